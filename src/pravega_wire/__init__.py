@@ -1,0 +1,1 @@
+"""The Pravega protocol without I/O: commands, codec, names, hashing, controller messages."""

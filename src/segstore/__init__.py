@@ -1,0 +1,1 @@
+"""The segment store: containers that keep append-only segments durable."""
