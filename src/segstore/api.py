@@ -1,0 +1,162 @@
+"""What a segment container offers to the request handlers and to the table layer.
+
+Owns: the ``SegmentContainer`` protocol and the values that pass through it.
+
+Invariants:
+1. A completion (``on_complete``) or a returned ``await`` means durable: fsync'ed in tier 1.
+2. Operations on one container take effect in the order of the calls; validation happens in that
+   order too, against the effect of all operations before it, durable or in flight.
+3. Completions of operations on one segment come in call order.
+4. A cancelled waiter abandons the answer, never the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from segstore.attributes.updates import AttributeId, AttributeUpdate
+from segstore.errors import SegmentStoreError
+from segstore.tiers.api import Buffer
+
+OnAppended = Callable[[SegmentStoreError | None, int], None]
+"""Called with the error and the segment's length right after the append (-1 on an error)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment's committed state. Offsets and lengths in bytes, times in Unix milliseconds."""
+
+    name: str
+    segment_type: int
+    start_offset: int
+    length: int
+    storage_length: int
+    sealed: bool
+    last_modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Bytes of a segment. Empty data with ``end_of_segment`` means that there is no more, ever;
+    empty data with ``at_tail`` means that the container stopped and the reader shall ask again."""
+
+    offset: int
+    data: bytes
+    at_tail: bool
+    end_of_segment: bool
+
+
+OnRead = Callable[[SegmentStoreError | None, ReadResult | None], None]
+
+
+class ReadHandle(Protocol):
+    """A read that waits for the tail or for storage."""
+
+    def cancel(self) -> None:
+        """Forget the read; its completion will not be called. Idempotent."""
+        ...
+
+
+class SegmentContainer(Protocol):
+    """A group of segments that share one durable log."""
+
+    @property
+    def container_id(self) -> int: ...
+
+    async def create_segment(
+        self, name: str, *, attributes: Mapping[AttributeId, int] | None = None
+    ) -> None:
+        """Create an empty segment with these attributes, else ``SegmentExistsError``."""
+        ...
+
+    async def delete_segment(self, name: str) -> None:
+        """Delete a segment, else ``NoSuchSegmentError``; parked reads on it get that error too."""
+        ...
+
+    def append_nowait(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        expected_offset: int | None = None,
+        on_complete: OnAppended,
+    ) -> None:
+        """Queue an append of ``data`` (may be empty), atomic with its attribute updates.
+
+        Never raises: errors arrive by ``on_complete``: ``NoSuchSegmentError``,
+        ``SegmentSealedError``, ``BadAttributeUpdateError``, ``BadOffsetError``,
+        ``ContainerOfflineError``. ``data`` is copied or kept: the caller may not change it.
+        """
+        ...
+
+    async def append(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        expected_offset: int | None = None,
+    ) -> int:
+        """Append, wait until it is durable, and return the segment's length right after it."""
+        ...
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
+        """Change attributes atomically, else ``BadAttributeUpdateError``."""
+        ...
+
+    async def seal_segment(self, name: str) -> int:
+        """Seal and return the final length, else ``SegmentSealedError`` if it is sealed already."""
+        ...
+
+    async def truncate_segment(self, name: str, *, offset: int) -> None:
+        """Move the start offset up to ``offset``; allowed on sealed segments.
+
+        ``SegmentTruncatedError`` when offset is not within [start offset, length].
+        """
+        ...
+
+    async def merge_segment(
+        self, target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
+    ) -> int:
+        """Seal ``source``, append all its bytes to ``target`` atomically, and make it vanish.
+
+        Returns the target's length right after it. Adds the source's event count to the target's.
+        Errors name the segment at fault: ``NoSuchSegmentError`` (also for a source that was merged
+        before), ``SegmentSealedError`` (target), ``SegmentTruncatedError`` (source),
+        ``BadAttributeUpdateError``.
+        """
+        ...
+
+    def segment_info(self, name: str) -> SegmentInfo:
+        """The committed state of a segment, else ``NoSuchSegmentError``."""
+        ...
+
+    async def get_attributes(
+        self, name: str, attribute_ids: Sequence[AttributeId]
+    ) -> dict[AttributeId, int]:
+        """Committed values of the asked attributes; absent ones are left out."""
+        ...
+
+    async def wait_in_flight(self, name: str) -> None:
+        """Return when every operation on the segment that was queued before the call has completed."""
+        ...
+
+    def read_nowait(
+        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+    ) -> ReadHandle | None:
+        """Read committed data. Completes at once (then returns None) when it can.
+
+        At or beyond the tail of an unsealed segment the read is parked without limit: it completes
+        when data arrives, with ``SegmentSealedError`` when the segment is sealed without more data,
+        with ``NoSuchSegmentError`` when it is deleted, or with an empty ``at_tail`` result when the
+        container stops. At the end of a sealed segment: an empty ``end_of_segment`` result; beyond
+        it ``InvalidRequestError``. Before the start offset: ``SegmentTruncatedError``.
+        """
+        ...
+
+    async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
+        """Like ``read_nowait``, waiting for the result."""
+        ...

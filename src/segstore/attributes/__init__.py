@@ -1,0 +1,1 @@
+"""Segment attributes: ids, update verbs, and the index that keeps them."""

@@ -1,0 +1,71 @@
+"""Attribute ids and the verbs that change attribute values.
+
+Owns: the core attribute ids of the original (class ``Attributes``) and the update verbs with their
+wire numbers.
+
+Invariants:
+1. An attribute id is 16 bytes, or 1..256 bytes for fixed-key tables; core ids start with
+   ``0x8000000000000000``.
+2. A value is a signed 64-bit integer; ``NULL_ATTRIBUTE_VALUE`` means absent, and writing it
+   removes the attribute.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final, NamedTuple
+
+AttributeId = bytes
+
+NULL_ATTRIBUTE_VALUE: Final = -(2**63)
+
+
+def core_attribute(number: int) -> AttributeId:
+    """The id of core attribute ``number``."""
+    return struct.pack(">QQ", 1 << 63, number)
+
+
+CREATION_TIME: Final = core_attribute(0)
+EVENT_COUNT: Final = core_attribute(1)
+SCALE_POLICY_TYPE: Final = core_attribute(2)
+SCALE_POLICY_RATE: Final = core_attribute(3)
+ROLLOVER_SIZE: Final = core_attribute(4)
+ATTRIBUTE_SEGMENT_TYPE: Final = core_attribute(9)
+ATTRIBUTE_ID_LENGTH: Final = core_attribute(12)
+
+
+def is_core_attribute(attribute_id: AttributeId) -> bool:
+    """Whether the attribute is one of the store's own, pinned with the segment's metadata."""
+    return len(attribute_id) == 16 and attribute_id.startswith(b"\x80\0\0\0\0\0\0\0")
+
+
+class SegmentType(enum.IntFlag):
+    """The kind of a segment, kept in its ``ATTRIBUTE_SEGMENT_TYPE`` attribute."""
+
+    STREAM = 0
+    TABLE = 0x1
+    FIXED_KEY_TABLE = 0x5
+    INTERNAL = 0x10
+    SYSTEM = 0x30
+    CRITICAL = 0x40
+    TRANSIENT = 0x80
+
+
+class AttributeUpdateType(enum.IntEnum):
+    """How an update treats the present value; the numbers are the wire's."""
+
+    NONE = 0
+    REPLACE = 1
+    REPLACE_IF_GREATER = 2
+    ACCUMULATE = 3
+    REPLACE_IF_EQUALS = 4
+
+
+class AttributeUpdate(NamedTuple):
+    """One change of one attribute. ``expected`` only matters to ``REPLACE_IF_EQUALS``."""
+
+    attribute_id: AttributeId
+    update_type: AttributeUpdateType
+    value: int
+    expected: int = NULL_ATTRIBUTE_VALUE

@@ -1,0 +1,122 @@
+"""The error tree of the segment store.
+
+Owns: every error that crosses a module border inside ``segstore``.
+
+Invariants:
+1. The tree is shallow: an error is a ``SegmentError`` (a request about one segment cannot be
+   served), a ``ContainerError`` (a container cannot serve now), a ``DataLogError`` (tier 1), a
+   ``StorageError`` (tier 2) or a ``DataDirectoryError`` (the process must not start).
+2. Errors carry facts, not replies: one table in the request handlers turns each into its reply.
+"""
+
+from __future__ import annotations
+
+
+class SegmentStoreError(Exception):
+    """Anything the segment store can refuse or fail at."""
+
+
+class SegmentError(SegmentStoreError):
+    """A request about one segment cannot be served; names that segment."""
+
+    def __init__(self, segment: str, message: str = "") -> None:
+        super().__init__(message or f"{type(self).__name__}: {segment}")
+        self.segment = segment
+
+
+class NoSuchSegmentError(SegmentError):
+    """The segment does not exist, or was deleted or merged away."""
+
+
+class SegmentExistsError(SegmentError):
+    """A segment of that name exists already."""
+
+
+class SegmentSealedError(SegmentError):
+    """The segment takes no more data."""
+
+
+class SegmentTruncatedError(SegmentError):
+    """The offset lies before the segment's start, or outside what a truncation may name."""
+
+    def __init__(self, segment: str, *, start_offset: int) -> None:
+        super().__init__(segment, f"{segment} is truncated at offset {start_offset}")
+        self.start_offset = start_offset
+
+
+class BadOffsetError(SegmentError):
+    """A conditional operation expected another length of the segment."""
+
+    def __init__(self, segment: str, *, expected: int, actual: int) -> None:
+        super().__init__(segment, f"{segment}: expected length {expected}, it is {actual}")
+        self.expected = expected
+        self.actual = actual
+
+
+class BadAttributeUpdateError(SegmentError):
+    """An attribute update's condition does not hold."""
+
+    def __init__(self, segment: str, attribute_id: bytes, *, previous_value_missing: bool) -> None:
+        super().__init__(segment, f"{segment}: attribute {attribute_id.hex()} did not match")
+        self.attribute_id = attribute_id
+        self.previous_value_missing = previous_value_missing
+
+
+class WrongHostError(SegmentError):
+    """The segment's container is not assigned to this process."""
+
+
+class InvalidRequestError(SegmentError):
+    """The request's arguments make no sense for the segment (the peer's illegal argument)."""
+
+
+class UnsupportedRequestError(SegmentError):
+    """The segment's kind does not support the request."""
+
+
+class TableNotEmptyError(SegmentError):
+    """A table segment that had to be empty holds entries."""
+
+
+class TableKeyMissingError(SegmentError):
+    """A conditional table update named a version of a key that does not exist."""
+
+
+class TableKeyVersionError(SegmentError):
+    """A conditional table update named another version than the key has."""
+
+
+class ContainerError(SegmentStoreError):
+    """A container cannot serve now."""
+
+
+class ContainerOfflineError(ContainerError):
+    """The container is stopped, recovering or failed; the client shall reconnect and try again."""
+
+
+class DataLogError(SegmentStoreError):
+    """Tier 1 failed: what was in flight may or may not be durable, so the container stops."""
+
+
+class DataLogCorruptError(DataLogError):
+    """Tier 1 holds bytes that no crash explains; names the file and the offset."""
+
+
+class StorageError(SegmentStoreError):
+    """Tier 2 failed; the storage writer tries again."""
+
+
+class ChunkNotFoundError(StorageError):
+    """Tier 2 has no chunk of that name."""
+
+
+class ChunkExistsError(StorageError):
+    """Tier 2 has a chunk of that name already."""
+
+
+class InvalidChunkOffsetError(StorageError):
+    """A chunk was written or read at an offset that it does not have."""
+
+
+class DataDirectoryError(SegmentStoreError):
+    """The data directory cannot be used: other version, in use, not writable. Nothing was changed."""

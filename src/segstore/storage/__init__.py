@@ -1,0 +1,1 @@
+"""Segments in tier 2: what the storage writer writes and historical reads read."""

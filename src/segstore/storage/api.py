@@ -1,0 +1,53 @@
+"""Segments as tier 2 keeps them.
+
+Owns: the ``SegmentStorage`` protocol between the container and the chunk layer.
+
+Invariants:
+1. Container metadata (names, start offsets, seals) is authoritative elsewhere; here are bytes and
+   how many of them are stored.
+2. Every operation can be repeated after a crash with the same arguments and the same outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from segstore.tiers.api import Buffer
+
+
+class SegmentStorage(Protocol):
+    """Byte ranges of segments in tier 2, addressed by segment name and offset."""
+
+    async def stored_length(self, segment: str) -> int:
+        """The offset up to which the segment's bytes are stored; 0 when nothing is."""
+        ...
+
+    async def write(
+        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
+    ) -> None:
+        """Store ``data`` at ``offset``, durable on return.
+
+        ``offset`` may not lie beyond ``stored_length``, except that the first write of a segment
+        may start anywhere (its head was truncated before it was ever flushed). ``rollover_bytes``
+        bounds a chunk (0: the default).
+        """
+        ...
+
+    async def read(self, segment: str, *, offset: int, length: int) -> bytes:
+        """Read up to ``length`` bytes (at least one) that are stored at ``offset``."""
+        ...
+
+    async def truncate(self, segment: str, *, offset: int) -> None:
+        """Free the space before ``offset`` where whole chunks can go; offsets do not shift."""
+        ...
+
+    async def concat(
+        self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
+    ) -> None:
+        """Store the first ``length`` bytes of ``source`` at ``offset`` of ``target``; keeps source."""
+        ...
+
+    async def delete(self, segment: str) -> None:
+        """Delete all of the segment's chunks; deleting a missing segment is fine."""
+        ...

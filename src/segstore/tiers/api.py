@@ -1,0 +1,128 @@
+"""What the segment store asks of tier 1 (a durable log) and of tier 2 (a chunk store).
+
+Owns: the ``DurableDataLog`` and ``ChunkStorage`` protocols. Vendors live beside this module; one
+behaviour suite per protocol runs over all of them.
+
+Invariants:
+1. A log entry is durable exactly when its ``on_durable(None)`` is called, and completions come in
+   append order: when one entry is durable, so is every entry appended before it.
+2. After a failed append every later append of that log fails too; only opening it again tells
+   what was stored. A vendor never tries a failed write or sync again.
+3. A chunk operation that returned is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from segstore.errors import DataLogError
+
+Buffer = bytes | bytearray | memoryview
+
+LOG_ENTRY_BYTES_MAX = 1024 * 1024 - 1024
+"""Longest log entry in bytes; the original's limit for one BookKeeper entry."""
+
+OnDurable = Callable[[DataLogError | None], None]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogAddress:
+    """Where an entry lies in one container's log: positions grow with every append, for ever."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One entry as read back: exactly the bytes that were appended."""
+
+    address: LogAddress
+    data: bytes
+
+
+class DurableDataLog(Protocol):
+    """One container's log in tier 1. Opened by a ``DurableDataLogFactory``, used by one owner."""
+
+    @property
+    def epoch(self) -> int:
+        """Grows by at least one, durably, each time the log is opened; earlier owners are fenced."""
+        ...
+
+    @property
+    def bytes_since_truncation(self) -> int:
+        """How many bytes a recovery would read now; feeds checkpoints and throttling."""
+        ...
+
+    def read(self) -> AsyncIterator[LogEntry]:
+        """Yield every durable entry from the truncation point on, in order.
+
+        Only before the first append. Raises ``DataLogCorruptError`` for damage that is not a torn
+        tail.
+        """
+        ...
+
+    def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
+        """Queue one entry, the concatenation of ``parts``, at most ``LOG_ENTRY_BYTES_MAX`` bytes.
+
+        The buffers belong to the log until ``on_durable`` is called, in the event loop's thread,
+        with ``None`` or with the error. When there is no room the call is simply late.
+        """
+        ...
+
+    async def truncate(self, address: LogAddress) -> None:
+        """Allow entries before ``address`` to be dropped; ``address`` itself stays readable.
+
+        May return before space is free. After a crash the truncation may be forgotten, never torn.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release the log after what was queued is durable. Idempotent."""
+        ...
+
+
+class DurableDataLogFactory(Protocol):
+    """Opens the logs of containers; the local journal shares one fsync among all of them."""
+
+    async def open_log(self, container_id: int) -> DurableDataLog:
+        """Open (creating it at first) the log of a container and fence any earlier owner."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkInfo:
+    """A chunk's name and its length in bytes."""
+
+    name: str
+    length: int
+
+
+class ChunkStorage(Protocol):
+    """Tier 2's vendor interface: named byte sequences. Names are segment names plus a suffix."""
+
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        """Write ``data`` at ``offset`` of the chunk, durable on return.
+
+        ``offset`` 0 creates the chunk if it is missing; any other must lie within the chunk or at
+        its end (else ``InvalidChunkOffsetError``, or ``ChunkNotFoundError``). Writing bytes again
+        over themselves is allowed: a writer that crashed repeats its last write.
+        """
+        ...
+
+    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+        """Read exactly ``length`` bytes, or raise ``InvalidChunkOffsetError``."""
+        ...
+
+    async def info(self, name: str) -> ChunkInfo:
+        """Tell a chunk's length, or raise ``ChunkNotFoundError``."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Delete a chunk; deleting a missing one is fine."""
+        ...
+
+    async def list_chunks(self, prefix: str) -> list[ChunkInfo]:
+        """List the chunks whose names start with ``prefix``, sorted by name."""
+        ...
