@@ -141,7 +141,7 @@ class SegmentContainer(Protocol):
         ...
 
     async def wait_in_flight(self, name: str) -> None:
-        """Return when every operation on the segment that was queued before the call has completed."""
+        """Return when every operation queued on the segment before the call has completed."""
         ...
 
     def read_nowait(

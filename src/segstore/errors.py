@@ -119,4 +119,4 @@ class InvalidChunkOffsetError(StorageError):
 
 
 class DataDirectoryError(SegmentStoreError):
-    """The data directory cannot be used: other version, in use, not writable. Nothing was changed."""
+    """The data directory cannot be used (other version, in use, read-only); it was not changed."""

@@ -45,7 +45,7 @@ class SegmentStorage(Protocol):
     async def concat(
         self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
     ) -> None:
-        """Store the first ``length`` bytes of ``source`` at ``offset`` of ``target``; keeps source."""
+        """Store the first ``length`` bytes of ``source`` at ``offset`` of ``target``."""
         ...
 
     async def delete(self, segment: str) -> None:

@@ -47,7 +47,7 @@ class DurableDataLog(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Grows by at least one, durably, each time the log is opened; earlier owners are fenced."""
+        """Grows durably each time the log is opened; earlier owners are fenced."""
         ...
 
     @property
