@@ -1,0 +1,1 @@
+"""The cache: bytes of segments in memory, bounded, evicted by generations."""

@@ -1,0 +1,1 @@
+"""The durable log of a container: validation, data frames, group commit, recovery."""

@@ -1,0 +1,250 @@
+"""The committed state of a container and of its segments.
+
+Owns: ``ContainerMetadata`` and ``SegmentMetadata``, how an operation changes them, and the
+snapshot that a checkpoint writes (``docs/formats/container-snapshot.md``).
+
+Invariants:
+1. ``start_offset <= length`` and ``storage_length <= length``; ``start_offset`` never goes down.
+2. Only durable operations are applied, in sequence order, by one caller.
+3. A segment id is given once per container, for ever; tier 2 knows a segment by name *and* id, so
+   that a deleted segment and its namesake never share bytes.
+4. A merged segment keeps its metadata, unreachable by name, until its bytes are in the target's
+   place in tier 2.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from segstore.attributes.updates import (
+    ATTRIBUTE_SEGMENT_TYPE,
+    NULL_ATTRIBUTE_VALUE,
+    ROLLOVER_SIZE,
+    AttributeId,
+)
+from segstore.errors import DataLogCorruptError
+from segstore.operations import (
+    AppendOperation,
+    AttributeValues,
+    DeleteOperation,
+    MapOperation,
+    MergeOperation,
+    Operation,
+    SealOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+    decode_attributes,
+    encode_attributes,
+)
+from segstore.tiers.api import Buffer
+
+SNAPSHOT_VERSION: Final = 1
+_COUNT: Final = struct.Struct(">I")
+
+
+class SegmentMetadata:
+    """One segment as all durable operations have left it."""
+
+    __slots__ = (
+        "attributes",
+        "last_modified_ms",
+        "length",
+        "merged",
+        "name",
+        "sealed",
+        "segment_id",
+        "start_offset",
+        "storage_length",
+    )
+
+    def __init__(self, segment_id: int, name: str) -> None:
+        self.segment_id = segment_id
+        self.name = name
+        self.length = 0
+        self.start_offset = 0
+        self.storage_length = 0
+        self.sealed = False
+        self.merged = False
+        self.last_modified_ms = 0
+        self.attributes: AttributeValues = {}
+
+    @property
+    def storage_name(self) -> str:
+        """The name under which tier 2 keeps the segment's bytes."""
+        return f"{self.name}.S-{self.segment_id}"
+
+    @property
+    def segment_type(self) -> int:
+        """The bits of ``SegmentType``."""
+        return self.attributes.get(ATTRIBUTE_SEGMENT_TYPE, 0)
+
+    @property
+    def rollover_bytes(self) -> int:
+        """The longest chunk that the segment's creator asked for; 0 for the default."""
+        return max(0, self.attributes.get(ROLLOVER_SIZE, 0))
+
+    def apply_attributes(self, values: AttributeValues) -> None:
+        """Take over resolved attribute values; the null value removes."""
+        attributes = self.attributes
+        for attribute_id, value in values.items():
+            if value == NULL_ATTRIBUTE_VALUE:
+                attributes.pop(attribute_id, None)
+            else:
+                attributes[attribute_id] = value
+
+
+class _SegmentSnapshot(msgspec.Struct, array_like=True):
+    """The fixed part of a segment in a snapshot; its attributes lie in one block of bytes."""
+
+    segment_id: int
+    name: str
+    length: int
+    start_offset: int
+    storage_length: int
+    sealed: bool
+    last_modified_ms: int
+    attribute_count: int
+    attributes: bytes
+
+
+class _ContainerSnapshot(msgspec.Struct, array_like=True):
+    version: int
+    container_id: int
+    sequence_number: int
+    next_segment_id: int
+    segments: list[_SegmentSnapshot]
+
+
+class ContainerMetadata:
+    """All segments of one container, by id and by name."""
+
+    def __init__(self, container_id: int) -> None:
+        self.container_id = container_id
+        self.sequence_number = 0
+        self.next_segment_id = 1
+        self.segments: dict[int, SegmentMetadata] = {}
+        self.by_name: dict[str, SegmentMetadata] = {}
+
+    def apply(self, operation: Operation, now_ms: int) -> None:
+        """Let one durable operation take effect on the metadata."""
+        self.sequence_number = operation.sequence_number
+        _APPLY[type(operation)](self, operation, now_ms)
+
+    def snapshot(self, sequence_number: int) -> bytes:
+        """Encode everything needed to go on without the operations up to here."""
+        return msgspec.msgpack.encode(
+            _ContainerSnapshot(
+                SNAPSHOT_VERSION,
+                self.container_id,
+                sequence_number,
+                self.next_segment_id,
+                [
+                    _SegmentSnapshot(
+                        segment.segment_id,
+                        segment.name,
+                        segment.length,
+                        segment.start_offset,
+                        segment.storage_length,
+                        segment.sealed,
+                        segment.last_modified_ms,
+                        len(segment.attributes),
+                        encode_attributes(segment.attributes),
+                    )
+                    # A merged segment's log operations all lie before the checkpoint, and the log
+                    # is only truncated here when its bytes have reached the target: leave it out.
+                    for segment in self.segments.values()
+                    if not segment.merged
+                ],
+            )
+        )
+
+    def restore(self, data: Buffer) -> None:
+        """Replace everything by a snapshot; storage lengths known already are kept if larger."""
+        try:
+            snapshot = msgspec.msgpack.decode(data, type=_ContainerSnapshot)
+        except msgspec.DecodeError as error:
+            raise DataLogCorruptError(f"a container snapshot is damaged: {error}") from error
+        if snapshot.version != SNAPSHOT_VERSION or snapshot.container_id != self.container_id:
+            raise DataLogCorruptError(
+                f"snapshot of version {snapshot.version} for container {snapshot.container_id} "
+                f"found in the log of container {self.container_id}"
+            )
+        self.sequence_number = snapshot.sequence_number
+        self.next_segment_id = snapshot.next_segment_id
+        self.segments.clear()
+        self.by_name.clear()
+        for entry in snapshot.segments:
+            segment = SegmentMetadata(entry.segment_id, entry.name)
+            segment.length = entry.length
+            segment.start_offset = entry.start_offset
+            segment.storage_length = entry.storage_length
+            segment.sealed = entry.sealed
+            segment.last_modified_ms = entry.last_modified_ms
+            segment.attributes, _ = decode_attributes(entry.attributes, 0, entry.attribute_count)
+            self.segments[segment.segment_id] = segment
+            self.by_name[segment.name] = segment
+
+    def forget(self, segment_id: int) -> None:
+        """Drop a merged or deleted segment whose bytes are gone from tier 2."""
+        self.segments.pop(segment_id, None)
+
+    def _apply_append(self, operation: AppendOperation, now_ms: int) -> None:
+        segment = self.segments[operation.segment_id]
+        segment.length = operation.offset + operation.length
+        segment.last_modified_ms = now_ms
+        segment.apply_attributes(operation.attribute_values)
+
+    def _apply_seal(self, operation: SealOperation, now_ms: int) -> None:
+        segment = self.segments[operation.segment_id]
+        segment.sealed = True
+        segment.last_modified_ms = now_ms
+
+    def _apply_merge(self, operation: MergeOperation, now_ms: int) -> None:
+        target = self.segments[operation.segment_id]
+        source = self.segments[operation.source_id]
+        source.sealed = source.merged = True
+        self.by_name.pop(source.name, None)
+        target.length = operation.offset + operation.length
+        target.last_modified_ms = now_ms
+        target.apply_attributes(operation.attribute_values)
+
+    def _apply_map(self, operation: MapOperation, now_ms: int) -> None:
+        segment = SegmentMetadata(operation.segment_id, operation.name)
+        segment.last_modified_ms = operation.created_ms
+        segment.apply_attributes(operation.attribute_values)
+        self.segments[segment.segment_id] = segment
+        self.by_name[segment.name] = segment
+        self.next_segment_id = max(self.next_segment_id, segment.segment_id + 1)
+
+    def _apply_attributes(self, operation: UpdateAttributesOperation, now_ms: int) -> None:
+        segment = self.segments[operation.segment_id]
+        segment.apply_attributes(operation.attribute_values)
+        segment.last_modified_ms = now_ms
+
+    def _apply_truncate(self, operation: TruncateOperation, now_ms: int) -> None:
+        segment = self.segments[operation.segment_id]
+        segment.start_offset = max(segment.start_offset, operation.offset)
+
+    def _apply_delete(self, operation: DeleteOperation, now_ms: int) -> None:
+        segment = self.segments.pop(operation.segment_id)
+        self.by_name.pop(segment.name, None)
+
+
+def attribute_value(attributes: AttributeValues, attribute_id: AttributeId) -> int:
+    """The value, or the null value when the attribute is absent."""
+    return attributes.get(attribute_id, NULL_ATTRIBUTE_VALUE)
+
+
+_APPLY: Final[dict[type[Operation], Callable[..., None]]] = {
+    AppendOperation: ContainerMetadata._apply_append,
+    SealOperation: ContainerMetadata._apply_seal,
+    MergeOperation: ContainerMetadata._apply_merge,
+    MapOperation: ContainerMetadata._apply_map,
+    UpdateAttributesOperation: ContainerMetadata._apply_attributes,
+    TruncateOperation: ContainerMetadata._apply_truncate,
+    DeleteOperation: ContainerMetadata._apply_delete,
+}

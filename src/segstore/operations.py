@@ -1,0 +1,386 @@
+"""The operations that a container writes to its durable log, and their bytes.
+
+Owns: one class per kind of operation and the codec of each (``docs/formats/operations.md``).
+
+Invariants:
+1. An operation read back from the log needs no validation: offsets are assigned and attribute
+   updates are resolved to plain values before it is encoded.
+2. ``sequence_number`` grows by one with every operation of a container, for ever.
+3. The type numbers are the original's log types; a number is never used again for another kind.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
+
+from segstore.attributes.updates import AttributeId, AttributeUpdate
+from segstore.errors import DataLogCorruptError, SegmentStoreError
+from segstore.tiers.api import Buffer
+
+OnComplete = Callable[[SegmentStoreError | None, int], None]
+"""Called when the operation is durable (with a number that depends on its kind) or refused."""
+
+_OPERATION_HEADER: Final = struct.Struct(">BQ")
+_APPEND: Final = struct.Struct(">QQIH")
+_SEGMENT_OFFSET: Final = struct.Struct(">QQ")
+_SEGMENT: Final = struct.Struct(">Q")
+_MERGE: Final = struct.Struct(">QQQQ")
+_COUNT: Final = struct.Struct(">I")
+_TEXT_LENGTH: Final = struct.Struct(">H")
+_VALUE_16: Final = struct.Struct(">B16sq")
+_ID_LENGTH: Final = struct.Struct(">B")
+_I64: Final = struct.Struct(">q")
+
+AttributeValues = dict[AttributeId, int]
+
+
+def _ignore(error: SegmentStoreError | None, number: int) -> None:
+    """The completion of operations that nobody waits for."""
+
+
+def encode_attributes(values: AttributeValues) -> bytes:
+    """Encode ``values`` as (id length, id, value) each; the count is stored by the caller."""
+    parts = []
+    for attribute_id, value in values.items():
+        if len(attribute_id) == 16:
+            parts.append(_VALUE_16.pack(16, attribute_id, value))
+        else:
+            # A length of 256 does not fit one byte: ids are 1..256 bytes, so 0 stands for 256.
+            parts.append(_ID_LENGTH.pack(len(attribute_id) & 0xFF) + attribute_id)
+            parts.append(_I64.pack(value))
+    return b"".join(parts)
+
+
+def decode_attributes(data: Buffer, position: int, count: int) -> tuple[AttributeValues, int]:
+    """Decode ``count`` attributes at ``position``; returns them and the position after them."""
+    values: AttributeValues = {}
+    for _ in range(count):
+        id_length = data[position] or 256
+        position += 1
+        attribute_id = bytes(data[position : position + id_length])
+        position += id_length
+        (values[attribute_id],) = _I64.unpack_from(data, position)
+        position += 8
+    return values, position
+
+
+class Operation:
+    """One change of a container. ``segment_id`` is -1 until the processor resolves the name."""
+
+    __slots__ = ("name", "on_complete", "segment_id", "sequence_number")
+
+    operation_type: ClassVar[int]
+
+    def __init__(self, name: str, on_complete: OnComplete = _ignore) -> None:
+        self.name = name
+        self.on_complete = on_complete
+        self.segment_id = -1
+        self.sequence_number = -1
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of user data that the operation carries into the cache."""
+        return 0
+
+    def encode(self) -> tuple[bytes, Buffer]:
+        """The operation's bytes as a head and a body that need not be copied."""
+        head = _OPERATION_HEADER.pack(self.operation_type, self.sequence_number)
+        return head + self.encode_body(), b""
+
+    def encode_body(self) -> bytes:
+        """What follows the type and the sequence number."""
+        raise AssertionError(f"{type(self).__name__} is never written to the log")
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> Operation:
+        """Read back what ``encode_body`` wrote at ``position``."""
+        raise AssertionError(f"{cls.__name__} is never read from the log")
+
+
+class AppendOperation(Operation):
+    """Bytes appended to a segment, atomically with attribute updates. Completes with the length."""
+
+    __slots__ = ("attribute_values", "data", "expected_offset", "length", "offset", "updates")
+
+    operation_type = 1
+
+    def __init__(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        updates: Sequence[AttributeUpdate] = (),
+        expected_offset: int | None = None,
+        on_complete: OnComplete = _ignore,
+    ) -> None:
+        super().__init__(name, on_complete)
+        self.data = data
+        self.length = len(data)
+        self.updates = updates
+        self.expected_offset = expected_offset
+        self.offset = -1
+        self.attribute_values: AttributeValues = {}
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.length
+
+    def encode(self) -> tuple[bytes, Buffer]:
+        values = self.attribute_values
+        head = _OPERATION_HEADER.pack(1, self.sequence_number) + _APPEND.pack(
+            self.segment_id, self.offset, self.length, len(values)
+        )
+        return head + encode_attributes(values), self.data
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> AppendOperation:
+        segment_id, offset, length, count = _APPEND.unpack_from(data, position)
+        values, position = decode_attributes(data, position + _APPEND.size, count)
+        if position + length != len(data):
+            raise DataLogCorruptError(f"append of {length} bytes has {len(data) - position}")
+        operation = cls("", bytes(data[position:]))
+        operation.segment_id, operation.offset = segment_id, offset
+        operation.attribute_values = values
+        return operation
+
+
+class SealOperation(Operation):
+    """No more data for a segment. Completes with its final length."""
+
+    __slots__ = ("length",)
+
+    operation_type = 2
+
+    def __init__(self, name: str, on_complete: OnComplete = _ignore) -> None:
+        super().__init__(name, on_complete)
+        self.length = -1
+
+    def encode_body(self) -> bytes:
+        return _SEGMENT_OFFSET.pack(self.segment_id, self.length)
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> SealOperation:
+        operation = cls("")
+        operation.segment_id, operation.length = _SEGMENT_OFFSET.unpack_from(data, position)
+        return operation
+
+
+class MergeOperation(Operation):
+    """All bytes of a source segment appended to the target, which is ``segment_id``.
+
+    Completes with the target's length right after the merge.
+    """
+
+    __slots__ = ("attribute_values", "length", "offset", "source_id", "source_name", "updates")
+
+    operation_type = 3
+
+    def __init__(
+        self,
+        name: str,
+        source_name: str,
+        *,
+        updates: Sequence[AttributeUpdate] = (),
+        on_complete: OnComplete = _ignore,
+    ) -> None:
+        super().__init__(name, on_complete)
+        self.source_name = source_name
+        self.updates = updates
+        self.source_id = -1
+        self.offset = -1
+        self.length = -1
+        self.attribute_values: AttributeValues = {}
+
+    def encode_body(self) -> bytes:
+        numbers = _MERGE.pack(self.segment_id, self.source_id, self.offset, self.length)
+        values = self.attribute_values
+        return numbers + _COUNT.pack(len(values)) + encode_attributes(values)
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> MergeOperation:
+        operation = cls("", "")
+        (
+            operation.segment_id,
+            operation.source_id,
+            operation.offset,
+            operation.length,
+        ) = _MERGE.unpack_from(data, position)
+        (count,) = _COUNT.unpack_from(data, position + _MERGE.size)
+        start = position + _MERGE.size + _COUNT.size
+        operation.attribute_values, _ = decode_attributes(data, start, count)
+        return operation
+
+
+class MapOperation(Operation):
+    """A new segment: its name, id and first attributes. Completes with the id."""
+
+    __slots__ = ("attribute_values", "created_ms")
+
+    operation_type = 4
+
+    def __init__(
+        self,
+        name: str,
+        attribute_values: AttributeValues,
+        *,
+        created_ms: int = 0,
+        on_complete: OnComplete = _ignore,
+    ) -> None:
+        super().__init__(name, on_complete)
+        self.attribute_values = attribute_values
+        self.created_ms = created_ms
+
+    def encode_body(self) -> bytes:
+        name = self.name.encode()
+        return b"".join(
+            (
+                _SEGMENT_OFFSET.pack(self.segment_id, self.created_ms),
+                _TEXT_LENGTH.pack(len(name)) + name,
+                _COUNT.pack(len(self.attribute_values)),
+                encode_attributes(self.attribute_values),
+            )
+        )
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> MapOperation:
+        segment_id, created_ms = _SEGMENT_OFFSET.unpack_from(data, position)
+        position += _SEGMENT_OFFSET.size
+        (name_length,) = _TEXT_LENGTH.unpack_from(data, position)
+        position += _TEXT_LENGTH.size
+        name = str(data[position : position + name_length], "utf-8")
+        position += name_length
+        (count,) = _COUNT.unpack_from(data, position)
+        values, _ = decode_attributes(data, position + _COUNT.size, count)
+        operation = cls(name, values, created_ms=created_ms)
+        operation.segment_id = segment_id
+        return operation
+
+
+class UpdateAttributesOperation(Operation):
+    """Attribute updates without data. Completes with 0."""
+
+    __slots__ = ("attribute_values", "updates")
+
+    operation_type = 6
+
+    def __init__(
+        self, name: str, updates: Sequence[AttributeUpdate], on_complete: OnComplete = _ignore
+    ) -> None:
+        super().__init__(name, on_complete)
+        self.updates = updates
+        self.attribute_values: AttributeValues = {}
+
+    def encode_body(self) -> bytes:
+        values = self.attribute_values
+        head = _SEGMENT.pack(self.segment_id) + _COUNT.pack(len(values))
+        return head + encode_attributes(values)
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> UpdateAttributesOperation:
+        operation = cls("", ())
+        (operation.segment_id,) = _SEGMENT.unpack_from(data, position)
+        (count,) = _COUNT.unpack_from(data, position + _SEGMENT.size)
+        start = position + _SEGMENT.size + _COUNT.size
+        operation.attribute_values, _ = decode_attributes(data, start, count)
+        return operation
+
+
+class TruncateOperation(Operation):
+    """The start offset of a segment moves up. Completes with the new start offset."""
+
+    __slots__ = ("offset",)
+
+    operation_type = 7
+
+    def __init__(self, name: str, offset: int, on_complete: OnComplete = _ignore) -> None:
+        super().__init__(name, on_complete)
+        self.offset = offset
+
+    def encode_body(self) -> bytes:
+        return _SEGMENT_OFFSET.pack(self.segment_id, self.offset)
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> TruncateOperation:
+        segment_id, offset = _SEGMENT_OFFSET.unpack_from(data, position)
+        operation = cls("", offset)
+        operation.segment_id = segment_id
+        return operation
+
+
+class CheckpointOperation(Operation):
+    """A snapshot of the container's metadata; always the first operation of a data frame.
+
+    The log may be truncated at the frame that it opens. Completes with its sequence number.
+    """
+
+    __slots__ = ("snapshot",)
+
+    operation_type = 8
+
+    def __init__(self, on_complete: OnComplete = _ignore) -> None:
+        super().__init__("", on_complete)
+        self.snapshot: Buffer = b""
+
+    def encode(self) -> tuple[bytes, Buffer]:
+        return _OPERATION_HEADER.pack(8, self.sequence_number), self.snapshot
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> CheckpointOperation:
+        operation = cls()
+        operation.snapshot = bytes(data[position:])
+        return operation
+
+
+class DeleteOperation(Operation):
+    """A segment goes away. Completes with 0."""
+
+    __slots__ = ()
+
+    operation_type = 10
+
+    def encode_body(self) -> bytes:
+        return _SEGMENT.pack(self.segment_id)
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> DeleteOperation:
+        operation = cls("")
+        (operation.segment_id,) = _SEGMENT.unpack_from(data, position)
+        return operation
+
+
+class BarrierOperation(Operation):
+    """Completes when everything queued before it has; never written to the log."""
+
+    __slots__ = ()
+
+    operation_type = 0
+
+
+_KINDS: Final[dict[int, type[Operation]]] = {
+    kind.operation_type: kind
+    for kind in (
+        AppendOperation,
+        SealOperation,
+        MergeOperation,
+        MapOperation,
+        UpdateAttributesOperation,
+        TruncateOperation,
+        CheckpointOperation,
+        DeleteOperation,
+    )
+}
+
+
+def decode_operation(data: Buffer) -> Operation:
+    """Read one operation back; raises ``DataLogCorruptError`` for anything that is none."""
+    view = memoryview(data)
+    try:
+        operation_type, sequence_number = _OPERATION_HEADER.unpack_from(view, 0)
+        kind = _KINDS[operation_type]
+        operation = kind.decode_body(view, _OPERATION_HEADER.size)
+    except (struct.error, IndexError, KeyError, UnicodeDecodeError) as error:
+        raise DataLogCorruptError(f"a log operation of {len(data)} bytes is damaged") from error
+    operation.sequence_number = sequence_number
+    return operation

@@ -1,0 +1,1 @@
+"""The read index: where each byte of a segment can be read from, and who waits for more."""
