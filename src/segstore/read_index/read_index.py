@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import trio
@@ -179,7 +180,7 @@ class ReadIndex:
             return None
         redirect = index.redirect_at(offset)
         if redirect is not None:
-            return self._read_redirect(redirect, offset, length_max, at_tail, on_complete)
+            return self._read_redirect(index, redirect, offset, length_max, at_tail, on_complete)
         if self._nursery is None:
             on_complete(None, ReadResult(offset, b"", True, False))
             return None
@@ -188,9 +189,19 @@ class ReadIndex:
         return read
 
     def _read_redirect(
-        self, redirect: Redirect, offset: int, length_max: int, at_tail: bool, on_complete: OnRead
+        self,
+        index: SegmentReadIndex,
+        redirect: Redirect,
+        offset: int,
+        length_max: int,
+        at_tail: bool,
+        on_complete: OnRead,
     ) -> ReadHandle | None:
         def translate(error: SegmentStoreError | None, result: ReadResult | None) -> None:
+            if error is not None and redirect not in index.redirects:
+                # The bytes moved to the target while the source was asked for them.
+                self._read(index.segment, offset, length_max, at_tail, on_complete)
+                return
             if result is not None:
                 result = ReadResult(offset, result.data, at_tail, False)
             on_complete(error, result)
@@ -200,7 +211,10 @@ class ReadIndex:
     async def _read_storage(
         self, segment: SegmentMetadata, offset: int, length_max: int, read: StorageRead
     ) -> None:
-        index = self.index_of(segment)
+        index = self._indexes.get(segment.segment_id)
+        if index is None:
+            self._read_again(segment, offset, length_max, None, read)
+            return
         end = segment.storage_length
         cached_from = index.next_cached_offset(offset)
         if cached_from is not None:
@@ -247,18 +261,13 @@ class ReadIndex:
             return
         index.tail_reads[:] = [read for read in index.tail_reads if read.offset >= segment.length]
         for read in ready:
-            on_complete, read.on_complete = read.on_complete, None
-            if on_complete is None:
-                continue
             if read.offset < segment.start_offset:
-                self.read_nowait(
-                    segment,
-                    offset=read.offset,
-                    length_max=read.length_max,
-                    on_complete=on_complete,
-                )
+                start_offset = segment.start_offset
+                complete(read, SegmentTruncatedError(segment.name, start_offset=start_offset), None)
             else:
-                self._read(segment, read.offset, read.length_max, True, on_complete)
+                # The handle stays the reader's: a cancel still works while tier 2 is asked.
+                answer = partial(complete, read)
+                self._read(segment, read.offset, read.length_max, True, answer)
 
     def _end_reads(self, segment: SegmentMetadata, error: SegmentStoreError) -> None:
         index = self._indexes.get(segment.segment_id)
