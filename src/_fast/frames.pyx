@@ -1,0 +1,60 @@
+"""Finds the frames of the wire protocol in a buffer.
+
+A frame is an int32 type, an int32 payload length and the payload, all big endian.
+
+Invariants:
+1. A header is judged as soon as it is there, before a byte of its payload is waited for.
+2. No index leaves the buffer: every access is bounds-checked, whatever the peer sent.
+"""
+
+cdef Py_ssize_t HEADER_BYTES = 8
+
+
+class FrameError(ValueError):
+    """A frame header that no peer may send."""
+
+
+cdef inline int int32_at(const unsigned char[::1] data, Py_ssize_t position) noexcept nogil:
+    return <int>(
+        (<unsigned int>data[position] << 24)
+        | (<unsigned int>data[position + 1] << 16)
+        | (<unsigned int>data[position + 2] << 8)
+        | <unsigned int>data[position + 3]
+    )
+
+
+def scan_frames(
+    const unsigned char[::1] data not None,
+    Py_ssize_t position,
+    bytes accepted not None,
+    Py_ssize_t payload_max,
+):
+    """The complete frames from ``position`` on, and the position behind the last of them.
+
+    Each frame is a tuple of its type code, its payload's start and its payload's end. Byte
+    ``code + 128`` of ``accepted`` (256 bytes) is not zero for each type that may come.
+    Raises ``FrameError`` for another type, a negative length, or one over ``payload_max``.
+    """
+    cdef const unsigned char* table = accepted
+    cdef Py_ssize_t end = data.shape[0]
+    cdef int code, length
+    cdef list frames = []
+    if len(accepted) != 256:
+        raise ValueError("accepted must be 256 bytes")
+    if position < 0 or position > end:
+        raise ValueError("position is outside the buffer")
+    while end - position >= 4:
+        code = int32_at(data, position)
+        if code < -128 or code > 127 or table[code + 128] == 0:
+            raise FrameError(f"unexpected command type {code}")
+        if end - position < HEADER_BYTES:
+            break
+        length = int32_at(data, position + 4)
+        if length < 0 or length > payload_max:
+            raise FrameError(f"command type {code} of {length} bytes, at most {payload_max} may be")
+        if length > end - position - HEADER_BYTES:
+            break
+        position += HEADER_BYTES
+        frames.append((code, position, position + length))
+        position += length
+    return frames, position

@@ -1,0 +1,83 @@
+"""The hashes that clients, controller and segment store must agree on."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+
+cdef uint64_t C1 = 0x87C37B91114253D5ULL
+cdef uint64_t C2 = 0x4CF5AD432745937FULL
+
+
+cdef inline uint64_t rotate(uint64_t value, int bits) noexcept nogil:
+    return (value << bits) | (value >> (64 - bits))
+
+
+cdef inline uint64_t finish(uint64_t value) noexcept nogil:
+    value ^= value >> 33
+    value *= 0xFF51AFD7ED558CCDULL
+    value ^= value >> 33
+    value *= 0xC4CEB9FE1A85EC53ULL
+    return value ^ (value >> 33)
+
+
+cdef inline uint64_t load(const unsigned char* data) noexcept nogil:
+    # The format is little endian, as is every machine that this is built for.
+    cdef uint64_t value
+    memcpy(&value, data, 8)
+    return value
+
+
+def murmur3_128(const unsigned char[::1] data not None, int64_t seed=0):
+    """MurmurHash3 x64 128: 16 bytes, both halves little endian.
+
+    The seed starts both halves; a negative one is sign-extended.
+    """
+    cdef Py_ssize_t length = data.shape[0]
+    cdef Py_ssize_t blocks = length // 16
+    cdef Py_ssize_t rest = length % 16
+    cdef Py_ssize_t index
+    cdef uint64_t first = <uint64_t>seed
+    cdef uint64_t second = <uint64_t>seed
+    cdef uint64_t low, high
+    cdef unsigned char tail[16]
+    cdef uint64_t halves[2]
+    cdef const unsigned char* source
+    for index in range(blocks):
+        source = &data[index * 16]
+        low = load(source)
+        high = load(source + 8)
+        first ^= rotate(low * C1, 31) * C2
+        first = (rotate(first, 27) + second) * 5 + 0x52DCE729
+        second ^= rotate(high * C2, 33) * C1
+        second = (rotate(second, 31) + first) * 5 + 0x38495AB5
+    if rest:
+        for index in range(16):
+            tail[index] = data[blocks * 16 + index] if index < rest else 0
+        first ^= rotate(load(&tail[0]) * C1, 31) * C2
+        second ^= rotate(load(&tail[8]) * C2, 33) * C1
+    first ^= <uint64_t>length
+    second ^= <uint64_t>length
+    first += second
+    second += first
+    first = finish(first)
+    second = finish(second)
+    first += second
+    second += first
+    halves[0] = first
+    halves[1] = second
+    return PyBytes_FromStringAndSize(<char*>&halves[0], 16)
+
+
+def consistent_hash(int64_t value, int bucket_count):
+    """The bucket, of ``bucket_count``, of a 64-bit hash; few values move when one is added."""
+    cdef uint64_t state = <uint64_t>value
+    cdef int candidate = 0
+    cdef double next_bucket
+    if bucket_count <= 0:
+        raise ValueError("bucket_count must be positive")
+    while True:
+        state = state * 2862933555777941757ULL + 1
+        next_bucket = (candidate + 1) / (<double>((state >> 33) + 1) / 2147483648.0)
+        if not next_bucket < bucket_count:
+            return candidate
+        candidate = <int>next_bucket

@@ -1,0 +1,770 @@
+"""The command table: every message of the wire protocol, declared once.
+
+Owns: the classes of the commands, their codes and their fields in wire order.
+
+Invariants:
+1. Fields stand in wire order; a default marks the tail that older peers leave out. We write all.
+2. ``COMMANDS`` maps each code to its one class; the codec is generated from these classes alone.
+3. Commands are values: frozen, comparable, without behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar, dataclass_transform
+
+from pravega_wire.fields import I8, I32, I64, Bool, Bytes, FramedEvent, Raw, Text, Uuid
+
+WIRE_VERSION = 16
+OLDEST_COMPATIBLE_VERSION = 5
+
+COMMAND_BYTES_MAX = 0xFF_FFFF
+"""The longest frame, its 8-byte header included."""
+
+INT64_MIN = -(2**63)
+
+NULL_ATTRIBUTE_VALUE = INT64_MIN
+"""The value of an attribute that is not set; also a new writer's last event number."""
+
+NO_VERSION = INT64_MIN
+"""A table key's version that any stored version matches."""
+
+NOT_EXISTS = -1
+"""A table key's version that matches only when the key is absent."""
+
+
+class Command:
+    """A message of the wire protocol."""
+
+    __slots__ = ()
+    code: ClassVar[int]
+
+
+class Request(Command):
+    """A command that a client sends."""
+
+    __slots__ = ()
+
+
+class Reply(Command):
+    """A command that a server sends."""
+
+    __slots__ = ()
+
+
+COMMANDS: dict[int, type[Command]] = {}
+
+_CommandType = TypeVar("_CommandType", bound=type[Command])
+
+
+@dataclass_transform(frozen_default=True)
+def command(code: int) -> Callable[[_CommandType], _CommandType]:
+    """Make a frozen dataclass of the class and enter it in ``COMMANDS`` under ``code``."""
+
+    def declare(cls: _CommandType) -> _CommandType:
+        assert code not in COMMANDS, f"code {code} is taken"
+        declared: _CommandType = dataclass(frozen=True, slots=True)(cls)  # type: ignore[assignment]
+        declared.code = code
+        COMMANDS[code] = declared
+        return declared
+
+    return declare
+
+
+# ---- Parts of commands ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TableKey:
+    """A key of a table segment and the version it must have (or has).
+
+    On the wire an empty key carries no version: it reads back with ``NO_VERSION``.
+    """
+
+    key: Bytes
+    version: I64 = NO_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A key of a table segment with its value."""
+
+    key: TableKey
+    value: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TableIteratorArgs:
+    """Where a table iteration goes on and where it ends; empty means not given.
+
+    ``prefix_filter`` is deprecated: it always goes out empty.
+    """
+
+    continuation_token: Bytes = b""
+    prefix_filter: Bytes = b""
+    from_key: Bytes = b""
+    to_key: Bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeUpdate:
+    """A conditional change of a segment attribute."""
+
+    attribute_id: Uuid
+    update_type: I8
+    value: I64
+    expected: I64
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSource:
+    """One merged source segment of a batch, and the target's length after it."""
+
+    source: Text
+    new_target_write_offset: I64
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkInfo:
+    """One chunk of a segment in tier 2."""
+
+    length_in_metadata: I64
+    length_in_storage: I64
+    start_offset: I64
+    chunk_name: Text
+    exists_in_storage: Bool
+
+
+# ---- Connection ----------------------------------------------------------------------------------
+
+
+@command(-127)
+class Hello(Request, Reply):
+    """The first command each way: the versions the sender speaks."""
+
+    high_version: I32 = WIRE_VERSION
+    low_version: I32 = OLDEST_COMPATIBLE_VERSION
+
+
+@command(100)
+class KeepAlive(Request, Reply):
+    """Sent by an idle client; the server echoes each."""
+
+
+# ---- Administration ------------------------------------------------------------------------------
+
+
+@command(-3)
+class FlushToStorage(Request):
+    """Move a whole container to tier 2. -> ``StorageFlushed``"""
+
+    container_id: I32
+    delegation_token: Text
+    request_id: I64
+
+
+@command(-4)
+class StorageFlushed(Reply):
+    request_id: I64
+
+
+@command(-5)
+class ListStorageChunks(Request):
+    """-> ``StorageChunksListed``"""
+
+    segment: Text
+    delegation_token: Text
+    request_id: I64
+
+
+@command(-6)
+class StorageChunksListed(Reply):
+    request_id: I64
+    chunks: tuple[ChunkInfo, ...]
+
+
+# ---- Appending -----------------------------------------------------------------------------------
+
+
+@command(-1)
+class Padding(Command):
+    """Fills an append block that got less data than announced; ignored elsewhere."""
+
+    zeros: Raw
+
+
+@command(-2)
+class PartialEvent(Command):
+    """The head of an event that goes on in the block's end."""
+
+    data: Raw
+
+
+@command(0)
+class Event(Command):
+    """One event, as clients frame it inside append blocks; never a frame of its own."""
+
+    data: Raw
+
+
+@command(1)
+class SetupAppend(Request):
+    """Announce a writer of a segment. -> ``AppendSetup``"""
+
+    request_id: I64
+    writer_id: Uuid
+    segment: Text
+    delegation_token: Text
+
+
+@command(2)
+class AppendSetup(Reply):
+    """``last_event_number`` is durable; it is the least int64 for a new writer."""
+
+    request_id: I64
+    segment: Text
+    writer_id: Uuid
+    last_event_number: I64
+
+
+@command(3)
+class AppendBlock(Request):
+    writer_id: Uuid
+    data: Raw
+
+
+@command(4)
+class AppendBlockEnd(Request):
+    """-> ``DataAppended``"""
+
+    writer_id: Uuid
+    size_of_whole_events: I32
+    data: Bytes
+    event_count: I32
+    last_event_number: I64
+    request_id: I64 = -1
+
+
+@command(5)
+class ConditionalAppend(Request):
+    """-> ``DataAppended`` or ``ConditionalCheckFailed``"""
+
+    writer_id: Uuid
+    event_number: I64
+    expected_offset: I64
+    event: FramedEvent
+    request_id: I64 = -1
+
+
+@command(89)
+class ConditionalBlockEnd(Request):
+    """-> ``DataAppended`` or ``ConditionalCheckFailed``"""
+
+    writer_id: Uuid
+    event_number: I64
+    expected_offset: I64
+    data: Bytes
+    request_id: I64
+
+
+@command(7)
+class DataAppended(Reply):
+    """Everything of this writer up to ``event_number`` is durable."""
+
+    writer_id: Uuid
+    event_number: I64
+    previous_event_number: I64 = -1
+    request_id: I64 = -1
+    current_segment_write_offset: I64 = -1
+
+
+@command(8)
+class ConditionalCheckFailed(Reply):
+    writer_id: Uuid
+    event_number: I64
+    request_id: I64 = -1
+
+
+@command(55)
+class InvalidEventNumber(Reply):
+    writer_id: Uuid
+    request_id: I64
+    server_stack_trace: Text = ""
+    event_number: I64 = -1
+
+
+# ---- Reading -------------------------------------------------------------------------------------
+
+
+@command(9)
+class ReadSegment(Request):
+    """-> ``SegmentRead``, possibly much later"""
+
+    segment: Text
+    offset: I64
+    suggested_length: I32
+    delegation_token: Text
+    request_id: I64 = -1
+
+
+@command(10)
+class SegmentRead(Reply):
+    segment: Text
+    offset: I64
+    at_tail: Bool
+    end_of_segment: Bool
+    data: Bytes
+    request_id: I64 = -1
+
+
+# ---- Segments ------------------------------------------------------------------------------------
+
+
+@command(11)
+class GetStreamSegmentInfo(Request):
+    """-> ``StreamSegmentInfo``"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+
+
+@command(12)
+class StreamSegmentInfo(Reply):
+    request_id: I64
+    segment: Text
+    exists: Bool
+    is_sealed: Bool
+    is_deleted: Bool
+    last_modified: I64
+    write_offset: I64
+    start_offset: I64 = 0
+
+
+@command(20)
+class CreateSegment(Request):
+    """-> ``SegmentCreated``"""
+
+    request_id: I64
+    segment: Text
+    target_rate: I32
+    scale_type: I8
+    delegation_token: Text
+    rollover_size_bytes: I64 = 0
+
+
+@command(21)
+class SegmentCreated(Reply):
+    """For a transient segment ``segment`` is the generated name."""
+
+    request_id: I64
+    segment: Text
+
+
+@command(28)
+class SealSegment(Request):
+    """-> ``SegmentSealed``"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+
+
+@command(29)
+class SegmentSealed(Reply):
+    request_id: I64
+    segment: Text
+
+
+@command(30)
+class DeleteSegment(Request):
+    """-> ``SegmentDeleted``"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+
+
+@command(31)
+class SegmentDeleted(Reply):
+    request_id: I64
+    segment: Text
+
+
+@command(32)
+class UpdateSegmentPolicy(Request):
+    """-> ``SegmentPolicyUpdated``"""
+
+    request_id: I64
+    segment: Text
+    target_rate: I32
+    scale_type: I8
+    delegation_token: Text
+
+
+@command(33)
+class SegmentPolicyUpdated(Reply):
+    request_id: I64
+    segment: Text
+
+
+@command(34)
+class GetSegmentAttribute(Request):
+    """-> ``SegmentAttribute``"""
+
+    request_id: I64
+    segment: Text
+    attribute_id: Uuid
+    delegation_token: Text
+
+
+@command(35)
+class SegmentAttribute(Reply):
+    request_id: I64
+    value: I64
+
+
+@command(36)
+class UpdateSegmentAttribute(Request):
+    """-> ``SegmentAttributeUpdated``"""
+
+    request_id: I64
+    segment: Text
+    attribute_id: Uuid
+    new_value: I64
+    expected_value: I64
+    delegation_token: Text
+
+
+@command(37)
+class SegmentAttributeUpdated(Reply):
+    request_id: I64
+    success: Bool
+
+
+@command(38)
+class TruncateSegment(Request):
+    """-> ``SegmentTruncated``"""
+
+    request_id: I64
+    segment: Text
+    truncation_offset: I64
+    delegation_token: Text
+
+
+@command(39)
+class SegmentTruncated(Reply):
+    request_id: I64
+    segment: Text
+
+
+@command(40)
+class CreateTransientSegment(Request):
+    """-> ``SegmentCreated``"""
+
+    request_id: I64
+    writer_id: Uuid
+    parent_segment: Text
+    delegation_token: Text
+
+
+@command(41)
+class LocateOffset(Request):
+    """-> ``OffsetLocated``; only for peers that speak version 17"""
+
+    request_id: I64
+    segment: Text
+    target_offset: I64
+    delegation_token: Text
+
+
+@command(42)
+class OffsetLocated(Reply):
+    request_id: I64
+    segment: Text
+    offset: I64
+
+
+@command(58)
+class MergeSegments(Request):
+    """-> ``SegmentsMerged``, or ``SegmentAttributeUpdated(success=False)``"""
+
+    request_id: I64
+    target: Text
+    source: Text
+    delegation_token: Text
+    attribute_updates: tuple[AttributeUpdate, ...] = ()
+
+
+@command(59)
+class SegmentsMerged(Reply):
+    request_id: I64
+    target: Text
+    source: Text
+    new_target_write_offset: I64 = -1
+
+
+@command(90)
+class MergeSegmentsBatch(Request):
+    """-> ``SegmentsBatchMerged``"""
+
+    request_id: I64
+    target: Text
+    sources: tuple[Text, ...]
+    delegation_token: Text
+
+
+@command(91)
+class SegmentsBatchMerged(Reply):
+    request_id: I64
+    target: Text
+    sources: tuple[MergedSource, ...]
+
+
+# ---- Refusals ------------------------------------------------------------------------------------
+
+
+@command(50)
+class WrongHost(Reply):
+    request_id: I64
+    segment: Text
+    correct_host: Text
+    server_stack_trace: Text = ""
+
+
+@command(51)
+class SegmentIsSealed(Reply):
+    request_id: I64
+    segment: Text
+    server_stack_trace: Text = ""
+    offset: I64 = -1
+
+
+@command(52)
+class SegmentAlreadyExists(Reply):
+    request_id: I64
+    segment: Text
+    server_stack_trace: Text = ""
+
+
+@command(53)
+class NoSuchSegment(Reply):
+    request_id: I64
+    segment: Text
+    server_stack_trace: Text = ""
+    offset: I64 = -1
+
+
+@command(56)
+class SegmentIsTruncated(Reply):
+    request_id: I64
+    segment: Text
+    start_offset: I64
+    server_stack_trace: Text = ""
+    offset: I64 = -1
+
+
+@command(57)
+class OperationUnsupported(Reply):
+    request_id: I64
+    operation_name: Text
+    server_stack_trace: Text = ""
+
+
+@command(60)
+class AuthTokenCheckFailed(Reply):
+    """``error_code``: -1 unspecified, 0 the check failed, 1 the token has expired."""
+
+    request_id: I64
+    server_stack_trace: Text = ""
+    error_code: I32 = -1
+
+
+@command(61)
+class ErrorMessage(Reply):
+    """``error_code``: -1 unspecified, 0 illegal argument."""
+
+    request_id: I64
+    segment: Text
+    message: Text
+    error_code: I32
+
+
+@command(80)
+class TableSegmentNotEmpty(Reply):
+    request_id: I64
+    segment: Text
+    server_stack_trace: Text
+
+
+@command(81)
+class TableKeyDoesNotExist(Reply):
+    request_id: I64
+    segment: Text
+    server_stack_trace: Text
+
+
+@command(82)
+class TableKeyBadVersion(Reply):
+    request_id: I64
+    segment: Text
+    server_stack_trace: Text
+
+
+# ---- Table segments ------------------------------------------------------------------------------
+
+
+@command(68)
+class GetTableSegmentInfo(Request):
+    """-> ``TableSegmentInfo``"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+
+
+@command(69)
+class TableSegmentInfo(Reply):
+    """``key_length`` is 0 for a hash table."""
+
+    request_id: I64
+    segment: Text
+    start_offset: I64
+    length: I64
+    entry_count: I64
+    key_length: I32
+
+
+@command(70)
+class CreateTableSegment(Request):
+    """-> ``SegmentCreated``; ``key_length`` > 0 asks for the fixed-key layout"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+    sorted_deprecated: Bool = False
+    key_length: I32 = 0
+    rollover_size_bytes: I64 = 0
+
+
+@command(71)
+class DeleteTableSegment(Request):
+    """-> ``SegmentDeleted`` or ``TableSegmentNotEmpty``"""
+
+    request_id: I64
+    segment: Text
+    must_be_empty: Bool
+    delegation_token: Text
+
+
+@command(74)
+class UpdateTableEntries(Request):
+    """-> ``TableEntriesUpdated``"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+    table_entries: tuple[TableEntry, ...]
+    table_segment_offset: I64 = -1
+
+
+@command(75)
+class TableEntriesUpdated(Reply):
+    request_id: I64
+    updated_versions: tuple[I64, ...]
+
+
+@command(76)
+class RemoveTableKeys(Request):
+    """-> ``TableKeysRemoved``"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+    keys: tuple[TableKey, ...]
+    table_segment_offset: I64 = -1
+
+
+@command(77)
+class TableKeysRemoved(Reply):
+    request_id: I64
+    segment: Text
+
+
+@command(78)
+class ReadTable(Request):
+    """-> ``TableRead``"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+    keys: tuple[TableKey, ...]
+
+
+@command(79)
+class TableRead(Reply):
+    """One entry for each requested key, in order; version ``NOT_EXISTS`` marks an absent one."""
+
+    request_id: I64
+    segment: Text
+    entries: tuple[TableEntry, ...]
+
+
+@command(83)
+class ReadTableKeys(Request):
+    """-> ``TableKeysRead``"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+    suggested_key_count: I32
+    args: TableIteratorArgs = TableIteratorArgs()
+
+
+@command(84)
+class TableKeysRead(Reply):
+    request_id: I64
+    segment: Text
+    keys: tuple[TableKey, ...]
+    continuation_token: Bytes
+
+
+@command(85)
+class ReadTableEntries(Request):
+    """-> ``TableEntriesRead``"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+    suggested_entry_count: I32
+    args: TableIteratorArgs = TableIteratorArgs()
+
+
+@command(86)
+class TableEntriesRead(Reply):
+    request_id: I64
+    segment: Text
+    entries: tuple[TableEntry, ...]
+    continuation_token: Bytes
+
+
+@command(88)
+class ReadTableEntriesDelta(Request):
+    """-> ``TableEntriesDeltaRead``"""
+
+    request_id: I64
+    segment: Text
+    delegation_token: Text
+    from_position: I64
+    suggested_entry_count: I32
+
+
+@command(87)
+class TableEntriesDeltaRead(Reply):
+    request_id: I64
+    segment: Text
+    entries: tuple[TableEntry, ...]
+    should_clear: Bool
+    reached_end: Bool
+    last_position: I64

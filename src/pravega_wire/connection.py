@@ -1,0 +1,181 @@
+"""One connection of the wire protocol, without I/O: bytes in, commands out.
+
+Owns: the receive buffer, framing, and which commands each side may send.
+
+Invariants:
+1. What comes out does not depend on how the bytes were cut into ``receive_data`` calls.
+2. A frame is refused by its header: unknown type, negative or excessive length. No byte of such a
+   payload is kept.
+3. After an error the connection stays dead: every later call raises.
+4. As a server, appends come out only whole: as ``Append``, never as the commands they came in.
+5. A payload is copied once on its way out of the receive buffer, and nothing returned refers to it.
+
+The seam for a decoder in C: ``receive_data`` scans a buffer and hands spans of it to
+``AppendAssembler`` and ``decode_at``. A replacement owns its buffer and keeps this interface.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from _fast.frames import FrameError, scan_frames
+from pravega_wire.append_assembly import Append, AppendAssembler, Source
+from pravega_wire.codec import HEADER_BYTES, Buffer, decode_at, encode
+from pravega_wire.commands import (
+    COMMAND_BYTES_MAX,
+    COMMANDS,
+    AppendBlock,
+    AppendBlockEnd,
+    Command,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    Padding,
+    Reply,
+    Request,
+    SetupAppend,
+)
+from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
+from pravega_wire.event_framing import frame_events
+
+__all__ = ["Append", "Connection", "Role", "append_block"]
+
+
+class Role(enum.Enum):
+    """Which side of the connection we are."""
+
+    CLIENT = enum.auto()
+    SERVER = enum.auto()
+
+
+def _accepted(*kinds: type[Command]) -> bytes:
+    codes = [code for code, cls in COMMANDS.items() if issubclass(cls, kinds)]
+    table = bytearray(256)
+    for code in codes:
+        table[code + 128] = 1
+    return bytes(table)
+
+
+_ACCEPTED = {Role.SERVER: _accepted(Request, Padding), Role.CLIENT: _accepted(Reply)}
+_SENT: dict[Role, tuple[type[Command], ...]] = {
+    Role.SERVER: (Reply,),
+    Role.CLIENT: (Request, Padding),
+}
+# Servers count the header into the limit, clients do not: each refuses only what its peer may.
+_PAYLOAD_MAX = {
+    Role.SERVER: COMMAND_BYTES_MAX - HEADER_BYTES,
+    Role.CLIENT: COMMAND_BYTES_MAX,
+}
+
+_APPEND_CODES = frozenset(
+    cls.code
+    for cls in (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, Padding)
+)
+
+
+class Connection:
+    """One side of a connection."""
+
+    def __init__(self, role: Role) -> None:
+        self._sent = _SENT[role]
+        self._accepted = _ACCEPTED[role]
+        self._payload_max = _PAYLOAD_MAX[role]
+        self._appends = AppendAssembler() if role is Role.SERVER else None
+        self._pending = bytearray()
+        self._error: str | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many received bytes wait for the rest of their command."""
+        return len(self._pending)
+
+    def receive_data(self, data: Buffer) -> list[Command | Append]:
+        """Take bytes from the peer; returns every command that is now complete, in order.
+
+        Raises ``RemoteProtocolError`` when the peer broke the protocol; what came before in the
+        same call is lost with the connection.
+        """
+        if self._error is not None:
+            raise RemoteProtocolError(f"the connection is dead: {self._error}")
+        try:
+            if not self._pending and isinstance(data, bytes):
+                return self._take_all(data)
+            self._pending += data
+            return self._take_pending()
+        except FrameError as error:
+            self._error = str(error)
+            raise RemoteProtocolError(self._error) from error
+        except RemoteProtocolError as error:
+            self._error = str(error)
+            raise
+
+    def forget_writer(self, writer_id: bytes) -> None:
+        """As a server: take no more appends of this writer until it sends SetupAppend again."""
+        assert self._appends is not None, "only a server knows writers"
+        self._appends.forget(writer_id)
+
+    def send(self, command: Command) -> bytes:
+        """The bytes to send for a command, else ``LocalProtocolError``."""
+        if not isinstance(command, self._sent):
+            raise LocalProtocolError(f"not ours to send: {type(command).__name__}")
+        return encode(command)
+
+    def _take_all(self, data: bytes) -> list[Command | Append]:
+        frames, position = scan_frames(data, 0, self._accepted, self._payload_max)
+        commands = self._decode(data, frames)
+        if position < len(data):
+            self._pending += data[position:] if position else data
+        return commands
+
+    def _take_pending(self) -> list[Command | Append]:
+        with memoryview(self._pending) as view:
+            frames, position = scan_frames(view, 0, self._accepted, self._payload_max)
+            commands = self._decode(view, frames)
+        if position:
+            del self._pending[:position]
+        return commands
+
+    def _decode(
+        self, source: Source, frames: Sequence[tuple[int, int, int]]
+    ) -> list[Command | Append]:
+        commands: list[Command | Append] = []
+        appends = self._appends
+        if appends is None:
+            for code, start, end in frames:
+                commands.append(decode_at(code, source, start, end))
+            return commands
+        for code, start, end in frames:
+            if code == AppendBlockEnd.code:
+                commands.append(appends.block_end(source, start, end))
+            elif code == AppendBlock.code:
+                appends.block(source, start, end)
+            elif code == ConditionalAppend.code:
+                commands.append(appends.conditional_append(source, start, end))
+            elif code == ConditionalBlockEnd.code:
+                commands.append(appends.conditional_block_end(source, start, end))
+            elif code == Padding.code:
+                appends.padding()
+            else:
+                command = decode_at(code, source, start, end)
+                if isinstance(command, SetupAppend):
+                    appends.set_up(command.writer_id, command.segment)
+                commands.append(command)
+        appends.detach()
+        return commands
+
+
+def append_block(
+    writer_id: bytes,
+    events: Sequence[Buffer],
+    *,
+    last_event_number: int,
+    request_id: int,
+    framed: bool = True,
+) -> bytes:
+    """The frames of one append of these events: an AppendBlock and its AppendBlockEnd.
+
+    ``framed=False`` sends the bytes without event headers, as byte streams do.
+    """
+    data = frame_events(events) if framed else b"".join(events)
+    end = AppendBlockEnd(writer_id, len(data), b"", len(events), last_event_number, request_id)
+    return encode(AppendBlock(writer_id, data)) + encode(end)

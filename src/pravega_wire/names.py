@@ -1,0 +1,233 @@
+"""Names of scopes, streams and segments, and what can be read from them.
+
+Owns: the grammar of segment names, segment ids, name rules, and which container a segment is in.
+
+    segment     = [scope "/"] stream "/" number [".#epoch." epoch]
+    transaction = segment "#transaction." 32hex
+    transient   = segment "#transient." 32hex "." 32hex
+
+A segment id is ``epoch << 32 | number``; an id of 16 bytes stands in a name as 32 hex digits.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pravega_wire.hashing import container_hash
+
+INTERNAL_SCOPE = "_system"
+INTERNAL_PREFIX = "_"
+NAME_LENGTH_MAX = 255
+USER_NAME_LENGTH_MAX = 250
+"""Shorter than ``NAME_LENGTH_MAX`` so that a name can take an internal prefix or suffix."""
+
+EPOCH_DELIMITER = ".#epoch."
+TRANSACTION_DELIMITER = "#transaction."
+TRANSIENT_DELIMITER = "#transient."
+INDEX_SUFFIX = "#index"
+READER_GROUP_PREFIX = "_RG"
+MARK_PREFIX = "_MARK"
+KEY_VALUE_TABLE_SUFFIX = "_kvtable"
+TABLES_STREAM = "_tables"
+CONTAINER_METADATA_PREFIX = "_system/containers/metadata_"
+STORAGE_METADATA_PREFIX = "_system/containers/storage_metadata_"
+
+_ID_DIGITS = 32
+_INT32_MAX = 2**31 - 1
+_USER_NAME = re.compile(r"[A-Za-z0-9.\-]+")
+_INTERNAL_NAME = re.compile(r"_?[A-Za-z0-9.\-]+")
+_SEGMENT = re.compile(
+    r"(?:([^/#]+)/)?([^/#]+)/([0-9]{1,10})(?:\.#epoch\.([0-9]{1,10}))?"
+    r"(?:#transaction\.([0-9a-f]{32})|#transient\.([0-9a-f]{32})\.([0-9a-f]{32}))?"
+)
+
+
+class InvalidNameError(ValueError):
+    """A name breaks the rules for its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    """A stream segment's name, taken apart. ``scope`` may be empty."""
+
+    scope: str
+    stream: str
+    segment_number: int
+    epoch: int
+    transaction_id: bytes | None = None
+    writer_id: bytes | None = None
+    """Who created the segment, when it is a transient one."""
+
+    @property
+    def segment_id(self) -> int:
+        return segment_id(self.segment_number, self.epoch)
+
+
+def segment_id(number: int, epoch: int) -> int:
+    """The int64 id of a segment, from its number and the epoch of its creation."""
+    if not (0 <= number <= _INT32_MAX and 0 <= epoch <= _INT32_MAX):
+        raise InvalidNameError(f"segment number {number} or epoch {epoch} is out of range")
+    return epoch << 32 | number
+
+
+def segment_number(identifier: int) -> int:
+    """The number in a segment id."""
+    return identifier & 0xFFFF_FFFF
+
+
+def segment_epoch(identifier: int) -> int:
+    """The epoch in a segment id."""
+    return identifier >> 32
+
+
+def transaction_epoch(transaction_id: bytes) -> int:
+    """The epoch in which a transaction was begun."""
+    return int.from_bytes(transaction_id[:4], "big", signed=True)
+
+
+def scoped_name(scope: str, name: str) -> str:
+    """``scope/name``, or the bare name without a scope."""
+    return f"{scope}/{name}" if scope else name
+
+
+def segment_name(scope: str, stream: str, identifier: int) -> str:
+    """The name of a stream's segment."""
+    number, epoch = segment_number(identifier), segment_epoch(identifier)
+    return f"{scoped_name(scope, stream)}/{number}{EPOCH_DELIMITER}{epoch}"
+
+
+def key_value_table_stream(table: str) -> str:
+    """What stands in place of the stream in the segment names of a key-value table."""
+    return table + KEY_VALUE_TABLE_SUFFIX
+
+
+def table_name(scope: str, *tokens: str) -> str:
+    """The name of a controller's metadata table."""
+    return "/".join((scope, TABLES_STREAM, *tokens))
+
+
+def reader_group_stream(group: str) -> str:
+    """The internal stream that holds a reader group's state."""
+    return READER_GROUP_PREFIX + group
+
+
+def mark_stream(stream: str) -> str:
+    """The internal stream that holds a stream's watermarks."""
+    return MARK_PREFIX + stream
+
+
+def transaction_segment_name(parent_name: str, transaction_id: bytes) -> str:
+    """The name of a transaction's segment beside its parent."""
+    assert len(transaction_id) == 16
+    return parent_name + TRANSACTION_DELIMITER + transaction_id.hex()
+
+
+def transient_segment_name(parent_name: str, writer_id: bytes, random: bytes) -> str:
+    """The name of a segment that lives only until it is merged into its parent."""
+    assert len(writer_id) == len(random) == 16
+    return f"{parent_name}{TRANSIENT_DELIMITER}{writer_id.hex()}.{random.hex()}"
+
+
+def index_segment_name(name: str) -> str:
+    """The name of the segment in which the original keeps a segment's event index."""
+    return name + INDEX_SUFFIX
+
+
+def is_transaction_segment(name: str) -> bool:
+    return _delimiter_position(name, TRANSACTION_DELIMITER) >= 0
+
+
+def is_transient_segment(name: str) -> bool:
+    return _delimiter_position(name, TRANSIENT_DELIMITER) >= 0
+
+
+def parent_segment_name(name: str) -> str | None:
+    """The segment that a transaction or transient segment will be merged into, else None."""
+    for delimiter in (TRANSACTION_DELIMITER, TRANSIENT_DELIMITER):
+        position = _delimiter_position(name, delimiter)
+        if position >= 0:
+            return name[:position]
+    return None
+
+
+def primary_segment_name(name: str) -> str:
+    """The part of a segment's name that chooses its container: no transaction, no epoch."""
+    while (parent := parent_segment_name(name)) is not None:
+        name = parent
+    head, delimiter, _ = name.rpartition(EPOCH_DELIMITER)
+    return head if delimiter else name
+
+
+def parse_segment_name(name: str) -> SegmentName:
+    """Take a stream segment's name apart, else ``InvalidNameError``."""
+    match = _SEGMENT.fullmatch(name)
+    if match is None:
+        raise InvalidNameError(f"not a stream segment's name: {name!r}")
+    scope, stream, number, epoch, transaction_id, writer_id, _ = match.groups()
+    parsed = SegmentName(
+        scope or "",
+        stream,
+        int(number),
+        int(epoch or 0),
+        bytes.fromhex(transaction_id) if transaction_id else None,
+        bytes.fromhex(writer_id) if writer_id else None,
+    )
+    segment_id(parsed.segment_number, parsed.epoch)
+    return parsed
+
+
+def container_of(name: str, container_count: int) -> int:
+    """The container that a segment belongs to.
+
+    The metadata segments of a container belong to the container that their name ends with.
+    """
+    for prefix in (CONTAINER_METADATA_PREFIX, STORAGE_METADATA_PREFIX):
+        suffix = name.removeprefix(prefix)
+        if suffix != name and suffix.isascii() and suffix.isdecimal() and int(suffix) <= _INT32_MAX:
+            return int(suffix)
+    return container_hash(primary_segment_name(name), container_count)
+
+
+def validate_user_name(name: str) -> str:
+    """The name, if a user may give it to a stream, reader group, table, reader or writer."""
+    return _validate(name, _USER_NAME, USER_NAME_LENGTH_MAX)
+
+
+def validate_user_scope_name(name: str) -> str:
+    """The name, if a user may give it to a scope."""
+    return _validate(name, _USER_NAME, NAME_LENGTH_MAX)
+
+
+def validate_scope_name(name: str) -> str:
+    """The name, if a scope may have it; internal ones start with an underscore."""
+    return _validate(name, _INTERNAL_NAME, NAME_LENGTH_MAX)
+
+
+def validate_stream_name(name: str) -> str:
+    """The name, if a stream may have it; internal ones start with an underscore."""
+    return _validate(name, _INTERNAL_NAME, NAME_LENGTH_MAX)
+
+
+def validate_reader_group_name(name: str) -> str:
+    return validate_user_name(name)
+
+
+def validate_key_value_table_name(name: str) -> str:
+    return validate_user_name(name)
+
+
+def _validate(name: str, pattern: re.Pattern[str], length_max: int) -> str:
+    if len(name) > length_max:
+        raise InvalidNameError(
+            f"a name of {len(name)} characters, at most {length_max} are allowed"
+        )
+    if pattern.fullmatch(name) is None:
+        raise InvalidNameError(f"{name!r} may only hold letters, digits, dots and hyphens")
+    return name
+
+
+def _delimiter_position(name: str, delimiter: str) -> int:
+    position = name.rfind(delimiter)
+    complete = position >= 0 and position + len(delimiter) + _ID_DIGITS <= len(name)
+    return position if complete else -1
