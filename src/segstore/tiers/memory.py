@@ -1,0 +1,208 @@
+"""Tiers in memory: for tests and for measuring what the rest of the segment store costs.
+
+Owns: ``MemoryDataLogFactory`` (tier 1) and ``MemoryChunkStorage`` (tier 2).
+
+Invariants:
+1. Both outlive the containers that use them, not the process.
+2. An entry is stored in the same step in which its completion is called: what is queued when
+   ``drop_unacknowledged`` is called was never stored, and its completions never come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from segstore.errors import ChunkNotFoundError, DataLogError, InvalidChunkOffsetError
+from segstore.tiers.api import (
+    LOG_ENTRY_BYTES_MAX,
+    Buffer,
+    ChunkInfo,
+    LogAddress,
+    LogEntry,
+    OnDurable,
+)
+
+
+@dataclass(slots=True)
+class _StoredLog:
+    """What survives of one container's log when its owner goes."""
+
+    epoch: int = 0
+    next_position: int = 1
+    entries: deque[LogEntry] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Queued:
+    log: MemoryDataLog
+    entry: LogEntry
+    refused: bool
+    on_durable: OnDurable
+
+
+class MemoryDataLogFactory:
+    """Opens in-memory logs; opening one again fences its earlier owner."""
+
+    def __init__(self) -> None:
+        self._stored: dict[int, _StoredLog] = {}
+        self._queue: deque[_Queued] = deque()
+        self._flush_scheduled = False
+
+    async def open_log(self, container_id: int) -> MemoryDataLog:
+        """Open the log of a container, creating it at first, and fence any earlier owner."""
+        await trio.lowlevel.checkpoint()
+        stored = self._stored.setdefault(container_id, _StoredLog())
+        stored.epoch += 1
+        return MemoryDataLog(self, stored)
+
+    def drop_unacknowledged(self) -> None:
+        """Play a crash: forget what is queued and fence every open log."""
+        self._queue.clear()
+        for stored in self._stored.values():
+            stored.epoch += 1
+
+    def _enqueue(self, queued: _Queued) -> None:
+        self._queue.append(queued)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            trio.lowlevel.current_trio_token().run_sync_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Store what was queued up to now, one completion after the other."""
+        self._flush_scheduled = False
+        for _ in range(len(self._queue)):
+            if not self._queue:  # a completion played a crash
+                return
+            queued = self._queue.popleft()
+            queued.on_durable(queued.log._store(queued))
+
+
+class MemoryDataLog:
+    """One container's log in memory."""
+
+    def __init__(self, factory: MemoryDataLogFactory, stored: _StoredLog) -> None:
+        self._factory = factory
+        self._stored = stored
+        self._epoch = stored.epoch
+        self._next_position = stored.next_position
+        self._bytes = sum(len(entry.data) for entry in stored.entries)
+        self._queued_count = 0
+        self._closed = False
+        self._idle = trio.Event()
+        self._idle.set()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this owner appends."""
+        return self._epoch
+
+    @property
+    def bytes_since_truncation(self) -> int:
+        """Bytes of all stored entries."""
+        return self._bytes
+
+    async def read(self) -> AsyncIterator[LogEntry]:
+        """Yield the stored entries in order."""
+        for entry in list(self._stored.entries):
+            await trio.lowlevel.checkpoint()
+            yield entry
+
+    def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
+        """Queue one entry; it completes in the event loop's next round."""
+        data = b"".join(parts)
+        assert len(data) <= LOG_ENTRY_BYTES_MAX, f"a log entry of {len(data)} bytes is too long"
+        address = LogAddress(self._next_position)
+        if not self._closed:
+            self._next_position += 1
+        self._queued_count += 1
+        if self._idle.is_set():
+            self._idle = trio.Event()
+        self._factory._enqueue(_Queued(self, LogEntry(address, data), self._closed, on_durable))
+        return address
+
+    async def truncate(self, address: LogAddress) -> None:
+        """Drop the entries before ``address``."""
+        await trio.lowlevel.checkpoint()
+        if self._stored.epoch != self._epoch:
+            return
+        entries = self._stored.entries
+        while entries and entries[0].address < address:
+            self._bytes -= len(entries.popleft().data)
+
+    async def aclose(self) -> None:
+        """Wait for what is queued, then take no more."""
+        self._closed = True
+        if self._stored.epoch == self._epoch:
+            await self._idle.wait()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def _store(self, queued: _Queued) -> DataLogError | None:
+        """Store a queued entry, or tell why it cannot be."""
+        self._queued_count -= 1
+        if self._queued_count == 0:
+            self._idle.set()
+        if queued.refused:
+            return DataLogError("the log is closed")
+        if self._stored.epoch != self._epoch:
+            return DataLogError(f"the log was opened again: epoch {self._epoch} is fenced")
+        self._stored.entries.append(queued.entry)
+        self._stored.next_position += 1
+        self._bytes += len(queued.entry.data)
+        return None
+
+
+class MemoryChunkStorage:
+    """Chunks as byte arrays in a dictionary."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[str, bytearray] = {}
+
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
+        await trio.lowlevel.checkpoint()
+        chunk = self._chunks.get(name)
+        if chunk is None:
+            if offset != 0:
+                raise ChunkNotFoundError(f"there is no chunk {name}")
+            chunk = self._chunks[name] = bytearray()
+        if not 0 <= offset <= len(chunk):
+            raise InvalidChunkOffsetError(f"chunk {name} has {len(chunk)} bytes, not {offset}")
+        joined = b"".join(data)
+        chunk[offset : offset + len(joined)] = joined
+
+    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+        """Read exactly ``length`` bytes."""
+        await trio.lowlevel.checkpoint()
+        chunk = self._existing(name)
+        if offset < 0 or length < 0 or offset + length > len(chunk):
+            raise InvalidChunkOffsetError(
+                f"chunk {name} has {len(chunk)} bytes: it has no range {offset}+{length}"
+            )
+        return bytes(memoryview(chunk)[offset : offset + length])
+
+    async def info(self, name: str) -> ChunkInfo:
+        """Tell a chunk's length."""
+        await trio.lowlevel.checkpoint()
+        return ChunkInfo(name, len(self._existing(name)))
+
+    async def delete(self, name: str) -> None:
+        """Forget a chunk."""
+        await trio.lowlevel.checkpoint()
+        self._chunks.pop(name, None)
+
+    async def list_chunks(self, prefix: str) -> list[ChunkInfo]:
+        """List chunks by prefix, sorted by name."""
+        await trio.lowlevel.checkpoint()
+        names = sorted(name for name in self._chunks if name.startswith(prefix))
+        return [ChunkInfo(name, len(self._chunks[name])) for name in names]
+
+    def _existing(self, name: str) -> bytearray:
+        chunk = self._chunks.get(name)
+        if chunk is None:
+            raise ChunkNotFoundError(f"there is no chunk {name}")
+        return chunk
