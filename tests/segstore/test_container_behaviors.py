@@ -56,10 +56,12 @@ class Answers:
 
     def __init__(self) -> None:
         self.all: list[tuple[str, object]] = []
+        self._changed = trio.Event()
 
     def expect(self, label: str) -> Callable[[SegmentStoreError | None, object], None]:
         def on_complete(error: SegmentStoreError | None, value: object) -> None:
             self.all.append((label, error or value))
+            self._changed.set()
 
         return on_complete
 
@@ -79,7 +81,8 @@ class Answers:
     async def wait(self, count: int) -> None:
         with trio.fail_after(5):
             while len(self.all) < count:
-                await trio.sleep(0.001)
+                self._changed = trio.Event()
+                await self._changed.wait()
 
 
 async def read_all(container: SegmentContainer, name: str, *, offset: int = 0) -> bytes:
@@ -398,8 +401,8 @@ async def test_a_transient_segment_takes_at_most_16_extended_attributes(
     for number in range(16):
         update = compare_and_set(bytes([number]) * 16, number, NULL_ATTRIBUTE_VALUE)
         await container.append("t", b"x", attribute_updates=[update])
+    update = compare_and_set(bytes([16]) * 16, 16, NULL_ATTRIBUTE_VALUE)
     with pytest.raises(InvalidRequestError):
-        update = compare_and_set(bytes([16]) * 16, 16, NULL_ATTRIBUTE_VALUE)
         await container.append("t", b"x", attribute_updates=[update])
     assert container.segment_info("t").length == 16
 
