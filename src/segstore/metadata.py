@@ -46,6 +46,11 @@ SNAPSHOT_VERSION: Final = 1
 _COUNT: Final = struct.Struct(">I")
 
 
+def storage_name(name: str, segment_id: int) -> str:
+    """The name under which tier 2 keeps the bytes of a segment."""
+    return f"{name}.S-{segment_id}"
+
+
 class SegmentMetadata:
     """One segment as all durable operations have left it."""
 
@@ -74,8 +79,8 @@ class SegmentMetadata:
 
     @property
     def storage_name(self) -> str:
-        """The name under which tier 2 keeps the segment's bytes."""
-        return f"{self.name}.S-{self.segment_id}"
+        """The name under which tier 2 keeps this segment's bytes."""
+        return storage_name(self.name, self.segment_id)
 
     @property
     def segment_type(self) -> int:

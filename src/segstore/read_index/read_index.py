@@ -64,6 +64,7 @@ class ReadIndex:
         self._now = now
         self._indexes: dict[int, SegmentReadIndex] = {}
         self._nursery: trio.Nursery | None = None
+        self._closed = False
         cache_manager.register(self)
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -71,7 +72,10 @@ class ReadIndex:
         self._nursery = nursery
 
     def close(self) -> None:
-        """Free the cache and answer every parked read with an empty result."""
+        """Free the cache and answer every parked read with an empty result. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
         self._nursery = None
         for index in self._indexes.values():
             index.clear()
@@ -103,7 +107,7 @@ class ReadIndex:
     def merge(self, target: SegmentMetadata, source: SegmentMetadata, offset: int) -> None:
         """Make the source's bytes readable in the target before they have moved there."""
         index = self.index_of(target)
-        if source.length:
+        if source.length and target.storage_length < offset + source.length:
             index.redirects.append(Redirect(offset, source.length, source))
         self._wake(index)
         self._end_reads(source, NoSuchSegmentError(source.name))

@@ -134,6 +134,15 @@ class SegmentReadIndex:
             position += 1
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def cached_end(self, offset: int) -> int:
+        """Where the contiguous cached bytes from ``offset`` on end."""
+        position = max(0, bisect_right(self._entries, offset, key=_offset_of) - 1)
+        for entry in self._entries[position:]:
+            if not entry.offset <= offset < entry.end:
+                break
+            offset = entry.end
+        return offset
+
     def next_cached_offset(self, offset: int) -> int | None:
         """The first cached offset at or after ``offset``."""
         position = bisect_right(self._entries, offset - 1, key=_offset_of)

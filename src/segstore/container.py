@@ -1,0 +1,327 @@
+"""One segment container: its parts put together, its life from recovery to stop, its interface.
+
+Owns: assembly and lifetime. What an operation means is decided by the parts.
+
+Invariants:
+1. The container serves only after its log is replayed; it stops serving before its parts stop.
+2. The tasks of a container outlive a cancellation of its owner for as long as the drain takes.
+3. A failed log ends the container with the error; the owner opens it again, which recovers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+import trio
+
+from segstore.api import OnAppended, OnRead, ReadHandle, ReadResult, SegmentInfo
+from segstore.attributes.updates import AttributeId, AttributeUpdate
+from segstore.cache.manager import CacheManager
+from segstore.durable_log.committed_state import CommittedState
+from segstore.durable_log.memory_log import MemoryLog
+from segstore.durable_log.operation_processor import OperationProcessor
+from segstore.durable_log.recovery import Recovery
+from segstore.durable_log.update_transaction import PendingState
+from segstore.errors import (
+    ContainerOfflineError,
+    NoSuchSegmentError,
+    SegmentStoreError,
+    StorageError,
+)
+from segstore.metadata import ContainerMetadata, SegmentMetadata
+from segstore.operations import (
+    AppendOperation,
+    BarrierOperation,
+    DeleteOperation,
+    MapOperation,
+    MergeOperation,
+    Operation,
+    SealOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from segstore.read_index.read_index import ReadIndex
+from segstore.storage.api import SegmentStorage
+from segstore.tiers.api import Buffer, DurableDataLog, DurableDataLogFactory
+from segstore.writer.storage_writer import StorageWriter
+
+DRAIN_SECONDS: Final = 5.0
+
+logger = structlog.get_logger(__name__)
+
+
+def wall_clock_ms() -> int:
+    """Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class _Waiter:
+    """Turns a completion into an await; a cancelled waiter leaves the operation alone."""
+
+    __slots__ = ("_event", "error", "number")
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+        self.error: SegmentStoreError | None = None
+        self.number = -1
+
+    def complete(self, error: SegmentStoreError | None, number: int) -> None:
+        self.error, self.number = error, number
+        self._event.set()
+
+    async def wait(self) -> int:
+        await self._event.wait()
+        if self.error is not None:
+            raise self.error
+        return self.number
+
+
+class Container:
+    """A ``SegmentContainer`` that keeps its operations in a durable data log."""
+
+    def __init__(
+        self,
+        container_id: int,
+        log: DurableDataLog,
+        storage: SegmentStorage,
+        cache_manager: CacheManager,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._metadata = ContainerMetadata(container_id)
+        self._log = log
+        self._storage = storage
+        self._cache_manager = cache_manager
+        self._now_ms = now_ms
+        self._memory_log = MemoryLog()
+        self._read_index = ReadIndex(cache_manager, storage, trio.current_time)
+        self._state = CommittedState(self._metadata, self._read_index, self._memory_log, now_ms)
+        self._writer = StorageWriter(
+            self._metadata,
+            self._memory_log,
+            self._read_index,
+            storage,
+            log,
+            self._request_checkpoint,
+        )
+        self._processor: OperationProcessor | None = None
+
+    @property
+    def container_id(self) -> int:
+        return self._metadata.container_id
+
+    async def recover(self) -> int:
+        """Replay the log; returns the number of operations in it."""
+        recovery = Recovery(self._state, self._storage, self._writer.add_checkpoint)
+        await recovery.run(self._log)
+        processor = OperationProcessor(
+            self._log,
+            self._state,
+            PendingState(self._metadata, self._now_ms),
+            self._cache_manager,
+            self._writer.request_flush,
+        )
+        processor.on_checkpoint = self._writer.add_checkpoint
+        if recovery.operation_count == 0:
+            processor.request_checkpoint()
+        self._processor = processor
+        return recovery.operation_count
+
+    async def run(self, lifetime: trio.CancelScope) -> None:
+        """Run the container's tasks until ``lifetime`` is cancelled or the log fails."""
+        assert self._processor is not None, "recover first"
+        try:
+            with lifetime:
+                async with trio.open_nursery() as nursery:
+                    self._read_index.start(nursery)
+                    nursery.start_soon(self._processor.run)
+                    nursery.start_soon(self._writer.run)
+        finally:
+            self.close("the container has stopped")
+
+    async def drain(self) -> None:
+        """Bring everything to tier 2 and leave a short log, so that the next start is quick."""
+        try:
+            await self._wait(BarrierOperation(""))
+            await self._writer.flush(everything=True)
+            if self._log.bytes_since_truncation:
+                self._request_checkpoint()
+                await self._wait(BarrierOperation(""))
+                await self._writer.flush(everything=True)
+        except (ContainerOfflineError, StorageError) as error:
+            # What is not in tier 2 stays in the log and is recovered at the next start.
+            logger.warning("drain ended early", container=self.container_id, error=str(error))
+
+    def close(self, reason: str) -> None:
+        """Refuse and answer everything that waits. Idempotent."""
+        if self._processor is not None:
+            self._processor.close(reason)
+        self._read_index.close()
+
+    def _request_checkpoint(self) -> None:
+        if self._processor is not None:
+            self._processor.request_checkpoint()
+
+    def _enqueue(self, operation: Operation) -> None:
+        assert self._processor is not None, "the container is not serving yet"
+        self._processor.enqueue(operation)
+
+    async def _wait(self, operation: Operation) -> int:
+        waiter = _Waiter()
+        operation.on_complete = waiter.complete
+        self._enqueue(operation)
+        return await waiter.wait()
+
+    def _segment(self, name: str) -> SegmentMetadata:
+        segment = self._metadata.by_name.get(name)
+        if segment is None:
+            raise NoSuchSegmentError(name)
+        return segment
+
+    async def create_segment(
+        self, name: str, *, attributes: Mapping[AttributeId, int] | None = None
+    ) -> None:
+        await self._wait(MapOperation(name, dict(attributes or {})))
+
+    async def delete_segment(self, name: str) -> None:
+        await self._wait(DeleteOperation(name))
+
+    def append_nowait(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        expected_offset: int | None = None,
+        on_complete: OnAppended,
+    ) -> None:
+        self._enqueue(
+            AppendOperation(
+                name,
+                data,
+                updates=attribute_updates,
+                expected_offset=expected_offset,
+                on_complete=on_complete,
+            )
+        )
+
+    async def append(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        expected_offset: int | None = None,
+    ) -> int:
+        return await self._wait(
+            AppendOperation(name, data, updates=attribute_updates, expected_offset=expected_offset)
+        )
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
+        await self._wait(UpdateAttributesOperation(name, updates))
+
+    async def seal_segment(self, name: str) -> int:
+        return await self._wait(SealOperation(name))
+
+    async def truncate_segment(self, name: str, *, offset: int) -> None:
+        await self._wait(TruncateOperation(name, offset))
+
+    async def merge_segment(
+        self, target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
+    ) -> int:
+        return await self._wait(MergeOperation(target, source, updates=attribute_updates))
+
+    def segment_info(self, name: str) -> SegmentInfo:
+        segment = self._segment(name)
+        return SegmentInfo(
+            name=name,
+            segment_type=segment.segment_type,
+            start_offset=segment.start_offset,
+            length=segment.length,
+            storage_length=segment.storage_length,
+            sealed=segment.sealed,
+            last_modified_ms=segment.last_modified_ms,
+        )
+
+    async def get_attributes(
+        self, name: str, attribute_ids: Sequence[AttributeId]
+    ) -> dict[AttributeId, int]:
+        attributes = self._segment(name).attributes
+        return {
+            attribute_id: attributes[attribute_id]
+            for attribute_id in attribute_ids
+            if attribute_id in attributes
+        }
+
+    async def wait_in_flight(self, name: str) -> None:
+        await self._wait(BarrierOperation(name))
+
+    def read_nowait(
+        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+    ) -> ReadHandle | None:
+        segment = self._metadata.by_name.get(name)
+        if segment is None:
+            on_complete(NoSuchSegmentError(name), None)
+            return None
+        return self._read_index.read_nowait(
+            segment, offset=offset, length_max=length_max, on_complete=on_complete
+        )
+
+    async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
+        done = trio.Event()
+        outcome: list[tuple[SegmentStoreError | None, ReadResult | None]] = []
+
+        def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
+            outcome.append((error, result))
+            done.set()
+
+        handle = self.read_nowait(name, offset=offset, length_max=length_max, on_complete=complete)
+        try:
+            await done.wait()
+        finally:
+            if handle is not None:
+                handle.cancel()
+        error, result = outcome[0]
+        if error is not None:
+            raise error
+        assert result is not None
+        return result
+
+
+@asynccontextmanager
+async def open_container(
+    container_id: int,
+    log_factory: DurableDataLogFactory,
+    storage: SegmentStorage,
+    cache_manager: CacheManager,
+    *,
+    now_ms: Callable[[], int] = wall_clock_ms,
+    drain_seconds: float = DRAIN_SECONDS,
+) -> AsyncIterator[Container]:
+    """Recover a container, serve it inside the block, and drain it at the end.
+
+    Leaving the block by cancellation drains for at most ``drain_seconds``; what is not in tier 2
+    by then stays in the log. Raises ``DataLogError`` when tier 1 fails or is damaged.
+    """
+    log = await log_factory.open_log(container_id)
+    container = Container(container_id, log, storage, cache_manager, now_ms)
+    try:
+        operation_count = await container.recover()
+        logger.info("container recovered", container=container_id, operations=operation_count)
+        async with trio.open_nursery() as nursery:
+            # Shielded: when the owner is cancelled the tasks go on until the drain is over.
+            lifetime = trio.CancelScope(shield=True)
+            nursery.start_soon(container.run, lifetime)
+            try:
+                yield container
+            finally:
+                with trio.move_on_after(drain_seconds, shield=True):
+                    await container.drain()
+                lifetime.cancel()
+    finally:
+        container.close("the container is stopping")
+        with trio.move_on_after(drain_seconds, shield=True):
+            await log.aclose()

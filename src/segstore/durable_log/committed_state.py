@@ -1,0 +1,70 @@
+"""What happens to a container when an operation is durable.
+
+Owns: the order in which a durable operation reaches metadata, read index and memory log. Recovery
+and the operation processor both go through here, so that a recovered container equals one that
+never stopped.
+
+Invariants:
+1. Operations come in sequence order, each once.
+2. Metadata first: whoever is woken by the read index sees the new lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from segstore.durable_log.memory_log import MemoryLog
+from segstore.metadata import ContainerMetadata
+from segstore.operations import (
+    AppendOperation,
+    CheckpointOperation,
+    DeleteOperation,
+    MergeOperation,
+    Operation,
+    SealOperation,
+    TruncateOperation,
+)
+from segstore.read_index.read_index import ReadIndex
+
+
+class CommittedState:
+    """Applies durable operations to a container's parts."""
+
+    def __init__(
+        self,
+        metadata: ContainerMetadata,
+        read_index: ReadIndex,
+        memory_log: MemoryLog,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.metadata = metadata
+        self.read_index = read_index
+        self.memory_log = memory_log
+        self._now_ms = now_ms
+
+    def apply(self, operation: Operation) -> None:
+        """Let one durable operation take effect."""
+        metadata = self.metadata
+        if isinstance(operation, CheckpointOperation):
+            metadata.sequence_number = operation.sequence_number
+            return
+        segment = metadata.segments.get(operation.segment_id)
+        metadata.apply(operation, self._now_ms())
+        self.memory_log.add(operation)
+        if segment is None:
+            return
+        if isinstance(operation, AppendOperation):
+            # While recovering, bytes that tier 2 has already need no place in the cache.
+            if operation.offset + operation.length > segment.storage_length:
+                self.read_index.append(segment, operation.offset, operation.data)
+            # The bytes are in the cache now: let go of the connection's copy.
+            operation.data = b""
+        elif isinstance(operation, SealOperation):
+            self.read_index.seal(segment)
+        elif isinstance(operation, MergeOperation):
+            source = metadata.segments[operation.source_id]
+            self.read_index.merge(segment, source, operation.offset)
+        elif isinstance(operation, TruncateOperation):
+            self.read_index.truncate(segment)
+        elif isinstance(operation, DeleteOperation):
+            self.read_index.delete(segment)

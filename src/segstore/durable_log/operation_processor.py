@@ -1,0 +1,253 @@
+"""Turns queued operations into durable ones.
+
+Owns: the operation queue of a container, the data frame being filled, and the frames in flight.
+
+Invariants:
+1. Operations become durable, take effect and complete in queue order.
+2. A frame leaves when it is full, or when the log has nothing of this container in flight: under
+   load frames fill up while the log is busy, without load an operation leaves at once.
+3. Bytes in flight are bounded; beyond the bound operations wait in the queue.
+4. A failed log write fails everything in flight and queued, and ends ``run`` with the error.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from segstore.cache.manager import CacheManager
+from segstore.durable_log.committed_state import CommittedState
+from segstore.durable_log.data_frame import DataFrame, split_record
+from segstore.durable_log.update_transaction import PendingState, UpdateTransaction
+from segstore.errors import ContainerOfflineError, DataLogError, SegmentError
+from segstore.operations import (
+    AppendOperation,
+    BarrierOperation,
+    CheckpointOperation,
+    MapOperation,
+    MergeOperation,
+    Operation,
+    SealOperation,
+    TruncateOperation,
+)
+from segstore.tiers.api import DurableDataLog, LogAddress
+
+IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
+CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024
+"""A checkpoint is written after this many bytes of log, so that recovery reads little more."""
+ROOM_RETRY_SECONDS: Final = 0.02
+
+
+class OperationProcessor:
+    """One per container; ``enqueue`` from anywhere in the event loop, ``run`` in one task."""
+
+    def __init__(
+        self,
+        log: DurableDataLog,
+        state: CommittedState,
+        pending: PendingState,
+        cache_manager: CacheManager,
+        request_flush: Callable[[], None],
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._pending = pending
+        self._cache_manager = cache_manager
+        self._request_flush = request_flush
+        self._queue: deque[Operation] = deque()
+        self._work = trio.Event()
+        self._frame = DataFrame()
+        self._transaction = UpdateTransaction()
+        self._in_flight: deque[tuple[UpdateTransaction, int]] = deque()
+        self._in_flight_bytes = 0
+        self._in_flight_payload_bytes = 0
+        self._bytes_since_checkpoint = 0
+        self._checkpoint_waiting = False
+        self._checkpoint_address: dict[int, LogAddress] = {}
+        self._failure: DataLogError | None = None
+        self._closed = False
+        self.on_checkpoint: Callable[[int, LogAddress], None] = lambda number, address: None
+
+    @property
+    def queued_count(self) -> int:
+        """How many operations wait to be put into a frame."""
+        return len(self._queue)
+
+    def enqueue(self, operation: Operation) -> None:
+        """Queue an operation; it completes when it is durable or refused."""
+        if self._closed:
+            operation.on_complete(ContainerOfflineError("the container is stopping"), -1)
+            return
+        self._queue.append(operation)
+        self._work.set()
+
+    def request_checkpoint(self) -> None:
+        """Write a checkpoint as soon as nothing is in flight."""
+        self._checkpoint_waiting = True
+        self._work.set()
+
+    async def run(self) -> None:
+        """Process operations until cancelled or the log fails."""
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            while self._advance():
+                if not await self._wait_for_room():
+                    break
+            if self._failure is not None:
+                raise self._failure
+
+    def close(self, reason: str) -> None:
+        """Refuse everything that is queued or in flight, and all that comes later. Idempotent."""
+        self._closed = True
+        error = ContainerOfflineError(reason)
+        abandoned = [op for transaction, _ in self._in_flight for op in transaction.operations]
+        abandoned += self._transaction.operations
+        abandoned += self._queue
+        self._in_flight.clear()
+        self._transaction = UpdateTransaction()
+        self._queue.clear()
+        for operation in abandoned:
+            operation.on_complete(error, -1)
+
+    def _advance(self) -> bool:
+        """Put operations into frames; returns whether it stopped for want of cache room."""
+        if self._failure is not None or self._closed:
+            return False
+        if self._checkpoint_waiting:
+            if self._frame.is_empty and not self._in_flight:
+                self._put_checkpoint()
+            else:
+                self._submit_if_idle()
+                return False
+        queue = self._queue
+        while queue and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
+            operation = queue[0]
+            payload_bytes = operation.payload_bytes
+            if payload_bytes and not self._cache_manager.has_room(
+                self._in_flight_payload_bytes + payload_bytes
+            ):
+                self._submit_if_idle()
+                return True
+            queue.popleft()
+            self._process(operation)
+            self._in_flight_payload_bytes += self._accepted_payload(operation)
+        self._submit_if_idle()
+        return False
+
+    def _accepted_payload(self, operation: Operation) -> int:
+        if operation.sequence_number < 0:
+            return 0
+        self._transaction.payload_bytes += operation.payload_bytes
+        return operation.payload_bytes
+
+    async def _wait_for_room(self) -> bool:
+        """Give the storage writer time to make evictable what fills the cache."""
+        self._request_flush()
+        with trio.move_on_after(ROOM_RETRY_SECONDS):
+            await self._work.wait()
+        return self._failure is None
+
+    def _process(self, operation: Operation) -> None:
+        if isinstance(operation, BarrierOperation):
+            self._pass_barrier(operation)
+            return
+        try:
+            self._pending.accept(operation)
+        except SegmentError as error:
+            operation.on_complete(error, -1)
+            return
+        self._put(operation)
+
+    def _pass_barrier(self, barrier: BarrierOperation) -> None:
+        if self._transaction.operations:
+            self._transaction.operations.append(barrier)
+        elif self._in_flight:
+            self._in_flight[-1][0].operations.append(barrier)
+        else:
+            barrier.on_complete(None, 0)
+
+    def _put(self, operation: Operation) -> list[LogAddress]:
+        """Encode into the current frame; returns the addresses of frames that it filled."""
+        head, body = operation.encode()
+        addresses = []
+        if len(head) + len(body) <= self._frame.room:
+            self._frame.put_whole(head, body)
+        else:
+            frames = split_record(self._frame, head, body)
+            frame = next(frames)
+            for following in frames:
+                self._frame = frame
+                addresses.append(self._submit())
+                frame = following
+            self._frame = frame
+        self._transaction.operations.append(operation)
+        return addresses
+
+    def _put_checkpoint(self) -> None:
+        """Open an empty frame with a checkpoint; nothing is in flight, so the state is complete."""
+        self._checkpoint_waiting = False
+        self._bytes_since_checkpoint = 0
+        checkpoint = CheckpointOperation()
+        checkpoint.sequence_number = self._pending.next_sequence_number()
+        checkpoint.snapshot = self._state.metadata.snapshot(checkpoint.sequence_number)
+        addresses = self._put(checkpoint) or [self._submit()]
+        self._checkpoint_address[checkpoint.sequence_number] = addresses[0]
+
+    def _submit_if_idle(self) -> None:
+        if not self._in_flight and not self._frame.is_empty:
+            self._submit()
+
+    def _submit(self) -> LogAddress:
+        """Hand the current frame and the operations that end in it to the log."""
+        data = self._frame.seal()
+        self._frame = DataFrame()
+        transaction, self._transaction = self._transaction, UpdateTransaction()
+        self._in_flight.append((transaction, len(data)))
+        self._in_flight_bytes += len(data)
+        self._bytes_since_checkpoint += len(data)
+        return self._log.append_nowait((data,), self._on_durable)
+
+    def _on_durable(self, error: DataLogError | None) -> None:
+        if self._closed:
+            return
+        if error is not None:
+            self._failure = error
+            self._work.set()
+            return
+        transaction, frame_bytes = self._in_flight.popleft()
+        self._in_flight_bytes -= frame_bytes
+        self._in_flight_payload_bytes -= transaction.payload_bytes
+        self._commit(transaction)
+        if self._bytes_since_checkpoint >= CHECKPOINT_LOG_BYTES:
+            self._checkpoint_waiting = True
+        if self._queue or self._checkpoint_waiting or not self._frame.is_empty:
+            self._work.set()
+
+    def _commit(self, transaction: UpdateTransaction) -> None:
+        apply, committed = self._state.apply, self._pending.committed
+        for operation in transaction.operations:
+            if operation.sequence_number >= 0:
+                apply(operation)
+            if isinstance(operation, CheckpointOperation):
+                address = self._checkpoint_address.pop(operation.sequence_number)
+                self.on_checkpoint(operation.sequence_number, address)
+            elif not isinstance(operation, BarrierOperation):
+                committed(operation)
+            operation.on_complete(None, completion_number(operation))
+
+
+def completion_number(operation: Operation) -> int:
+    """The number that the caller of an operation gets."""
+    if isinstance(operation, AppendOperation | MergeOperation):
+        return operation.offset + operation.length
+    if isinstance(operation, SealOperation):
+        return operation.length
+    if isinstance(operation, TruncateOperation):
+        return operation.offset
+    if isinstance(operation, MapOperation):
+        return operation.segment_id
+    return 0

@@ -1,0 +1,120 @@
+"""Rebuilds a container from its log and from what tier 2 holds.
+
+Owns: the replay.
+
+Invariants:
+1. Replay begins at a checkpoint; an empty log is a new container.
+2. Tier 2 is asked once per segment how much it holds: bytes that are there are not loaded again.
+3. Afterwards every byte is in tier 2, in the cache, or in a merged source; else the log is damaged
+   and the container does not start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from segstore.durable_log.committed_state import CommittedState
+from segstore.durable_log.data_frame import DataFrameReader
+from segstore.errors import DataLogCorruptError
+from segstore.metadata import ContainerMetadata, SegmentMetadata
+from segstore.operations import (
+    CheckpointOperation,
+    DeleteOperation,
+    MergeOperation,
+    Operation,
+    decode_operation,
+)
+from segstore.storage.api import SegmentStorage
+from segstore.tiers.api import DurableDataLog, LogAddress
+
+
+class Recovery:
+    """One replay of one container's log."""
+
+    def __init__(
+        self,
+        state: CommittedState,
+        storage: SegmentStorage,
+        on_checkpoint: Callable[[int, LogAddress], None],
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._on_checkpoint = on_checkpoint
+        self._asked: set[int] = set()
+        self.operation_count = 0
+
+    @property
+    def _metadata(self) -> ContainerMetadata:
+        return self._state.metadata
+
+    async def run(self, log: DurableDataLog) -> None:
+        """Replay everything that is in the log."""
+        reader = DataFrameReader()
+        async for entry in log.read():
+            for address, record in reader.feed(entry.data, entry.address):
+                await self._replay(decode_operation(record), address)
+                self.operation_count += 1
+        for segment in self._metadata.segments.values():
+            await self._verify(segment)
+
+    async def _replay(self, operation: Operation, address: LogAddress) -> None:
+        metadata = self._metadata
+        expected = metadata.sequence_number + 1
+        if isinstance(operation, CheckpointOperation):
+            if self.operation_count == 0:
+                metadata.restore(operation.snapshot)
+            elif operation.sequence_number != expected:
+                raise self._out_of_order(operation, expected)
+            metadata.sequence_number = operation.sequence_number
+            self._on_checkpoint(operation.sequence_number, address)
+            return
+        if self.operation_count == 0:
+            raise DataLogCorruptError(
+                f"the log of container {metadata.container_id} begins without a checkpoint"
+            )
+        if operation.sequence_number != expected:
+            raise self._out_of_order(operation, expected)
+        await self._prepare(operation)
+        self._state.apply(operation)
+
+    def _out_of_order(self, operation: Operation, expected: int) -> DataLogCorruptError:
+        return DataLogCorruptError(
+            f"the log of container {self._metadata.container_id} has operation "
+            f"{operation.sequence_number} where {expected} must be"
+        )
+
+    async def _prepare(self, operation: Operation) -> None:
+        segment = self._metadata.segments.get(operation.segment_id)
+        if segment is None:
+            return
+        await self._ask_storage(segment)
+        if isinstance(operation, DeleteOperation):
+            operation.name = segment.name
+        elif isinstance(operation, MergeOperation):
+            source = self._metadata.segments[operation.source_id]
+            operation.source_name = source.name
+            await self._ask_storage(source)
+
+    async def _ask_storage(self, segment: SegmentMetadata) -> None:
+        if segment.segment_id not in self._asked:
+            self._asked.add(segment.segment_id)
+            stored = await self._storage.stored_length(segment.storage_name)
+            segment.storage_length = max(segment.storage_length, stored)
+
+    async def _verify(self, segment: SegmentMetadata) -> None:
+        if segment.storage_length < segment.length:
+            await self._ask_storage(segment)
+        segment.storage_length = min(segment.storage_length, segment.length)
+        if segment.merged:
+            return
+        index = self._state.read_index.index_of(segment)
+        offset = segment.storage_length
+        while offset < segment.length:
+            redirect = index.redirect_at(offset)
+            end = redirect.offset + redirect.length if redirect else index.cached_end(offset)
+            if end <= offset:
+                raise DataLogCorruptError(
+                    f"{segment.name}: bytes from {offset} to {segment.length} "
+                    f"are in neither the log nor tier 2"
+                )
+            offset = end

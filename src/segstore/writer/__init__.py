@@ -1,0 +1,1 @@
+"""The storage writer: moves committed operations to tier 2 and truncates the log."""

@@ -1,0 +1,151 @@
+"""Gathers what one segment owes to tier 2 and writes it there in order.
+
+Owns: the queue of one segment's storage operations.
+
+Invariants:
+1. Operations reach tier 2 in log order; none is left out, none is doubled: every step can be
+   repeated after a crash with the same outcome.
+2. ``storage_length`` moves up only after the bytes are durable in tier 2.
+3. An operation leaves the queue only when it is done, so the log is kept until then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from segstore.durable_log.memory_log import (
+    AppendedRange,
+    StorageOperation,
+    first_sequence_number,
+)
+from segstore.metadata import ContainerMetadata, SegmentMetadata, storage_name
+from segstore.operations import DeleteOperation, MergeOperation, TruncateOperation
+from segstore.read_index.read_index import ReadIndex
+from segstore.storage.api import SegmentStorage
+
+WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""One write to tier 2 is at most this long."""
+
+
+class SegmentAggregator:
+    """One segment's way to tier 2. Used by the storage writer's task alone."""
+
+    def __init__(
+        self,
+        segment_id: int,
+        metadata: ContainerMetadata,
+        read_index: ReadIndex,
+        storage: SegmentStorage,
+        now: float,
+    ) -> None:
+        self.segment_id = segment_id
+        self._metadata = metadata
+        self._read_index = read_index
+        self._storage = storage
+        self._operations: deque[StorageOperation] = deque()
+        self.pending_bytes = 0
+        self.oldest = now
+        self.must_flush = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the segment owes nothing."""
+        return not self._operations
+
+    def first_sequence_number(self) -> int | None:
+        """The lowest sequence number that tier 2 has not taken."""
+        return first_sequence_number(self._operations[0]) if self._operations else None
+
+    def add(self, operation: StorageOperation, now: float) -> None:
+        """Queue one operation of this segment."""
+        if not self._operations:
+            self.oldest = now
+        if isinstance(operation, AppendedRange):
+            self.pending_bytes += operation.end - operation.offset
+        else:
+            self.must_flush = True
+        if isinstance(operation, DeleteOperation):
+            # What was not stored yet need not be: nobody can read it any more.
+            self._operations = deque(
+                entry for entry in self._operations if isinstance(entry, MergeOperation)
+            )
+            self.pending_bytes = 0
+        self._operations.append(operation)
+
+    async def flush(self, flush_source: Callable[[int], Awaitable[None]]) -> None:
+        """Write everything that is queued; on an error what is left stays queued."""
+        while self._operations:
+            operation = self._operations[0]
+            if isinstance(operation, AppendedRange):
+                await self._write(operation)
+            elif isinstance(operation, MergeOperation):
+                await self._merge(operation, flush_source)
+            elif isinstance(operation, TruncateOperation):
+                await self._truncate(operation)
+            else:
+                name = storage_name(operation.name, operation.segment_id)
+                await self._storage.delete(name)
+            # A delete that came in meanwhile may have emptied the queue in front of itself.
+            if self._operations and self._operations[0] is operation:
+                self._operations.popleft()
+        self.pending_bytes = 0
+        self.must_flush = False
+
+    def _segment(self) -> SegmentMetadata | None:
+        return self._metadata.segments.get(self.segment_id)
+
+    async def _write(self, appended: AppendedRange) -> None:
+        while (segment := self._segment()) is not None:
+            offset = max(appended.offset, segment.storage_length)
+            if offset >= appended.end:
+                return
+            parts: list[bytes] = []
+            position, end = offset, min(appended.end, offset + WRITE_BYTES_MAX)
+            while position < end:
+                part = self._read_index.cached(segment, offset=position, length=end - position)
+                if not part:
+                    raise AssertionError(
+                        f"{segment.name}: byte {position} is in neither cache nor tier 2"
+                    )
+                parts.append(part)
+                position += len(part)
+            await self._storage.write(
+                segment.storage_name,
+                offset=offset,
+                data=parts,
+                rollover_bytes=segment.rollover_bytes,
+            )
+            segment.storage_length = max(segment.storage_length, position)
+
+    async def _merge(
+        self, operation: MergeOperation, flush_source: Callable[[int], Awaitable[None]]
+    ) -> None:
+        source = self._metadata.segments.get(operation.source_id)
+        if source is None:
+            return
+        await flush_source(operation.source_id)
+        target = self._segment()
+        if target is not None and target.storage_length < operation.offset + operation.length:
+            await self._storage.concat(
+                target.storage_name,
+                offset=operation.offset,
+                source=source.storage_name,
+                length=operation.length,
+                rollover_bytes=target.rollover_bytes,
+            )
+            end = operation.offset + operation.length
+            target.storage_length = max(target.storage_length, end)
+        if target is not None:
+            self._read_index.merge_stored(target, source)
+        else:
+            self._read_index.delete(source)
+        await self._storage.delete(source.storage_name)
+        self._metadata.forget(operation.source_id)
+
+    async def _truncate(self, operation: TruncateOperation) -> None:
+        segment = self._segment()
+        if segment is not None:
+            await self._storage.truncate(segment.storage_name, offset=operation.offset)
+            self._read_index.truncate(segment)
