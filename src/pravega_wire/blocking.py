@@ -12,7 +12,15 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from pravega_wire.commands import Hello, KeepAlive, Reply, Request
+from pravega_wire.commands import (
+    HELLO,
+    OLDEST_COMPATIBLE_VERSION,
+    WIRE_VERSION,
+    Hello,
+    KeepAlive,
+    Reply,
+    Request,
+)
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import ProtocolError
 
@@ -123,12 +131,11 @@ class SegmentConnection:
         return f"{self.address[0]}:{self.address[1]}"
 
     def _say_hello(self) -> None:
-        self.send(Hello())
+        self.send(HELLO)
         hello = self.receive()
         if not isinstance(hello, Hello):
             raise ConnectionLostError(f"{self._peer} answered Hello with {type(hello).__name__}")
-        ours = Hello()
-        if hello.low_version > ours.high_version or hello.high_version < ours.low_version:
+        if hello.low_version > WIRE_VERSION or hello.high_version < OLDEST_COMPATIBLE_VERSION:
             raise ConnectionLostError(f"{self._peer} speaks other versions: {hello}")
         self.server_hello = hello
 

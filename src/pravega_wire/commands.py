@@ -141,10 +141,13 @@ class ChunkInfo:
 
 @command(-127)
 class Hello(Request, Reply):
-    """The first command each way: the versions the sender speaks."""
+    """The first command each way: the versions the sender speaks. Ours is ``HELLO``."""
 
-    high_version: I32 = WIRE_VERSION
-    low_version: I32 = OLDEST_COMPATIBLE_VERSION
+    high_version: I32
+    low_version: I32
+
+
+HELLO = Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)
 
 
 @command(100)
