@@ -75,6 +75,10 @@ class SegmentConnection:
         """Close the socket. Idempotent."""
         self._socket.close()
 
+    def fileno(self) -> int:
+        """The socket's file descriptor, to wait for several connections at once."""
+        return self._socket.fileno()
+
     def next_request_id(self) -> int:
         """A request id that this connection has not given before."""
         return next(self._request_ids)
