@@ -105,6 +105,18 @@ class SegmentConnection:
             self._receive_more(deadline, seconds)
         return self._replies.popleft()
 
+    def receive_some(self, *, timeout: float | None = None) -> list[Reply]:
+        """Every reply that is here; when there is none, those of one read, which may be none too.
+
+        It waits only for that read, so it returns at once where ``fileno`` is readable.
+        """
+        seconds = self.timeout if timeout is None else timeout
+        if not self._replies:
+            self._receive_more(None if seconds is None else time.monotonic() + seconds, seconds)
+        replies = list(self._replies)
+        self._replies.clear()
+        return replies
+
     def call(self, request: Request, *, timeout: float | None = None) -> Reply:
         """Send a request and return the reply that carries its request id, errors included.
 
