@@ -1,0 +1,72 @@
+"""Murmur3 against another implementation, and the consistent hash against its definition."""
+
+import mmh3
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from _fast.hashing import consistent_hash, murmur3_128
+
+
+@given(st.binary(max_size=100), st.integers(0, 2**32 - 1))
+@example(b"", 0)
+def test_murmur_agrees_with_another_implementation(data: bytes, seed: int) -> None:
+    expected = mmh3.hash_bytes(data, seed, x64arch=True)
+    assert murmur3_128(data, seed) == expected
+    assert murmur3_128(memoryview(data), seed) == expected
+    assert murmur3_128(bytearray(data), seed) == expected
+
+
+@pytest.mark.parametrize("length", range(48))
+def test_murmur_takes_every_length_of_tail(length: int) -> None:
+    data = bytes(range(200, 200 + length))
+    assert murmur3_128(data) == mmh3.hash_bytes(data, 0, x64arch=True)
+
+
+def test_a_negative_seed_is_sign_extended() -> None:
+    assert murmur3_128(b"key", -1) != murmur3_128(b"key", 2**32 - 1)
+    # The halves of an empty input's hash depend on the seed alone: both start as all ones.
+    value = 2**64 - 1
+    first = second = value
+    first = (first + second) % 2**64
+    second = (second + first) % 2**64
+    first, second = finished(first), finished(second)
+    first = (first + second) % 2**64
+    second = (second + first) % 2**64
+    expected = first.to_bytes(8, "little") + second.to_bytes(8, "little")
+    assert murmur3_128(b"", -1) == expected
+
+
+def finished(value: int) -> int:
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        value ^= value >> 33
+        value = value * factor % 2**64
+    return value ^ value >> 33
+
+
+def consistent_hash_slowly(value: int, bucket_count: int) -> int:
+    state, candidate = value % 2**64, 0
+    while True:
+        state = (state * 2862933555777941757 + 1) % 2**64
+        following = (candidate + 1) / (((state >> 33) + 1) / 2**31)
+        if following >= bucket_count:
+            return candidate
+        candidate = int(following)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(1, 2**31 - 1))
+@example(-1, 1)
+def test_consistent_hash_follows_its_definition(value: int, bucket_count: int) -> None:
+    assert consistent_hash(value, bucket_count) == consistent_hash_slowly(value, bucket_count)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(1, 100))
+def test_one_more_bucket_moves_values_only_into_it(value: int, bucket_count: int) -> None:
+    before, after = (consistent_hash(value, bucket_count + more) for more in (0, 1))
+    assert after in (before, bucket_count)
+
+
+@pytest.mark.parametrize("bucket_count", [0, -1])
+def test_there_is_at_least_one_bucket(bucket_count: int) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        consistent_hash(1, bucket_count)

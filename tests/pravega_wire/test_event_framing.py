@@ -1,0 +1,45 @@
+"""Events inside segment data."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pravega_wire.errors import RemoteProtocolError
+from pravega_wire.event_framing import (
+    frame_event,
+    frame_events,
+    iterate_event_spans,
+    iterate_events,
+)
+
+
+@given(st.lists(st.binary(max_size=50), max_size=10), st.integers(0, 60))
+def test_complete_events_read_back_and_an_incomplete_one_waits(
+    events: list[bytes], kept: int
+) -> None:
+    data = frame_events(events)
+    assert data == b"".join(map(frame_event, events))
+    for buffer in (data, bytearray(data), memoryview(data)):
+        assert list(iterate_events(buffer)) == events
+    cut = data[: max(0, len(data) - kept)]
+    read = list(iterate_events(cut))
+    assert read == events[: len(read)]
+    assert (
+        len(cut) - sum(len(frame_event(event)) for event in read)
+        < len(data) - len(frame_events(read))
+        or cut == data
+    )
+
+
+def test_spans_tell_where_each_event_lies() -> None:
+    data = frame_events([b"a", b"", b"bcd"])
+    assert list(iterate_event_spans(data)) == [(8, 9), (17, 17), (25, 28)]
+    assert list(iterate_event_spans(data, 9)) == [(17, 17), (25, 28)]
+
+
+@pytest.mark.parametrize("header", [(1, 0), (0, -1), (-1, 3)])
+def test_what_is_no_event_is_refused(header: tuple[int, int]) -> None:
+    with pytest.raises(RemoteProtocolError, match="position 9"):
+        list(iterate_events(frame_event(b"x") + struct.pack(">ii", *header)))
