@@ -130,7 +130,12 @@ class Container:
         self._processor = processor
         return recovery.operation_count
 
-    async def run(self, lifetime: trio.CancelScope) -> None:
+    async def run(
+        self,
+        lifetime: trio.CancelScope,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
         """Run the container's tasks until ``lifetime`` is cancelled or the log fails."""
         assert self._processor is not None, "recover first"
         try:
@@ -139,6 +144,7 @@ class Container:
                     self._read_index.start(nursery)
                     nursery.start_soon(self._processor.run)
                     nursery.start_soon(self._writer.run)
+                    task_status.started()
         finally:
             self.close("the container has stopped")
 
@@ -314,7 +320,7 @@ async def open_container(
         async with trio.open_nursery() as nursery:
             # Shielded: when the owner is cancelled the tasks go on until the drain is over.
             lifetime = trio.CancelScope(shield=True)
-            nursery.start_soon(container.run, lifetime)
+            await nursery.start(container.run, lifetime)
             try:
                 yield container
             finally:

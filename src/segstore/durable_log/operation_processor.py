@@ -22,7 +22,12 @@ from segstore.cache.manager import CacheManager
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import DataFrame, split_record
 from segstore.durable_log.update_transaction import PendingState, UpdateTransaction
-from segstore.errors import ContainerOfflineError, DataLogError, SegmentError
+from segstore.errors import (
+    ContainerOfflineError,
+    DataLogError,
+    SegmentError,
+    SegmentStoreError,
+)
 from segstore.operations import (
     AppendOperation,
     BarrierOperation,
@@ -158,9 +163,17 @@ class OperationProcessor:
         try:
             self._pending.accept(operation)
         except SegmentError as error:
-            operation.on_complete(error, -1)
+            self._refuse(operation, error)
             return
         self._put(operation)
+
+    def _refuse(self, operation: Operation, error: SegmentError) -> None:
+        """Answer with the error once everything before the operation is answered."""
+
+        def answer(barrier_error: SegmentStoreError | None, number: int) -> None:
+            operation.on_complete(barrier_error or error, -1)
+
+        self._pass_barrier(BarrierOperation("", answer))
 
     def _pass_barrier(self, barrier: BarrierOperation) -> None:
         if self._transaction.operations:

@@ -1,0 +1,283 @@
+"""A container that crashes anywhere comes back with everything it acknowledged, and nothing else.
+
+Random operations run against the container and against a model; the container crashes (what is not
+acknowledged may be lost), recovers, and must equal the model. A failing case is its seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from segstore.storage.rolling import RollingSegmentStorage
+
+from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
+from segstore.cache.heap import HeapCache
+from segstore.cache.manager import CacheManager
+from segstore.container import Container, open_container
+from segstore.errors import (
+    ContainerOfflineError,
+    DataLogCorruptError,
+    DataLogError,
+    SegmentError,
+    SegmentStoreError,
+)
+from segstore.testing.memory_container import MemoryContainer
+from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+
+NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(4)]
+WRITERS = [bytes([number]) * 16 for number in range(3)]
+
+
+class Tiers:
+    """What survives a crash."""
+
+    def __init__(self) -> None:
+        self.logs = MemoryDataLogFactory()
+        self.chunks = MemoryChunkStorage()
+        self.crashed = False
+
+    def crash(self) -> None:
+        """Lose what is not acknowledged, and fence the container that is open."""
+        self.crashed = True
+        self.logs.drop_unacknowledged()
+
+    @asynccontextmanager
+    async def open(self, drain_seconds: float = 5.0) -> AsyncIterator[Container]:
+        cache_manager = CacheManager(HeapCache(64 * 1024 * 1024))
+        storage = RollingSegmentStorage(self.chunks)
+        try:
+            async with open_container(
+                0, self.logs, storage, cache_manager, drain_seconds=drain_seconds
+            ) as container:
+                yield container
+        except* DataLogError:
+            if not self.crashed:
+                raise
+        self.crashed = False
+        assert cache_manager.cache.used_bytes == 0
+
+
+async def assert_equal(container: Container, model: MemoryContainer) -> None:
+    for name in NAMES:
+        try:
+            expected = model.segment_info(name)
+        except SegmentError as error:
+            with pytest.raises(type(error)):
+                container.segment_info(name)
+            continue
+        info = container.segment_info(name)
+        assert (info.start_offset, info.length, info.sealed) == (
+            expected.start_offset,
+            expected.length,
+            expected.sealed,
+        )
+        ids = [*WRITERS, EVENT_COUNT]
+        assert await container.get_attributes(name, ids) == await model.get_attributes(name, ids)
+        offset = info.start_offset
+        while offset < info.length:
+            result = await container.read(name, offset=offset, length_max=1 << 20)
+            wanted = await model.read(name, offset=offset, length_max=len(result.data))
+            assert result.data == wanted.data
+            offset += len(result.data)
+
+
+class Workload:
+    """Random operations, each sent to the container and to the model."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    async def step(self, container: Container, model: MemoryContainer) -> None:
+        """One operation; both must answer alike."""
+        choose = self.random
+        kind = choose.choices(
+            ["append", "create", "seal", "truncate", "merge", "delete", "attributes"],
+            [20, 4, 1, 3, 2, 1, 3],
+        )[0]
+        name = choose.choice(NAMES)
+        arguments: dict[str, object] = {}
+        positional: list[object] = [name]
+        if kind == "append":
+            positional.append(choose.randbytes(choose.choice([0, 1, 50, 3000, 200_000])))
+            arguments["attribute_updates"] = self.updates()
+        elif kind == "truncate":
+            arguments["offset"] = choose.randrange(400_000)
+        elif kind == "merge":
+            positional.append(choose.choice(NAMES))
+        elif kind == "attributes":
+            positional.append(self.updates())
+        method = {
+            "append": "append",
+            "create": "create_segment",
+            "seal": "seal_segment",
+            "truncate": "truncate_segment",
+            "merge": "merge_segment",
+            "delete": "delete_segment",
+            "attributes": "update_attributes",
+        }[kind]
+        outcomes = []
+        for target in (container, model):
+            try:
+                outcomes.append(await getattr(target, method)(*positional, **arguments))
+            except SegmentError as error:
+                outcomes.append((type(error), error.segment))
+        assert outcomes[0] == outcomes[1], (kind, positional[:1], arguments)
+
+    def updates(self) -> list[AttributeUpdate]:
+        choose = self.random
+        verb = choose.choice([AttributeUpdateType.REPLACE, AttributeUpdateType.REPLACE_IF_GREATER])
+        return [
+            AttributeUpdate(choose.choice(WRITERS), verb, choose.randrange(1000)),
+            AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, choose.randrange(1, 9)),
+        ]
+
+    async def crash_under_load(
+        self, tiers: Tiers, container: Container, model: MemoryContainer
+    ) -> dict[str, list[bytes]]:
+        """Queue a burst of appends, crash somewhere in it; returns what may or must be there."""
+        acked: dict[str, int] = dict.fromkeys(NAMES, 0)
+        sent: dict[str, list[bytes]] = {name: [] for name in NAMES}
+
+        def complete(name: str, error: SegmentStoreError | None) -> None:
+            if error is None:
+                acked[name] += 1
+            else:
+                assert isinstance(error, SegmentError | ContainerOfflineError)
+
+        for _ in range(self.random.randrange(1, 30)):
+            name = self.random.choice(NAMES)
+            data = self.random.randbytes(self.random.choice([10, 1000, 700_000]))
+            container.append_nowait(
+                name,
+                data,
+                on_complete=lambda error, length, name=name: complete(name, error),
+            )
+            sent[name].append(data)
+            for _ in range(self.random.choice([0, 0, 1, 5])):
+                await trio.lowlevel.checkpoint()
+        tiers.crash()
+        # The container that failed cancels its block; the model's part must go on.
+        with trio.CancelScope(shield=True):
+            for name, count in acked.items():
+                for data in sent[name][:count]:
+                    await model.append(name, data)
+                sent[name] = sent[name][count:]
+        return sent
+
+
+async def settle(
+    container: Container, model: MemoryContainer, in_doubt: dict[str, list[bytes]]
+) -> None:
+    """What was in flight may be there, in order; tell the model how much of it is."""
+    for name, datas in in_doubt.items():
+        try:
+            length = container.segment_info(name).length
+        except SegmentError:
+            continue
+        for data in datas:
+            if model.segment_info(name).length == length:
+                break
+            await model.append(name, data)
+        assert model.segment_info(name).length == length
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_a_container_that_crashes_equals_the_model_after_recovery(seed: int) -> None:
+    tiers, model, workload = Tiers(), MemoryContainer(0), Workload(seed)
+    in_doubt: dict[str, list[bytes]] = {}
+    for _ in range(5):
+        # No drain: the storage writer is cut off wherever it is.
+        async with tiers.open(drain_seconds=0) as container:
+            await settle(container, model, in_doubt)
+            await assert_equal(container, model)
+            for _ in range(workload.random.randrange(40)):
+                await workload.step(container, model)
+                if workload.random.random() < 0.05:
+                    container._writer.request_flush()
+                    await trio.sleep(0.001)
+            in_doubt = await workload.crash_under_load(tiers, container, model)
+    async with tiers.open() as container:
+        await settle(container, model, in_doubt)
+        await assert_equal(container, model)
+
+
+async def test_a_drained_container_leaves_a_short_log_and_all_data_in_tier_2() -> None:
+    tiers = Tiers()
+    async with tiers.open() as container:
+        await container.create_segment(NAMES[0])
+        for _ in range(20):
+            await container.append(NAMES[0], b"x" * 100_000)
+    log = await tiers.logs.open_log(0)
+    assert log.bytes_since_truncation < 2000
+    assert sum(chunk.length for chunk in await tiers.chunks.list_chunks("")) == 2_000_000
+    async with tiers.open() as container:
+        assert container.segment_info(NAMES[0]).storage_length == 2_000_000
+        result = await container.read(NAMES[0], offset=1_500_000, length_max=10)
+        assert result.data == b"x" * 10
+
+
+async def test_a_segment_created_again_does_not_show_its_namesake_bytes() -> None:
+    tiers = Tiers()
+    for content in (b"old" * 1000, b"new"):
+        async with tiers.open() as container:
+            await container.create_segment(NAMES[0])
+            await container.append(NAMES[0], content)
+            result = await container.read(NAMES[0], offset=0, length_max=10_000)
+            assert result.data == content
+        if content != b"new":
+            async with tiers.open() as container:
+                await container.delete_segment(NAMES[0])
+    async with tiers.open() as container:
+        assert (await container.read(NAMES[0], offset=0, length_max=10_000)).data == b"new"
+
+
+async def test_bytes_missing_from_both_tiers_stop_the_container_with_their_place() -> None:
+    tiers = Tiers()
+    async with tiers.open() as container:
+        await container.create_segment(NAMES[0])
+        await container.append(NAMES[0], b"x" * 10)
+    async with tiers.open(drain_seconds=0) as container:
+        await container.append(NAMES[0], b"y" * 10)
+        await container.drain()
+    for chunk in await tiers.chunks.list_chunks(""):
+        await tiers.chunks.delete(chunk.name)
+    with pytest.raises(DataLogCorruptError, match="bytes from"):
+        async with tiers.open():
+            pass
+
+
+async def test_reads_parked_at_the_stop_are_answered_empty() -> None:
+    tiers = Tiers()
+    answers = []
+    async with tiers.open() as container:
+        await container.create_segment(NAMES[0])
+        container.read_nowait(
+            NAMES[0],
+            offset=0,
+            length_max=10,
+            on_complete=lambda error, result: answers.append((error, result)),
+        )
+    [(error, result)] = answers
+    assert error is None
+    assert result is not None
+    assert (result.data, result.at_tail, result.end_of_segment) == (b"", True, False)
+
+
+async def test_a_fenced_container_fails_its_appends_and_ends() -> None:
+    tiers = Tiers()
+
+    async def own_a_log_that_another_opens() -> None:
+        async with tiers.open() as container:
+            await container.create_segment(NAMES[0])
+            await tiers.logs.open_log(0)
+            with pytest.raises(ContainerOfflineError):
+                await container.append(NAMES[0], b"late")
+            await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as failure:
+        await own_a_log_that_another_opens()
+    assert failure.group_contains(DataLogError)
