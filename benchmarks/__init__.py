@@ -1,0 +1,1 @@
+"""Benchmarks: one file per question. Nothing here ships with the product."""

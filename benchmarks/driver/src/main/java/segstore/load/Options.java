@@ -1,0 +1,197 @@
+package segstore.load;
+
+import java.net.URI;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Set;
+
+/** What the command line asks for. Every number is checked here, so that the rest of the driver can trust it. */
+record Options(
+        URI controller,
+        String scope,
+        String stream,
+        double rate,
+        int eventSize,
+        int segments,
+        int producers,
+        int consumers,
+        int keys,
+        double warmupSeconds,
+        double seconds,
+        double drainSeconds,
+        long readTimeoutMillis,
+        int outstandingMax,
+        LatencyFrom latencyFrom,
+        boolean connectionPooling) {
+
+    static final int EVENT_SIZE_MIN = Long.BYTES;
+    static final int EVENT_SIZE_MAX = 8 * 1024 * 1024;
+    private static final long OUTSTANDING_BYTES_DEFAULT = 128L << 20;
+    private static final int OUTSTANDING_EVENTS_DEFAULT = 200_000;
+
+    /** Where the latency of an event starts. */
+    enum LatencyFrom {
+        /** Just before the client's writeEvent is called: what OpenMessaging Benchmark reports. */
+        SEND,
+        /** When the rate says it should have been sent: free of coordinated omission. Needs a rate. */
+        INTENDED
+    }
+
+    static final String USAGE = """
+            usage: java -cp ... segstore.load.LoadDriver --controller tcp://127.0.0.1:9090 [options]
+              --scope NAME            created when missing                                     (benchmarks)
+              --stream NAME           created, then sealed and deleted at the end              (load-<random>)
+              --rate EVENTS           events a second of all producers together, 0: unthrottled (10000)
+              --event-size BYTES      8 to 8388608; the first eight bytes are the time of sending (100)
+              --segments COUNT        fixed number of segments of the stream                   (1)
+              --producers COUNT       one thread and one client writer each                    (1)
+              --consumers COUNT       one thread and one reader each, all in one reader group   (1)
+              --keys none|COUNT       routing keys used in turn                                (none)
+              --warmup SECONDS        load that is not measured                                (5)
+              --seconds SECONDS       measured                                                 (10)
+              --drain SECONDS         longest wait for the last acks and events                (10)
+              --read-timeout-ms MS    time-out of readNextEvent                                (10)
+              --max-outstanding COUNT unacknowledged events of all producers together
+                                      (128 MiB of events, 200000 at most)
+              --latency-from send|intended                                                     (send)
+              --connection-pooling    share connections between the segment writers            (off)
+            """;
+
+    /** Thrown for a command line that cannot be run; the message says why. */
+    static final class UsageException extends Exception {
+        private static final long serialVersionUID = 1L;
+
+        UsageException(String message) {
+            super(message);
+        }
+    }
+
+    static Options parse(List<String> arguments) throws UsageException {
+        return new Parser(arguments).parse();
+    }
+
+    private static final class Parser {
+        private final Iterator<String> arguments;
+        private final Set<String> seen = new HashSet<>();
+        private URI controller;
+        private String scope = "benchmarks";
+        private String stream = "load-" + Long.toHexString(System.nanoTime());
+        private double rate = 10_000;
+        private int eventSize = 100;
+        private int segments = 1;
+        private int producers = 1;
+        private int consumers = 1;
+        private int keys;
+        private double warmup = 5;
+        private double seconds = 10;
+        private double drain = 10;
+        private long readTimeout = 10;
+        private int outstanding;
+        private LatencyFrom latencyFrom = LatencyFrom.SEND;
+        private boolean pooling;
+
+        Parser(List<String> arguments) {
+            this.arguments = arguments.iterator();
+        }
+
+        Options parse() throws UsageException {
+            while (arguments.hasNext()) {
+                String option = arguments.next();
+                if (!seen.add(option)) {
+                    throw new UsageException(option + " is given twice");
+                }
+                take(option);
+            }
+            if (controller == null) {
+                throw new UsageException("--controller is missing");
+            }
+            if (latencyFrom == LatencyFrom.INTENDED && rate == 0) {
+                throw new UsageException("--latency-from intended needs a --rate");
+            }
+            int bounded = outstanding > 0 ? outstanding : outstandingDefault();
+            return new Options(controller, scope, stream, rate, eventSize, segments, producers, consumers, keys, warmup,
+                    seconds, drain, readTimeout, Math.max(bounded, producers), latencyFrom, pooling);
+        }
+
+        private int outstandingDefault() {
+            return (int) Math.min(OUTSTANDING_EVENTS_DEFAULT, Math.max(16, OUTSTANDING_BYTES_DEFAULT / eventSize));
+        }
+
+        private void take(String option) throws UsageException {
+            switch (option) {
+                case "--controller" -> controller = URI.create(value(option));
+                case "--scope" -> scope = value(option);
+                case "--stream" -> stream = value(option);
+                case "--rate" -> rate = number(option, 0, 1e8);
+                case "--event-size" -> eventSize = count(option, EVENT_SIZE_MIN, EVENT_SIZE_MAX);
+                case "--segments" -> segments = count(option, 1, 100_000);
+                case "--producers" -> producers = count(option, 1, 10_000);
+                case "--consumers" -> consumers = count(option, 0, 10_000);
+                case "--keys" -> keys = keyCount(option);
+                case "--warmup" -> warmup = number(option, 0, 86_400);
+                case "--seconds" -> seconds = number(option, 0.1, 86_400);
+                case "--drain" -> drain = number(option, 0, 3_600);
+                case "--read-timeout-ms" -> readTimeout = count(option, 1, 3_600_000);
+                case "--max-outstanding" -> outstanding = count(option, 1, 100_000_000);
+                case "--latency-from" -> latencyFrom = latencyFrom(option);
+                case "--connection-pooling" -> pooling = true;
+                default -> throw new UsageException("unknown option " + option);
+            }
+        }
+
+        private String value(String option) throws UsageException {
+            if (!arguments.hasNext()) {
+                throw new UsageException(option + " needs a value");
+            }
+            return arguments.next();
+        }
+
+        private double number(String option, double least, double most) throws UsageException {
+            String text = value(option);
+            double number;
+            try {
+                number = Double.parseDouble(text);
+            } catch (NumberFormatException e) {
+                throw new UsageException(option + " is not a number: " + text);
+            }
+            if (!(number >= least && number <= most)) {
+                throw new UsageException(option + " is out of range: " + text);
+            }
+            return number;
+        }
+
+        private int count(String option, int least, int most) throws UsageException {
+            double number = number(option, least, most);
+            if (number != Math.rint(number)) {
+                throw new UsageException(option + " is not a whole number");
+            }
+            return (int) number;
+        }
+
+        private int keyCount(String option) throws UsageException {
+            String text = value(option);
+            if (text.equals("none")) {
+                return 0;
+            }
+            try {
+                int number = Integer.parseInt(text);
+                if (number > 0) {
+                    return number;
+                }
+            } catch (NumberFormatException e) {
+                // Reported below, with the same words as a number that is too small.
+            }
+            throw new UsageException(option + " is neither none nor a positive count: " + text);
+        }
+
+        private LatencyFrom latencyFrom(String option) throws UsageException {
+            String text = value(option);
+            return switch (text) {
+                case "send" -> LatencyFrom.SEND;
+                case "intended" -> LatencyFrom.INTENDED;
+                default -> throw new UsageException(option + " is neither send nor intended: " + text);
+            };
+        }
+    }
+}

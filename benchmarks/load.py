@@ -1,0 +1,249 @@
+"""Running the load driver: what to ask of it, and what it answers.
+
+1. The driver is a JVM of its own around the official client; its heap is bounded by `heap`.
+2. It prints one JSON object; whatever else it has to say goes to standard error, which a
+   failure quotes.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.maven import driver_class_path
+from benchmarks.peers.processes import DIE_WITH_PARENT
+
+LOAD_MAIN = "segstore.load.LoadDriver"
+PROBE_MAIN = "segstore.load.StartupProbe"
+OVERHEAD_SECONDS_MAX = 120.0
+KEPT_UP_SHARE = 0.98
+
+
+class LoadFailedError(Exception):
+    """The driver could not do its work; the message holds the last it said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One load on one stream. `rate` is events a second of all producers, 0 for unthrottled."""
+
+    rate: float = 10_000
+    event_size: int = 100
+    segments: int = 1
+    producers: int = 1
+    consumers: int = 1
+    keys: int = 0
+    warmup_seconds: float = 5
+    seconds: float = 10
+    drain_seconds: float = 10
+    read_timeout_ms: int = 10
+    outstanding_max: int | None = None
+    latency_from: str = "send"
+
+    def arguments(self) -> list[str]:
+        """The options of the driver's command line."""
+        options = {
+            "--rate": self.rate,
+            "--event-size": self.event_size,
+            "--segments": self.segments,
+            "--producers": self.producers,
+            "--consumers": self.consumers,
+            "--keys": self.keys or "none",
+            "--warmup": self.warmup_seconds,
+            "--seconds": self.seconds,
+            "--drain": self.drain_seconds,
+            "--read-timeout-ms": self.read_timeout_ms,
+            "--latency-from": self.latency_from,
+        }
+        if self.outstanding_max is not None:
+            options["--max-outstanding"] = self.outstanding_max
+        return [part for name, value in options.items() for part in (name, str(value))]
+
+    @property
+    def seconds_max(self) -> float:
+        """How long the driver may run before it counts as hanging."""
+        return self.warmup_seconds + self.seconds + self.drain_seconds + OVERHEAD_SECONDS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds; None when nothing was measured."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    p99_9: float | None
+    max: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Events of the measured seconds: acknowledged to producers, or read by consumers."""
+
+    events: int
+    events_per_second: float
+    mb_per_second: float
+    per_second: tuple[int, ...]
+    latency_ms: Latency
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What one run of the driver measured. Totals cover the whole run with its warm-up."""
+
+    load: Load
+    publish: Flow
+    end_to_end: Flow
+    start_epoch: float
+    end_epoch: float
+    client_cpu_seconds: float
+    blocked_seconds: float
+    totals: dict[str, int]
+    write_errors: str | None
+    read_errors: str | None
+    cleanup_errors: str | None
+
+    def failure(self) -> str | None:
+        """Why this run says nothing about speed, or None when every event arrived."""
+        if self.write_errors:
+            return self.write_errors
+        if self.read_errors:
+            return self.read_errors
+        if self.totals["unacknowledged"]:
+            return f"{self.totals['unacknowledged']} events were never acknowledged"
+        if self.totals["wrong_size"]:
+            return f"{self.totals['wrong_size']} events came back with another size"
+        if self.totals["unread"] < 0:
+            return f"{-self.totals['unread']} more events were read than acknowledged"
+        if self.load.rate and self.totals["unread"]:
+            return f"{self.totals['unread']} events were not read in time"
+        return None
+
+    def remarks(self) -> list[str]:
+        """What a reader of the numbers has to know about this run."""
+        remarks = []
+        wanted, got = self.load.rate, self.publish.events_per_second
+        if wanted and got < KEPT_UP_SHARE * wanted:
+            remarks.append(f"did not keep up: {got:,.0f} of {wanted:,.0f} events/s")
+        if not wanted and self.totals["unread"]:
+            remarks.append(f"{self.totals['unread']:,} events still unread after the drain")
+        if self.cleanup_errors:
+            remarks.append(f"clean-up: {self.cleanup_errors}")
+        return remarks
+
+
+def run_load(controller_uri: str, load: Load, *, heap: str = "1g") -> LoadResult:
+    """Load a new stream on this server and wait for the result. Raises LoadFailedError."""
+    command = _java(heap, LOAD_MAIN, "--controller", controller_uri, *load.arguments())
+    with _started(command) as driver:
+        try:
+            out, errors = driver.communicate(timeout=load.seconds_max)
+        except subprocess.TimeoutExpired as error:
+            raise LoadFailedError(f"no result after {load.seconds_max:g} s") from error
+    if driver.returncode != 0:
+        raise LoadFailedError(_last_line(errors))
+    return parse_result(load, out)
+
+
+def parse_result(load: Load, text: str) -> LoadResult:
+    """Read the driver's JSON object."""
+    document = json.loads(text)
+    return LoadResult(
+        load=load,
+        publish=_flow(document["publish"]),
+        end_to_end=_flow(document["end_to_end"]),
+        start_epoch=document["window"]["start_epoch"],
+        end_epoch=document["window"]["end_epoch"],
+        client_cpu_seconds=document["client_cpu_seconds"],
+        blocked_seconds=document["publish"]["blocked_seconds"],
+        totals=document["totals"],
+        write_errors=_errors(document["errors"]["write"]),
+        read_errors=_errors(document["errors"]["read"]),
+        cleanup_errors=_errors(document["errors"]["cleanup"]),
+    )
+
+
+def _flow(document: dict[str, Any]) -> Flow:
+    return Flow(
+        events=document["events"],
+        events_per_second=document["events_per_second"],
+        mb_per_second=document["mb_per_second"],
+        per_second=tuple(document["per_second"]),
+        latency_ms=Latency(**document["latency_ms"]),
+    )
+
+
+def _errors(document: dict[str, Any]) -> str | None:
+    if not document["count"]:
+        return None
+    return f"{document['count']} errors, the first: {document['first']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """When a starting server's controller port accepted, and when its first append was acked."""
+
+    port_epoch: float
+    first_ack_epoch: float
+
+
+class StartupProbe:
+    """A client that is ready before the server starts and appends one event as soon as it can."""
+
+    def __init__(self, driver: "subprocess.Popen[str]", seconds_max: float) -> None:
+        self._driver = driver
+        self._seconds_max = seconds_max
+
+    def result(self) -> Startup:
+        """Wait for the first ack. Raises LoadFailedError."""
+        try:
+            out, errors = self._driver.communicate(timeout=self._seconds_max + 10)
+        except subprocess.TimeoutExpired as error:
+            raise LoadFailedError("the start-up probe hangs") from error
+        if self._driver.returncode != 0:
+            raise LoadFailedError(_last_line(errors))
+        return Startup(**json.loads(out))
+
+
+@contextmanager
+def startup_probe(controller_uri: str, *, seconds_max: float = 60) -> Iterator[StartupProbe]:
+    """A probe that already waits for the server at this address."""
+    command = _java("256m", PROBE_MAIN, controller_uri, str(seconds_max))
+    with _started(command) as driver:
+        assert driver.stderr is not None
+        if driver.stderr.readline().strip() != "waiting":
+            raise LoadFailedError(_last_line(driver.stderr.read()))
+        yield StartupProbe(driver, seconds_max)
+
+
+def _java(heap: str, main: str, *arguments: str) -> list[str]:
+    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-cp", driver_class_path()]
+    return [*DIE_WITH_PARENT, *jvm, main, *arguments]
+
+
+@contextmanager
+def _started(command: list[str]) -> "Iterator[subprocess.Popen[str]]":
+    driver = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with driver:
+        try:
+            yield driver
+        finally:
+            if driver.poll() is None:
+                os.kill(driver.pid, signal.SIGKILL)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "the driver failed without a word"

@@ -1,0 +1,72 @@
+"""The machine a benchmark ran on, and how much of it others used meanwhile."""
+
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def busy_seconds() -> float:
+    """CPU seconds that all processes of this machine have used, and that its host has stolen."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in fields[:8])
+    return (user + nice + system + irq + softirq + steal) / CLOCK_TICKS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a report says about where it was measured."""
+
+    cpu_model: str
+    cpu_count: int
+    memory_gib: float
+    kernel: str
+    file_system: str
+    java: str
+    python: str
+    commit: str
+
+
+def this_machine(directory: Path) -> Machine:
+    """Describe this machine; `directory` is where the servers keep their data."""
+    return Machine(
+        cpu_model=_cpu_model(),
+        cpu_count=len(os.sched_getaffinity(0)),
+        memory_gib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
+        kernel=platform.release(),
+        file_system=_file_system(directory),
+        java=_first_line("java", "-version"),
+        python=platform.python_version(),
+        commit=_commit(),
+    )
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _file_system(directory: Path) -> str:
+    return _first_line("stat", "--file-system", "--format=%T", str(directory))
+
+
+def _commit() -> str:
+    here = str(Path(__file__).parent)
+    commit = _first_line("git", "-C", here, "rev-parse", "--short=12", "HEAD")
+    changed = _first_line("git", "-C", here, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit} with changes" if changed else commit
+
+
+def _first_line(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+    except FileNotFoundError:
+        return "unknown"
+    return next(iter(done.stdout.splitlines()), "")

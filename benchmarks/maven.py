@@ -1,0 +1,76 @@
+"""What benchmarks need of Maven: the built load driver, and the class path of a server to measure.
+
+1. Nothing is built or resolved again while its inputs are unchanged.
+2. Two processes that ask at once wait for each other.
+"""
+
+import fcntl
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).parent
+DRIVER = HERE / "driver"
+MAVEN_SECONDS_MAX = 900.0
+
+
+class MavenFailedError(Exception):
+    """Maven is missing or failed; the message holds the end of its output."""
+
+
+def driver_class_path() -> str:
+    """The class path of the load driver, built when its sources are newer than it."""
+    jar = DRIVER / "target" / "load-driver.jar"
+    sources = [DRIVER / "pom.xml", *(p for p in DRIVER.glob("src/**/*") if p.is_file())]
+    with _locked(DRIVER / "target"):
+        newest = max(source.stat().st_mtime for source in sources)
+        if not jar.exists() or jar.stat().st_mtime < newest:
+            _maven("-f", str(DRIVER / "pom.xml"), "package")
+            jar.touch()
+    return f"{jar}:{DRIVER / 'target' / 'lib'}/*"
+
+
+def resolve_class_path(pom: Path) -> str:
+    """All jars that this pom depends on, as one class path."""
+    target = pom.parent / "target"
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    resolved = target / f"class-path-{digest}.txt"
+    with _locked(target):
+        if not (resolved.exists() and _all_exist(resolved.read_text())):
+            goal = "dependency:build-classpath"
+            _maven("-f", str(pom), goal, f"-Dmdep.outputFile={resolved}")
+        return resolved.read_text().strip()
+
+
+def _all_exist(class_path: str) -> bool:
+    return all(Path(jar).exists() for jar in class_path.strip().split(":"))
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    directory.mkdir(exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _maven(*arguments: str) -> None:
+    command = ["mvn", "--batch-mode", "--quiet", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=MAVEN_SECONDS_MAX,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise MavenFailedError("mvn is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise MavenFailedError(f"mvn took more than {MAVEN_SECONDS_MAX:g} s") from error
+    if done.returncode != 0:
+        raise MavenFailedError(f"mvn {' '.join(arguments)} failed:\n{done.stdout[-3000:]}")

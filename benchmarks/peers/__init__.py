@@ -1,0 +1,1 @@
+"""Servers that a benchmark can start on loopback: ours, and those measured beside it."""

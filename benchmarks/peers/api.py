@@ -1,0 +1,66 @@
+"""What a benchmark asks of a server it measures.
+
+1. A peer is started in an empty directory of its own and writes nowhere else.
+2. It takes load on 127.0.0.1 only, on ports that were free when it started.
+3. `start` returns as soon as the controller port accepts; `stop` ends every process it started.
+4. Whatever takes long and is not the server's work (building, resolving artifacts) is in `prepare`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks.peers.process_tree import ProcessTree
+
+
+class PeerFailedError(Exception):
+    """A server could not be prepared or started, or ended by itself; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPeer:
+    """A started server: where clients reach it, and the processes it consists of."""
+
+    controller_uri: str
+    processes: ProcessTree
+    started_epoch: float
+
+
+class Peer(Protocol):
+    """One kind of server. `start` and `stop` may be called again and again, each time anew."""
+
+    @property
+    def name(self) -> str:
+        """A short name for tables."""
+
+    @property
+    def description(self) -> str:
+        """Version and settings, for reports."""
+
+    def prepare(self) -> None:
+        """Do once what a start must not wait for. Raises PeerFailedError."""
+
+    def reserve(self) -> str:
+        """Choose the ports of the next start; returns the controller URI it will have."""
+
+    def start(self, directory: Path) -> RunningPeer:
+        """Start in this empty directory and wait for the controller port.
+
+        Raises PeerFailedError.
+        """
+
+    def stop(self) -> None:
+        """End every process of the server and wait for them."""
+
+
+@contextmanager
+def running(peer: Peer, directory: Path) -> Iterator[RunningPeer]:
+    """The peer, started in `directory` (made here) for as long as the block runs."""
+    directory.mkdir(parents=True)
+    peer.reserve()
+    try:
+        yield peer.start(directory)
+    finally:
+        peer.stop()

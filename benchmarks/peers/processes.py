@@ -1,0 +1,91 @@
+"""Starting a server's first process, waiting for it, and ending everything it started.
+
+1. A process is the leader of a new session, so that all its descendants can be found and ended by
+   their ids.
+2. Both output streams go to one log file in the server's directory; a failure quotes its end.
+3. The server dies with the benchmark: the kernel kills the leader when the thread that started it
+   ends.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.peers.api import PeerFailedError
+from benchmarks.peers.process_tree import ProcessTree
+
+STOP_SECONDS_MAX = 10.0
+POLL_SECONDS = 0.01
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that are free now, all different."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class ServerProcess:
+    """The first process of a server with everything it starts."""
+
+    def __init__(self, command: Sequence[str], *, directory: Path) -> None:
+        self.log = directory / "server.log"
+        self.started_epoch = time.time()
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*DIE_WITH_PARENT, *command],
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.processes = ProcessTree(self._process.pid)
+
+    def wait_for_port(self, port: int, *, seconds_max: float) -> None:
+        """Return when 127.0.0.1 accepts on this port. Raises PeerFailedError."""
+        deadline = time.monotonic() + seconds_max
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return
+            self._check(deadline, f"port {port} did not accept in {seconds_max:g} s")
+
+    def wait_for_text(self, text: str, *, seconds_max: float) -> None:
+        """Return when the log holds this text. Raises PeerFailedError."""
+        deadline = time.monotonic() + seconds_max
+        while text not in self.log.read_text(errors="replace"):
+            self._check(deadline, f"the log did not say {text!r} in {seconds_max:g} s")
+
+    def _check(self, deadline: float, complaint: str) -> None:
+        if self._process.poll() is not None:
+            raise PeerFailedError(f"exited with {self._process.returncode}: {self._log_end()}")
+        if time.monotonic() > deadline:
+            raise PeerFailedError(f"{complaint}: {self._log_end()}")
+        time.sleep(POLL_SECONDS)
+
+    def _log_end(self) -> str:
+        return self.log.read_text(errors="replace")[-1000:].strip() or "(empty log)"
+
+    def stop(self) -> None:
+        """Ask the first process to end, and kill what is left after a while."""
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS_MAX)
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        while left := self.processes.process_ids():
+            if time.monotonic() > deadline:
+                raise PeerFailedError(f"processes {left} do not end")
+            for process_id in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process_id, signal.SIGKILL)
+            self._process.poll()
+            time.sleep(POLL_SECONDS)
+        self._process.wait()
