@@ -74,11 +74,12 @@ class ServerProcess:
     def _log_end(self) -> str:
         return self.log.read_text(errors="replace")[-1000:].strip() or "(empty log)"
 
-    def stop(self) -> None:
-        """Ask the first process to end, and kill what is left after a while."""
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_SECONDS_MAX)
+    def stop(self, *, grace_seconds: float = STOP_SECONDS_MAX) -> None:
+        """Ask the first process to end, and kill what is left after the grace."""
+        if grace_seconds > 0:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_seconds)
         deadline = time.monotonic() + STOP_SECONDS_MAX
         while left := self.processes.process_ids():
             if time.monotonic() > deadline:

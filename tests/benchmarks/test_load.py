@@ -1,0 +1,114 @@
+import copy
+import json
+import subprocess
+from typing import Any
+
+import pytest
+from benchmarks.load import LOAD_MAIN, Load, parse_result
+from benchmarks.maven import driver_class_path
+
+LATENCY = {"count": 5, "p50": 1.0, "p95": 2.0, "p99": 3.0, "p99_9": 4.0, "max": 5.0}
+NO_LATENCY = {"count": 0, "p50": None, "p95": None, "p99": None, "p99_9": None, "max": None}
+NO_ERROR = {"count": 0, "first": None}
+GOOD: dict[str, Any] = {
+    "options": {},
+    "window": {"start_epoch": 10.0, "end_epoch": 12.0, "seconds": 2.0},
+    "publish": {
+        "events": 200,
+        "events_per_second": 100.0,
+        "mb_per_second": 0.01,
+        "sent": 200,
+        "blocked_seconds": 0.5,
+        "per_second": [100, 100],
+        "latency_ms": LATENCY,
+    },
+    "end_to_end": {
+        "events": 0,
+        "events_per_second": 0.0,
+        "mb_per_second": 0.0,
+        "per_second": [0, 0],
+        "latency_ms": NO_LATENCY,
+    },
+    "client_cpu_seconds": 1.5,
+    "totals": {
+        "sent": 250,
+        "acknowledged": 250,
+        "failed": 0,
+        "unacknowledged": 0,
+        "read": 250,
+        "unread": 0,
+        "wrong_size": 0,
+    },
+    "errors": {"write": NO_ERROR, "read": NO_ERROR, "cleanup": NO_ERROR},
+}
+
+
+def changed(section: str, **members: Any) -> str:
+    document = copy.deepcopy(GOOD)
+    document[section] |= members
+    return json.dumps(document)
+
+
+def test_a_result_is_read_whole() -> None:
+    result = parse_result(Load(rate=100), json.dumps(GOOD))
+    assert result.publish.per_second == (100, 100)
+    assert result.publish.latency_ms.p99_9 == 4.0
+    assert result.end_to_end.latency_ms.p50 is None
+    assert (result.start_epoch, result.end_epoch) == (10.0, 12.0)
+    assert result.failure() is None
+    assert result.remarks() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (changed("errors", write={"count": 2, "first": "sealed"}), "2 errors, the first: sealed"),
+        (changed("errors", read={"count": 1, "first": "truncated"}), "truncated"),
+        (changed("totals", unacknowledged=3), "3 events were never acknowledged"),
+        (changed("totals", unread=4), "4 events were not read"),
+        (changed("totals", unread=-1), "1 more events were read"),
+        (changed("totals", wrong_size=1), "another size"),
+    ],
+)
+def test_a_lost_or_changed_event_is_a_failure(text: str, words: str) -> None:
+    failure = parse_result(Load(rate=100), text).failure()
+    assert failure is not None
+    assert words in failure
+
+
+def test_a_reader_may_lag_when_the_rate_is_unthrottled() -> None:
+    result = parse_result(Load(rate=0), changed("totals", unread=4))
+    assert result.failure() is None
+    assert result.remarks() == ["4 events still unread after the drain"]
+
+
+def test_falling_behind_the_rate_is_remarked() -> None:
+    result = parse_result(Load(rate=103), json.dumps(GOOD))
+    assert result.remarks() == ["did not keep up: 100 of 103 events/s"]
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--controller is missing"),
+        (["--rate", "many"], "--rate is not a number: many"),
+        (["--event-size", "7"], "--event-size is out of range: 7"),
+        (
+            ["--controller", "tcp://127.0.0.1:1", "--rate", "0", "--latency-from", "intended"],
+            "--latency-from intended needs a --rate",
+        ),
+    ],
+)
+def test_the_driver_refuses_what_it_cannot_run(arguments: list[str], words: str) -> None:
+    done = subprocess.run(
+        ["java", "-Xmx64m", "-cp", driver_class_path(), LOAD_MAIN, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(words + "\nusage:")
