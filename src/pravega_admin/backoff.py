@@ -1,0 +1,43 @@
+"""Waiting between attempts, for a bounded time.
+
+Owns: the pace of retries, shared by writers, readers and the supervisor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+DELAY_SECONDS_MAX = 5.0
+
+
+def delays(first: float, *, maximum: float = DELAY_SECONDS_MAX) -> Iterator[float]:
+    """Seconds to wait before each further attempt: ``first``, then twice as long each time."""
+    for attempt in itertools.count():
+        yield min(maximum, first * 2.0 ** min(attempt, 60))
+
+
+class Patience:
+    """How long to go on trying. Every success renews it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._since: float | None = None
+        self._delays = delays(0.02, maximum=1.0)
+
+    def renew(self) -> None:
+        """Something worked: the next failure is the first one again."""
+        self._since = None
+
+    def wait(self) -> bool:
+        """Sleep before the next attempt; False, without sleeping, when patience is at its end."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            self._delays = delays(0.02, maximum=1.0)
+        delay = next(self._delays)
+        if now + delay - self._since > self.seconds:
+            return False
+        time.sleep(delay)
+        return True

@@ -1,0 +1,386 @@
+"""A blocking client of the controller's gRPC interface.
+
+Owns: the channel, the names of the methods, and what each status means to a user.
+
+Invariants:
+1. Messages stay inside: callers see plain values of this module and ``stream_settings``.
+2. Every failure is an ``AdminError`` that names the scope or stream it is about.
+3. A listing ends at the first empty page, as the interface demands.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+# The gRPC core writes its own lines to stderr otherwise.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+from google.protobuf.message import Message
+
+from pravega_admin.errors import (
+    AdminError,
+    AlreadyExistsError,
+    ConflictError,
+    NotFoundError,
+    TimedOutError,
+    UnavailableError,
+    UsageError,
+)
+from pravega_admin.stream_settings import StreamSettings, settings_of_message, settings_to_message
+from pravega_wire import controller_pb2 as pb
+from pravega_wire.errors import ProtocolError
+from pravega_wire.names import scoped_name
+
+DEFAULT_CONTROLLER = "tcp://localhost:9090"
+CALL_SECONDS = 60.0
+SCALE_POLL_SECONDS = 0.1
+
+
+class ControllerFailureError(AdminError):
+    """The controller answered with a failure that may pass."""
+
+
+RETRIED_ERRORS = (ControllerFailureError, UnavailableError, TimedOutError, ProtocolError, OSError)
+"""What a reader or writer takes for a server that is restarting."""
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
+_MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+
+_Reply = TypeVar("_Reply", bound=Message)
+
+_STATUS_SENTENCES: dict[str, tuple[type[AdminError], str]] = {
+    "SCOPE_NOT_FOUND": (NotFoundError, "scope {scope} does not exist"),
+    "STREAM_NOT_FOUND": (NotFoundError, "stream {name} does not exist"),
+    "SCOPE_EXISTS": (AlreadyExistsError, "scope {scope} exists already"),
+    "STREAM_EXISTS": (AlreadyExistsError, "stream {name} exists already"),
+    "INVALID_SCOPE_NAME": (UsageError, "{scope!r} cannot be the name of a scope"),
+    "INVALID_STREAM_NAME": (UsageError, "{stream!r} cannot be the name of a stream"),
+    "SCOPE_NOT_EMPTY": (ConflictError, "scope {scope} is not empty"),
+    "STREAM_SEALED": (ConflictError, "stream {name} is sealed"),
+    "STREAM_NOT_SEALED": (ConflictError, "stream {name} must be sealed first"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """A segment and the part of the key space, [low, high), that it serves."""
+
+    segment_id: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """A segment that takes over from ``predecessors``, all of which must be read before it."""
+
+    range: SegmentRange
+    predecessors: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentSegments:
+    """The segments that take events now, by key range; none when the stream is sealed."""
+
+    ranges: tuple[SegmentRange, ...]
+    delegation_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSegments:
+    """Where a stream begins: segment id -> offset."""
+
+    offsets: Mapping[int, int]
+    delegation_token: str
+
+
+def parse_controller_address(text: str) -> str:
+    """``host:port`` of an address such as ``tcp://host:port``; ``UsageError`` for anything else."""
+    scheme, delimiter, authority = text.partition("://")
+    if not delimiter:
+        scheme, authority = "tcp", text
+    if scheme in ("tls", "ssl", "pravegas"):
+        raise UsageError(f"the command line does not speak TLS yet, so it cannot use {text}")
+    host, _, port = authority.rpartition(":")
+    if scheme not in ("tcp", "pravega") or not host or not port.isdecimal():
+        raise UsageError(f"{text!r} is not a controller address such as {DEFAULT_CONTROLLER}")
+    return authority
+
+
+class ControllerClient:
+    """A connection to a controller. Use it within a ``with`` block.
+
+    ``address`` as ``parse_controller_address`` takes it. A call that gets no answer within
+    ``CALL_SECONDS`` raises ``TimedOutError``; an unreachable controller raises
+    ``UnavailableError`` at once.
+    """
+
+    def __init__(self, address: str = DEFAULT_CONTROLLER) -> None:
+        self.address = parse_controller_address(address)
+        self._channel = grpc.insecure_channel(
+            self.address,
+            options=[
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+                # A controller that comes back is tried again soon.
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+            ],
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the channel. Idempotent."""
+        self._channel.close()
+
+    # ---- Scopes ----------------------------------------------------------------------------------
+
+    def create_scope(self, scope: str) -> None:
+        reply = self._call("createScope", pb.ScopeInfo(scope=scope), pb.CreateScopeStatus, scope)
+        _check(pb.CreateScopeStatus.Status.Name(reply.status), "create", scope)
+
+    def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
+        """Delete an empty scope; ``recursive`` deletes what is in it first."""
+        method = "deleteScopeRecursive" if recursive else "deleteScope"
+        reply = self._call(method, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus, scope)
+        _check(pb.DeleteScopeStatus.Status.Name(reply.status), "delete", scope)
+
+    def list_scopes(self) -> Iterator[str]:
+        """The names of all scopes, those of the system too."""
+        token = ""
+        while True:
+            request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
+            page = self._call("listScopes", request, pb.ScopesResponse, "")
+            if not page.scopes:
+                return
+            yield from page.scopes
+            token = page.continuationToken.token
+
+    def list_streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
+        """The names of a scope's streams, internal ones too; with ``tag`` only those it marks."""
+        token = ""
+        while True:
+            page = self._list_streams_page(scope, tag, token)
+            _check(pb.StreamsInScopeResponse.Status.Name(page.status), "list", scope)
+            if not page.streams:
+                return
+            yield from (info.stream for info in page.streams)
+            token = page.continuationToken.token
+
+    def _list_streams_page(
+        self, scope: str, tag: str | None, token: str
+    ) -> pb.StreamsInScopeResponse:
+        continuation = pb.ContinuationToken(token=token)
+        info = pb.ScopeInfo(scope=scope)
+        request: Message
+        if tag is None:
+            method = "listStreamsInScope"
+            request = pb.StreamsInScopeRequest(scope=info, continuationToken=continuation)
+        else:
+            method = "listStreamsInScopeForTag"
+            request = pb.StreamsInScopeWithTagRequest(
+                scope=info, tag=tag, continuationToken=continuation
+            )
+        return self._call(method, request, pb.StreamsInScopeResponse, scope)
+
+    # ---- Streams ---------------------------------------------------------------------------------
+
+    def create_stream(self, scope: str, stream: str, settings: StreamSettings) -> None:
+        request = settings_to_message(scope, stream, settings)
+        reply = self._call("createStream", request, pb.CreateStreamStatus, scope, stream)
+        _check(pb.CreateStreamStatus.Status.Name(reply.status), "create", scope, stream)
+
+    def update_stream(self, scope: str, stream: str, settings: StreamSettings) -> None:
+        request = settings_to_message(scope, stream, settings)
+        reply = self._call("updateStream", request, pb.UpdateStreamStatus, scope, stream)
+        _check(pb.UpdateStreamStatus.Status.Name(reply.status), "update", scope, stream)
+
+    def stream_settings(self, scope: str, stream: str) -> StreamSettings:
+        reply = self._call(
+            "getStreamConfiguration", _info(scope, stream), pb.StreamConfig, scope, stream
+        )
+        return settings_of_message(reply)
+
+    def seal_stream(self, scope: str, stream: str) -> None:
+        """Let the stream take no more events; sealing it twice is no error."""
+        reply = self._call("sealStream", _info(scope, stream), pb.UpdateStreamStatus, scope, stream)
+        _check(pb.UpdateStreamStatus.Status.Name(reply.status), "seal", scope, stream)
+
+    def delete_stream(self, scope: str, stream: str) -> None:
+        """Delete a sealed stream."""
+        reply = self._call(
+            "deleteStream", _info(scope, stream), pb.DeleteStreamStatus, scope, stream
+        )
+        _check(pb.DeleteStreamStatus.Status.Name(reply.status), "delete", scope, stream)
+
+    def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
+        """Drop everything before the stream cut (segment id -> offset)."""
+        request = pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(cut))
+        reply = self._call("truncateStream", request, pb.UpdateStreamStatus, scope, stream)
+        _check(pb.UpdateStreamStatus.Status.Name(reply.status), "truncate", scope, stream)
+
+    # ---- Segments --------------------------------------------------------------------------------
+
+    def current_segments(self, scope: str, stream: str) -> CurrentSegments:
+        """The segments that take events now, in key order."""
+        request = _info(scope, stream, pb.StreamInfo.AccessOperation.READ_WRITE)
+        reply = self._call("getCurrentSegments", request, pb.SegmentRanges, scope, stream)
+        ranges = sorted(map(_range_of_message, reply.segmentRanges), key=lambda item: item.low)
+        return CurrentSegments(tuple(ranges), reply.delegationToken)
+
+    def head_segments(self, scope: str, stream: str) -> HeadSegments:
+        """Where the stream begins."""
+        request = pb.GetSegmentsRequest(
+            streamInfo=_info(scope, stream, pb.StreamInfo.AccessOperation.READ)
+        )
+        reply = self._call("getSegments", request, pb.SegmentsAtTime, scope, stream)
+        offsets = {item.segmentId.segmentId: item.offset for item in reply.segments}
+        return HeadSegments(offsets, reply.delegationToken)
+
+    def successors(self, scope: str, stream: str, segment_id: int) -> tuple[Successor, ...]:
+        """Which segments follow a sealed one; none when the stream ends there."""
+        request = pb.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
+        reply = self._call(
+            "getSegmentsImmediatelyFollowing", request, pb.SuccessorResponse, scope, stream
+        )
+        return tuple(
+            Successor(_range_of_message(entry.segment), frozenset(entry.value))
+            for entry in reply.segments
+        )
+
+    def segment_address(self, scope: str, stream: str, segment_id: int) -> tuple[str, int]:
+        """Host and port of the segment store that serves a segment."""
+        request = pb.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
+        reply = self._call("getURI", request, pb.NodeUri, scope, stream)
+        return reply.endpoint, reply.port
+
+    def scale_stream(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        sealed: Sequence[int],
+        ranges: Sequence[tuple[float, float]],
+        timeout: float,
+    ) -> None:
+        """Replace the segments ``sealed`` by new ones for ``ranges``, and wait until it is done.
+
+        ``timeout`` is in seconds.
+        """
+        request = pb.ScaleRequest(
+            streamInfo=_info(scope, stream),
+            sealedSegments=sealed,
+            newKeyRanges=[
+                pb.ScaleRequest.KeyRangeEntry(start=start, end=end) for start, end in ranges
+            ],
+            scaleTimestamp=int(time.time() * 1000),
+        )
+        reply = self._call("scale", request, pb.ScaleResponse, scope, stream)
+        status = pb.ScaleResponse.ScaleStreamStatus.Name(reply.status)
+        if status == "PRECONDITION_FAILED":
+            raise ConflictError(
+                f"stream {scoped_name(scope, stream)} cannot be scaled like this: the segments are"
+                " not its current ones, the new ranges do not cover the same keys, or there would"
+                " be fewer segments than its policy wants"
+            )
+        if status != "STARTED":
+            raise AdminError(f"the controller could not scale stream {scoped_name(scope, stream)}")
+        self._wait_for_scale(scope, stream, reply.epoch, timeout)
+
+    def _wait_for_scale(self, scope: str, stream: str, epoch: int, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        request = pb.ScaleStatusRequest(streamInfo=_info(scope, stream), epoch=epoch)
+        while True:
+            reply = self._call("checkScale", request, pb.ScaleStatusResponse, scope, stream)
+            status = pb.ScaleStatusResponse.ScaleStatus.Name(reply.status)
+            if status == "SUCCESS":
+                return
+            if status != "IN_PROGRESS":
+                raise AdminError(f"scaling {scoped_name(scope, stream)} ended with {status}")
+            if time.monotonic() > deadline:
+                raise TimedOutError(
+                    f"stream {scoped_name(scope, stream)} is still scaling after {timeout:g} s"
+                )
+            time.sleep(SCALE_POLL_SECONDS)
+
+    # ---- One call --------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        method: str,
+        request: Message,
+        reply_type: type[_Reply],
+        scope: str,
+        stream: str = "",
+    ) -> _Reply:
+        invoke: Callable[..., Any] = self._channel.unary_unary(
+            f"/{_SERVICE}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=reply_type.FromString,
+        )
+        try:
+            reply = invoke(request, timeout=CALL_SECONDS)
+        except grpc.RpcError as error:
+            raise self._explain(error, method, scope, stream) from error
+        assert isinstance(reply, reply_type)
+        return reply
+
+    def _explain(self, error: grpc.RpcError, method: str, scope: str, stream: str) -> AdminError:
+        assert isinstance(error, grpc.Call)
+        code, details = error.code(), error.details() or "no details"
+        subject = f"stream {scoped_name(scope, stream)}" if stream else f"scope {scope}"
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return UnavailableError(f"no controller answers at {self.address}")
+        if code is grpc.StatusCode.NOT_FOUND:
+            return NotFoundError(f"{subject} does not exist")
+        if code is grpc.StatusCode.ALREADY_EXISTS:
+            return AlreadyExistsError(f"{subject} exists already")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return TimedOutError(
+                f"the controller at {self.address} did not answer {method} in {CALL_SECONDS:g} s"
+            )
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
+            return UsageError(f"the controller refused {method} for {subject}: {details}")
+        if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+            return AdminError(f"no permission for {method} of {subject}: {details}")
+        return ControllerFailureError(f"{method} for {subject} failed with {code.name}: {details}")
+
+
+def _info(
+    scope: str,
+    stream: str,
+    access: pb.StreamInfo.AccessOperation = pb.StreamInfo.AccessOperation.NONE,
+) -> pb.StreamInfo:
+    return pb.StreamInfo(scope=scope, stream=stream, accessOperation=access)
+
+
+def _range_of_message(message: pb.SegmentRange) -> SegmentRange:
+    return SegmentRange(message.segmentId.segmentId, message.minKey, message.maxKey)
+
+
+def _check(status: str, verb: str, scope: str, stream: str = "") -> None:
+    """Raise what a reply's status means, unless it is SUCCESS."""
+    if status == "SUCCESS":
+        return
+    name = scoped_name(scope, stream) if stream else scope
+    kind, sentence = _STATUS_SENTENCES.get(
+        status, (AdminError, "the controller could not {verb} {name}")
+    )
+    raise kind(sentence.format(scope=scope, stream=stream, name=name, verb=verb))

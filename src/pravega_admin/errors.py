@@ -1,0 +1,66 @@
+"""What can go wrong in the command line, and the exit code that says so.
+
+Owns: the exit codes. An error's text is the one sentence that the user gets to see.
+
+Invariants:
+1. Exit codes are an interface: they keep their meaning for ever.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+EXIT_OK = 0
+EXIT_INTERRUPTED = 130
+
+
+class AdminError(Exception):
+    """The command failed."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(AdminError):
+    """The command was asked for something that makes no sense."""
+
+    exit_code = 2
+
+
+class NotFoundError(AdminError):
+    """A scope, stream or segment does not exist."""
+
+    exit_code = 3
+
+
+class AlreadyExistsError(AdminError):
+    """What should be created is there already."""
+
+    exit_code = 4
+
+
+class UnavailableError(AdminError):
+    """A server cannot be reached, or stayed away for too long."""
+
+    exit_code = 5
+
+
+class ConflictError(AdminError):
+    """The state of a scope or stream does not allow it: sealed, not sealed, not empty."""
+
+    exit_code = 6
+
+
+class StreamSealedError(ConflictError):
+    """The stream takes no more events."""
+
+
+class TimedOutError(AdminError):
+    """What was waited for did not come in time."""
+
+    exit_code = 7
+
+
+class ConfigurationError(AdminError):
+    """A server cannot start as it was told to: starting it again the same way is of no use."""
+
+    exit_code = 78

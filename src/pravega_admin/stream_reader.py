@@ -1,0 +1,336 @@
+"""Reads the events of a stream, in the order of each routing key, through restarts and scalings.
+
+Owns: one cursor per segment, one connection per segment store, and which segments may be read yet.
+
+Invariants:
+1. A segment is read only after all of its predecessors have been read to their end.
+2. A cursor's next byte to ask for is at ``offset``; bytes before it that are not yet whole events
+   are its ``pending``. A lost connection loses requests, never bytes.
+3. At most one read per segment is under way.
+4. A reader that stops at the tail stops at the tail as it was when the reader was opened.
+"""
+
+from __future__ import annotations
+
+import enum
+import select
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from pravega_admin.backoff import Patience
+from pravega_admin.controller_client import RETRIED_ERRORS, ControllerClient
+from pravega_admin.errors import AdminError, UnavailableError
+from pravega_admin.segment_info import tail_offsets
+from pravega_wire.blocking import ConnectionLostError, SegmentConnection
+from pravega_wire.commands import (
+    AuthTokenCheckFailed,
+    ErrorMessage,
+    KeepAlive,
+    NoSuchSegment,
+    ReadSegment,
+    Reply,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    SegmentRead,
+)
+from pravega_wire.errors import ProtocolError, RemoteProtocolError
+from pravega_wire.event_framing import iterate_event_spans
+from pravega_wire.names import scoped_name, segment_name
+
+READ_BYTES = 1024 * 1024
+REPLY_SECONDS = 30.0
+KEEP_ALIVE_SECONDS = 15.0
+SILENCE_SECONDS_MAX = 60.0
+PATIENCE_SECONDS = 60.0
+
+Address = tuple[str, int]
+
+
+class Start(enum.Enum):
+    """Where to begin reading a stream."""
+
+    HEAD = "head"
+    TAIL = "tail"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEvent:
+    """An event and where its frame begins in its segment."""
+
+    data: bytes
+    segment_id: int
+    offset: int
+
+
+class _Cursor:
+    """How far one segment has been read."""
+
+    def __init__(self, segment: int, name: str, offset: int, end: int | None) -> None:
+        self.segment_id = segment
+        self.name = name
+        self.offset = offset
+        self.end = end
+        self.pending = b""
+        self.address: Address | None = None
+        self.is_requested = False
+        self.is_sealed = False
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.is_sealed or (self.end is not None and self.offset >= self.end)
+
+    def take(self, data: bytes) -> list[ReadEvent]:
+        """The events that these bytes complete."""
+        first = self.offset - len(self.pending)
+        buffer = self.pending + data if self.pending else data
+        consumed = 0
+        events = []
+        for start, end in iterate_event_spans(buffer):
+            events.append(ReadEvent(buffer[start:end], self.segment_id, first + consumed))
+            consumed = end
+        self.pending = buffer[consumed:]
+        self.offset += len(data)
+        return events
+
+    def skip_to(self, offset: int) -> None:
+        """Go on behind what has been truncated."""
+        self.offset = offset
+        self.pending = b""
+
+
+@dataclass(slots=True)
+class _Link:
+    """A connection to a segment store, and when it last gave or was asked for a sign of life."""
+
+    connection: SegmentConnection
+    heard: float
+    asked: float
+
+
+class EventReader:
+    """Reads a stream. Use it in one thread, within a ``with`` block.
+
+    With ``stop_at_tail`` reading ends where the stream ended when the reader was opened; else only
+    when the stream has been sealed. ``patience`` is how many seconds servers may stay away.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        scope: str,
+        stream: str,
+        *,
+        start: Start = Start.HEAD,
+        stop_at_tail: bool = False,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._controller = controller
+        self._scope = scope
+        self._stream = stream
+        self._patience = Patience(patience)
+        self._events: deque[ReadEvent] = deque()
+        self._links: dict[Address, _Link] = {}
+        self._completed: set[int] = set()
+        self._cursors: dict[int, _Cursor] = {}
+        head = controller.head_segments(scope, stream)
+        self._delegation_token = head.delegation_token
+        needs_tail = stop_at_tail or start is Start.TAIL
+        tail = tail_offsets(controller, scope, stream) if needs_tail else {}
+        self._ends: Mapping[int, int] = tail if stop_at_tail else {}
+        for segment, offset in (head.offsets if start is Start.HEAD else tail).items():
+            self._open_cursor(segment, offset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connections. Idempotent."""
+        for address in list(self._links):
+            self._drop(address)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every event has been returned and no more can come."""
+        return not self._events and not self._cursors
+
+    def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
+        """The next event; None when ``timeout`` seconds pass without one, or when finished.
+
+        Raises ``AdminError`` where the stream does not hold events, ``UnavailableError`` when
+        servers stay away.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._events and self._cursors:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return None
+            self._attempt(left)
+        return self._events.popleft() if self._events else None
+
+    def _attempt(self, timeout: float | None) -> None:
+        """Ask for data and take what arrives within ``timeout`` seconds."""
+        try:
+            # A segment that opens may be at its end already, hence the loop.
+            while ended := [cursor for cursor in self._cursors.values() if cursor.is_at_end]:
+                for cursor in ended:
+                    self._complete(cursor)
+            for cursor in self._cursors.values():
+                if not cursor.is_requested:
+                    self._request_read(cursor)
+            if self._cursors:
+                self._receive(timeout)
+        except RETRIED_ERRORS as error:
+            if not self._patience.wait():
+                raise UnavailableError(
+                    f"{scoped_name(self._scope, self._stream)} could not be read for"
+                    f" {self._patience.seconds:g} s: {error}"
+                ) from error
+
+    # ---- Segments --------------------------------------------------------------------------------
+
+    def _open_cursor(self, segment: int, offset: int) -> None:
+        name = segment_name(self._scope, self._stream, segment)
+        self._cursors[segment] = _Cursor(segment, name, offset, self._ends.get(segment))
+
+    def _complete(self, cursor: _Cursor) -> None:
+        """Done with this segment: go on with those that waited for nothing else."""
+        if cursor.pending:
+            raise AdminError(f"segment {cursor.name} ends within an event")
+        successors = (
+            self._controller.successors(self._scope, self._stream, cursor.segment_id)
+            if cursor.end is None
+            else ()
+        )
+        del self._cursors[cursor.segment_id]
+        self._completed.add(cursor.segment_id)
+        for successor in successors:
+            segment = successor.range.segment_id
+            is_known = segment in self._cursors or segment in self._completed
+            if not is_known and successor.predecessors <= self._completed:
+                self._open_cursor(segment, 0)
+
+    # ---- Requests and replies --------------------------------------------------------------------
+
+    def _request_read(self, cursor: _Cursor) -> None:
+        if cursor.address is None:
+            cursor.address = self._controller.segment_address(
+                self._scope, self._stream, cursor.segment_id
+            )
+        connection = self._linked(cursor.address).connection
+        length = READ_BYTES if cursor.end is None else min(READ_BYTES, cursor.end - cursor.offset)
+        request_id = connection.next_request_id()
+        request = ReadSegment(
+            cursor.name, cursor.offset, length, self._delegation_token, request_id
+        )
+        with self._dropping(cursor.address):
+            connection.send(request)
+        cursor.is_requested = True
+
+    def _receive(self, timeout: float | None) -> None:
+        """Wait for replies of any segment store, at most ``timeout`` seconds, and act on them."""
+        seconds = KEEP_ALIVE_SECONDS if timeout is None else min(timeout, KEEP_ALIVE_SECONDS)
+        by_fileno = {link.connection.fileno(): key for key, link in self._links.items()}
+        readable, _, _ = select.select(list(by_fileno), [], [], seconds)
+        for fileno in readable:
+            address = by_fileno[fileno]
+            link = self._links[address]
+            with self._dropping(address):
+                replies = link.connection.receive_some()
+            link.heard = time.monotonic()
+            self._patience.renew()
+            for reply in replies:
+                self._take_reply(reply, address)
+        self._keep_alive()
+
+    def _take_reply(self, reply: Reply, address: Address) -> None:
+        cursor = self._cursor_of(reply)
+        if cursor is None:
+            return
+        cursor.is_requested = False
+        if isinstance(reply, SegmentRead):
+            try:
+                self._events.extend(cursor.take(reply.data))
+            except RemoteProtocolError as error:
+                raise AdminError(
+                    f"segment {cursor.name} does not hold events, perhaps a byte stream: {error}"
+                ) from error
+            cursor.is_sealed = reply.end_of_segment
+        elif isinstance(reply, SegmentIsSealed):
+            cursor.is_sealed = True
+        elif isinstance(reply, NoSuchSegment):
+            # Truncated away as a whole; its successors hold what is left.
+            cursor.skip_to(cursor.offset)
+            cursor.is_sealed = True
+        elif isinstance(reply, SegmentIsTruncated):
+            cursor.skip_to(max(reply.start_offset, cursor.offset))
+        elif isinstance(reply, AuthTokenCheckFailed):
+            raise AdminError(f"no permission to read {scoped_name(self._scope, self._stream)}")
+        elif isinstance(reply, ErrorMessage):
+            raise AdminError(f"the segment store refused a read: {reply.message}")
+        else:
+            # WrongHost, and what a future server may say: ask the controller again.
+            self._drop(address)
+            raise ProtocolError(f"unexpected {type(reply).__name__}")
+
+    def _cursor_of(self, reply: Reply) -> _Cursor | None:
+        """The cursor that waits for this reply; None for a late reply to a dropped one."""
+        name = getattr(reply, "segment", "")
+        for cursor in self._cursors.values():
+            if cursor.name == name and cursor.is_requested:
+                offset = reply.offset if isinstance(reply, SegmentRead) else cursor.offset
+                return cursor if offset == cursor.offset else None
+        return None
+
+    # ---- Connections -----------------------------------------------------------------------------
+
+    def _linked(self, address: Address) -> _Link:
+        link = self._links.get(address)
+        if link is None:
+            with self._dropping(address):
+                connection = SegmentConnection(*address, timeout=REPLY_SECONDS)
+            now = time.monotonic()
+            link = self._links[address] = _Link(connection, now, now)
+        return link
+
+    def _keep_alive(self) -> None:
+        """Ask silent segment stores for a sign of life; give up those that stay silent."""
+        now = time.monotonic()
+        for address, link in list(self._links.items()):
+            if now - link.heard > SILENCE_SECONDS_MAX:
+                self._drop(address)
+                raise ConnectionLostError(f"{address[0]}:{address[1]} has fallen silent")
+            if now - max(link.heard, link.asked) >= KEEP_ALIVE_SECONDS:
+                link.asked = now
+                with self._dropping(address):
+                    link.connection.send(KeepAlive())
+
+    @contextmanager
+    def _dropping(self, address: Address) -> Iterator[None]:
+        """Drop the connection when using it fails."""
+        try:
+            yield
+        except (ProtocolError, OSError):
+            self._drop(address)
+            raise
+
+    def _drop(self, address: Address) -> None:
+        link = self._links.pop(address, None)
+        if link is not None:
+            link.connection.close()
+        for cursor in self._cursors.values():
+            if cursor.address == address:
+                cursor.address = None
+                cursor.is_requested = False
