@@ -1,0 +1,199 @@
+"""What the journal asks of the disk, and the machine's own disk.
+
+Owns: the ``Disk`` and ``DiskFile`` protocols and ``LocalDisk``.
+
+Invariants:
+1. Every call may block; callers are threads (or a simulation that has no threads).
+2. ``write_durably`` and ``sync`` return only when the bytes survive a power cut. After either
+   raised, nothing is known of the bytes written since the last success: nobody tries again,
+   except that the same bytes may be written again in full when the disk was full.
+3. Names are plain file names within one directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from segstore.tiers.api import Buffer
+
+IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
+JOIN_BYTES_MAX = 32 * 1024
+
+
+class DiskFile(Protocol):
+    """One open file."""
+
+    def length(self) -> int:
+        """The file's length in bytes."""
+        ...
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Read up to ``len(buffer)`` bytes at ``offset``; fewer only at the end of the file."""
+        ...
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all the buffers one after the other at ``offset``."""
+        ...
+
+    def write_durably(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all the buffers at ``offset`` and sync them: one sync however many there are."""
+        ...
+
+    def sync(self) -> None:
+        """Make everything written to the file durable."""
+        ...
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        ...
+
+
+class Disk(Protocol):
+    """One directory of files."""
+
+    def list_files(self) -> list[str]:
+        """The names of the files in the directory."""
+        ...
+
+    def open_file(self, name: str) -> DiskFile:
+        """Open an existing file for reading and writing."""
+        ...
+
+    def create_file(self, name: str) -> DiskFile:
+        """Create an empty file; ``FileExistsError`` if there is one."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file, replacing what ``new`` names; durable after ``sync_directory``."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file; durable after ``sync_directory``."""
+        ...
+
+    def sync_directory(self) -> None:
+        """Make creations, renames and removals durable."""
+        ...
+
+
+class LocalDisk:
+    """A directory of the machine's file system."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def list_files(self) -> list[str]:
+        """The names of the regular files in the directory."""
+        with os.scandir(self._directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+
+    def open_file(self, name: str) -> LocalFile:
+        """Open an existing file."""
+        return LocalFile(os.open(self._directory / name, os.O_RDWR | os.O_CLOEXEC))
+
+    def create_file(self, name: str) -> LocalFile:
+        """Create an empty file."""
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
+        return LocalFile(os.open(self._directory / name, flags, 0o600))
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file."""
+        os.rename(self._directory / old, self._directory / new)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        os.unlink(self._directory / name)
+
+    def sync_directory(self) -> None:
+        """Sync the directory itself."""
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class LocalFile:
+    """A file of the machine's file system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._sync_flag = os.RWF_DSYNC
+
+    def length(self) -> int:
+        """The file's length."""
+        return os.fstat(self._descriptor).st_size
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill the buffer from ``offset``, as far as the file goes."""
+        filled = 0
+        while filled < len(buffer):
+            count = os.preadv(self._descriptor, [buffer[filled:]], offset + filled)
+            if count == 0:
+                break
+            filled += count
+        return filled
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all the buffers."""
+        self._write_all(joined_if_small(buffers), offset)
+
+    def write_durably(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all the buffers and sync, in one system call where one is enough."""
+        buffers = joined_if_small(buffers)
+        if self._sync_flag and len(buffers) <= IOV_MAX:
+            length = sum(map(len, buffers))
+            try:
+                written = os.pwritev(self._descriptor, buffers, offset, self._sync_flag)
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                self._sync_flag = 0  # an old kernel or file system: nothing was written
+                written = 0
+            if written == length:
+                return
+            buffers, offset = remainder(buffers, written), offset + written
+        self._write_all(buffers, offset)
+        os.fdatasync(self._descriptor)
+
+    def sync(self) -> None:
+        """Sync data, and the length if it changed."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _write_all(self, buffers: Sequence[Buffer], offset: int) -> None:
+        while buffers:
+            written = os.pwritev(self._descriptor, buffers[:IOV_MAX], offset)
+            if written == 0:
+                raise OSError(errno.EIO, "the file takes no more bytes")
+            buffers, offset = remainder(buffers, written), offset + written
+
+
+def joined_if_small(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Many small buffers as one: copying them costs less than describing them to the kernel."""
+    if len(buffers) > 1 and sum(map(len, buffers)) <= JOIN_BYTES_MAX:
+        return [b"".join(buffers)]
+    return buffers
+
+
+def remainder(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
+    """What is left of the buffers after their first ``written`` bytes."""
+    rest: list[Buffer] = []
+    for buffer in buffers:
+        if written >= len(buffer):
+            written -= len(buffer)
+        elif written > 0:
+            rest.append(memoryview(buffer)[written:])
+            written = 0
+        else:
+            rest.append(buffer)
+    return rest

@@ -1,0 +1,475 @@
+"""The local journal and the container logs in it.
+
+Owns: ``open_journal``, ``Journal`` (a ``DurableDataLogFactory``) and ``ContainerLog``.
+
+Invariants:
+1. One journal serves all containers of a process: what they append while a batch is being written
+   goes into the next one, with one sync.
+2. Everything here runs in the event loop's thread; the writer's thread meets it only in the record
+   queue, the file pool and the finished batches.
+3. A file is freed by a FREE record in the same batch as the truncation that made it free, and used
+   again only after that batch is durable.
+4. After the first failed write or sync everything queued fails, now and later, for ever.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TypeVar
+
+import trio
+
+from segstore.errors import DataLogCorruptError, DataLogError
+from segstore.tiers.api import (
+    LOG_ENTRY_BYTES_MAX,
+    Buffer,
+    LogAddress,
+    LogEntry,
+    OnDurable,
+)
+from segstore.tiers.journal.disk import Disk, LocalDisk
+from segstore.tiers.journal.files import (
+    FilePool,
+    FilePreparer,
+    JournalFile,
+    RunBlocking,
+    journal_name,
+    open_existing,
+)
+from segstore.tiers.journal.format import Kind, Record
+from segstore.tiers.journal.recovery import Recovered, recover
+from segstore.tiers.journal.runner import ThreadRunner, WriterRunner
+from segstore.tiers.journal.scan import (
+    Extent,
+    FileScan,
+    check_extents,
+    read_extent,
+    scan_file,
+)
+from segstore.tiers.journal.settings import JournalSettings
+from segstore.tiers.journal.statistics import BatchAverages, JournalStatistics
+from segstore.tiers.journal.writer import BatchWriter, RecordQueue, WrittenBatch
+
+T = TypeVar("T")
+
+BYTES_STEP = 64 * 1024
+"""How precisely ``bytes_since_truncation`` follows truncations."""
+
+
+@dataclass(slots=True)
+class _LogState:
+    """What the event loop knows of one container's log."""
+
+    epoch: int = 0
+    first_position: int = 1
+    next_position: int = 1
+    durable_position: int = 0
+    """The last durable entry."""
+    byte_count: int = 0
+    truncated_byte_count: int = 0
+    steps: deque[tuple[int, int]] = field(default_factory=deque)
+    """(position, bytes before it) every ``BYTES_STEP`` bytes."""
+    extents: dict[int, Extent] | None = None
+    """Where a recovery found its entries, by file generation; None once that is outdated."""
+
+    def count(self, position: int, length: int) -> None:
+        """Take an appended entry into account."""
+        if not self.steps or self.byte_count - self.steps[-1][1] >= BYTES_STEP:
+            self.steps.append((position, self.byte_count))
+        self.byte_count += length
+
+    def truncate(self, position: int) -> None:
+        """Forget the entries before ``position``."""
+        self.first_position = max(self.first_position, position)
+        while self.steps and self.steps[0][0] <= position:
+            self.truncated_byte_count = self.steps.popleft()[1]
+        if self.first_position == self.next_position:
+            self.truncated_byte_count = self.byte_count
+
+
+class Journal:
+    """One process's journal. Made by ``open_journal``."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        runner: WriterRunner,
+        queue: RecordQueue,
+        preparer: FilePreparer,
+        recovered: Recovered,
+        run_blocking: RunBlocking,
+    ) -> None:
+        self._disk = disk
+        self._runner = runner
+        self._queue = queue
+        self._preparer = preparer
+        self._run_blocking = run_blocking
+        self._averages = BatchAverages()
+        self._entry_count = 0
+        self._queued_count = 0
+        self._queued_bytes = 0
+        self._waiters: list[tuple[_LogState, int, trio.Event]] = []
+        self._closed = False
+        self._logs: dict[int, _LogState] = {}
+        self._last_positions: dict[int, dict[int, int]] = {}
+        self._current_generation = 0
+        self.failure: DataLogError | None = None
+        self.failed = trio.Event()
+        self._adopt(recovered)
+
+    async def open_log(self, container_id: int) -> ContainerLog:
+        """Open a container's log under a new epoch, durably, and fence its earlier owner."""
+        state = self._logs.setdefault(container_id, _LogState())
+        state.epoch += 1
+        epoch = state.epoch
+        durable = trio.Event()
+        errors: list[DataLogError] = []
+
+        def on_durable(error: DataLogError | None) -> None:
+            if error is not None:
+                errors.append(error)
+            durable.set()
+
+        record = Record(Kind.OPEN, container_id, epoch, state.next_position, on_durable=on_durable)
+        self._enqueue(record)
+        await durable.wait()
+        if errors:
+            raise errors[0]
+        return ContainerLog(self, container_id, epoch, state)
+
+    def statistics(self) -> JournalStatistics:
+        """Figures for metrics and for the batching delay."""
+        return JournalStatistics(
+            batch_count=self._averages.batch_count,
+            entry_count=self._entry_count,
+            byte_count=self._averages.byte_count,
+            recent_latency_seconds=self._averages.recent_latency_seconds,
+            average_batch_bytes=self._averages.average_batch_bytes,
+            queued_bytes=self._queued_bytes,
+            queued_count=self._queued_count,
+            file_count=self._preparer.file_count,
+            needed_file_count=len(self._last_positions),
+        )
+
+    @property
+    def recent_latency_seconds(self) -> float:
+        """How long recent batches took until they were durable."""
+        return self._averages.recent_latency_seconds
+
+    @property
+    def average_batch_bytes(self) -> float:
+        """How large recent batches were."""
+        return self._averages.average_batch_bytes
+
+    def _adopt(self, recovered: Recovered) -> None:
+        for container_id, container in recovered.state.containers.items():
+            state = self._logs[container_id] = _LogState(
+                container.epoch,
+                container.first_position,
+                container.next_position,
+                durable_position=container.next_position - 1,
+                extents={},
+            )
+            assert state.extents is not None
+            for generation, scan in recovered.scans.items():
+                extent = scan.extents.get(container_id)
+                if extent is not None and extent.end_position > container.first_position:
+                    state.extents[generation] = extent
+        for generation, scan in recovered.scans.items():
+            self._last_positions[generation] = {
+                container_id: extent.end_position - 1
+                for container_id, extent in scan.extents.items()
+            }
+            self._current_generation = generation
+
+    def _enqueue(self, record: Record) -> None:
+        if self._closed:
+            self._refuse(record, DataLogError("the journal is closed"))
+            return
+        self._queued_count += 1
+        self._queued_bytes += record.length
+        self._queue.ordered.append(record)
+        self._runner.wake()
+
+    def _refuse(self, record: Record, error: DataLogError) -> None:
+        """Complete a record with an error, like every completion not within its append."""
+        if record.on_durable is not None:
+            trio.lowlevel.current_trio_token().run_sync_soon(record.on_durable, error)
+
+    def _batch_over(self, batch: WrittenBatch) -> None:
+        """Take a finished batch from the writer: note where its entries lie, complete them."""
+        if batch.error is not None and self.failure is None:
+            self.failure = batch.error
+            self.failed.set()
+        elif batch.error is None:
+            self._note_batch(batch)
+        for record in batch.records:
+            if record.on_durable is not None:
+                self._queued_count -= 1
+                self._queued_bytes -= record.length
+                record.on_durable(batch.error)
+        if self._waiters:
+            self._wake_waiters()
+
+    def _note_batch(self, batch: WrittenBatch) -> None:
+        self._averages.add(length=batch.length, seconds=batch.seconds)
+        rolled_over = batch.generation != self._current_generation
+        if rolled_over:
+            self._current_generation = batch.generation
+        positions = self._last_positions.setdefault(batch.generation, {})
+        for record in batch.records:
+            if record.kind == Kind.ENTRY:
+                self._entry_count += 1
+                positions[record.container_id] = record.position
+                self._logs[record.container_id].durable_position = record.position
+            elif record.kind == Kind.FREE:
+                self._preparer.add_freed(journal_name(record.position))
+        if rolled_over:
+            self._preparer.check()
+            self._free_files()
+
+    def _free_files(self) -> None:
+        """Queue FREE records for the complete files in which no container needs any entry."""
+        for generation in list(self._last_positions):
+            if generation == self._current_generation:
+                continue
+            positions = self._last_positions[generation]
+            if all(
+                position < self._logs[container_id].first_position
+                for container_id, position in positions.items()
+            ):
+                del self._last_positions[generation]
+                self._queue.control.append(Record(Kind.FREE, 0, 0, generation))
+                self._runner.wake()
+
+    def _truncate(self, container_id: int, state: _LogState, position: int) -> None:
+        """Note that a container needs its durable entries only from ``position`` on."""
+        position = min(position, state.durable_position + 1)
+        if position <= state.first_position:
+            return
+        state.truncate(position)
+        self._queue.control.append(Record(Kind.TRUNCATE, container_id, state.epoch, position))
+        self._free_files()
+
+    async def _wait_durable(self, state: _LogState, position: int) -> None:
+        """Wait until the entry at ``position`` is durable, or never will be."""
+        if state.durable_position >= position or self.failure is not None or self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        event = trio.Event()
+        self._waiters.append((state, position, event))
+        await event.wait()
+
+    def _wake_waiters(self) -> None:
+        waiting = []
+        for state, position, event in self._waiters:
+            if state.durable_position >= position or self.failure is not None or self._closed:
+                event.set()
+            else:
+                waiting.append((state, position, event))
+        self._waiters = waiting
+
+    async def _extents(self, container_id: int, state: _LogState) -> dict[int, Extent]:
+        """Where the container's needed entries lie; read from the files unless it is known."""
+        if state.extents is not None:
+            return state.extents
+        start, end = state.first_position, state.next_position
+        extents: dict[int, Extent] = {}
+        for generation, positions in sorted(self._last_positions.items()):
+            if positions.get(container_id, 0) < start:
+                continue
+            scan = await self._run_blocking(partial(_scan_named, self._disk, generation))
+            extent = scan.extents.get(container_id)
+            if extent is not None:
+                extents[generation] = extent
+        check_extents(container_id, extents, start=start, end=end)
+        return extents
+
+    def _close(self) -> None:
+        """Take no more records; after the writer ended, fail what it could not write."""
+        self._closed = True
+        self._runner.stop()
+
+    def _fail_rest(self) -> None:
+        rest = [*self._queue.control, *self._queue.ordered]
+        error = self.failure or DataLogError("the journal was closed while it had no space")
+        self._batch_over(WrittenBatch(rest, -1, 0, 0.0, error))
+
+
+class ContainerLog:
+    """One container's log in the journal. Made by ``Journal.open_log``."""
+
+    def __init__(self, journal: Journal, container_id: int, epoch: int, state: _LogState) -> None:
+        self._journal = journal
+        self._container_id = container_id
+        self._epoch = epoch
+        self._state = state
+        self._closed = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this owner appends."""
+        return self._epoch
+
+    @property
+    def bytes_since_truncation(self) -> int:
+        """Bytes of the entries that count, within ``BYTES_STEP``."""
+        return self._state.byte_count - self._state.truncated_byte_count
+
+    async def read(self) -> AsyncIterator[LogEntry]:
+        """Yield the container's entries, a few MiB of them in memory at a time."""
+        state, journal = self._state, self._journal
+        start, end = state.first_position, state.next_position
+        extents = await journal._extents(self._container_id, state)
+        try:
+            for generation, extent in extents.items():
+                opening = partial(_open_named, journal._disk, generation)
+                file = await journal._run_blocking(opening)
+                entries = read_extent(file, self._container_id, extent, start=start, end=end)
+                try:
+                    while batch := await journal._run_blocking(partial(next, entries, None)):
+                        for entry in batch:
+                            yield entry
+                finally:
+                    file.disk_file.close()
+        except OSError as error:
+            raise DataLogError(f"the journal cannot be read: {error}") from error
+
+    def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
+        """Queue one entry for the next batch."""
+        length = sum(map(len, parts))
+        assert length <= LOG_ENTRY_BYTES_MAX, f"a log entry of {length} bytes is too long"
+        state = self._state
+        position = state.next_position
+        record = Record(
+            Kind.ENTRY, self._container_id, self._epoch, position, parts, length, on_durable
+        )
+        if self._closed or self._epoch != state.epoch:
+            why = "closed" if self._closed else f"fenced: it was opened again after {self._epoch}"
+            self._journal._refuse(record, DataLogError(f"the container's log is {why}"))
+            return LogAddress(position)
+        state.next_position = position + 1
+        state.count(position, length)
+        state.extents = None
+        self._journal._enqueue(record)
+        return LogAddress(position)
+
+    async def truncate(self, address: LogAddress) -> None:
+        """Allow the entries before ``address`` to be dropped."""
+        await trio.lowlevel.checkpoint()
+        if self._epoch == self._state.epoch:
+            self._journal._truncate(self._container_id, self._state, address.position)
+
+    async def aclose(self) -> None:
+        """Take no more entries, and wait for those that are queued."""
+        if self._closed or self._epoch != self._state.epoch:
+            self._closed = True
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        await self._journal._wait_durable(self._state, self._state.next_position - 1)
+
+
+def _open_named(disk: Disk, generation: int) -> JournalFile:
+    name = journal_name(generation)
+    file = open_existing(disk, name)
+    if file is None:
+        raise DataLogCorruptError(f"journal file {name}, offset 0: the file header is damaged")
+    return file
+
+
+def _scan_named(disk: Disk, generation: int) -> FileScan:
+    file = _open_named(disk, generation)
+    try:
+        return scan_file(file)
+    finally:
+        file.disk_file.close()
+
+
+async def _prepare_files(
+    preparer: FilePreparer,
+    runner: WriterRunner,
+    writer: BatchWriter,
+    *,
+    task_status: trio.TaskStatus[trio.CancelScope],
+) -> None:
+    """Keep files ready until the scope is cancelled; a failure to do so fails the writer."""
+
+    def on_error(error: OSError) -> None:
+        writer.refuse(error)
+        runner.wake()
+
+    with trio.CancelScope() as scope:
+        task_status.started(scope)
+        await preparer.run(runner.wake, on_error)
+
+
+async def _run_in_thread(function: Callable[[], T]) -> T:
+    return await trio.to_thread.run_sync(function)
+
+
+def _random_salt() -> int:
+    return secrets.randbits(32)
+
+
+@asynccontextmanager
+async def open_journal(
+    directory: Path,
+    settings: JournalSettings | None = None,
+    *,
+    disk: Disk | None = None,
+    runner: WriterRunner | None = None,
+    run_blocking: RunBlocking = _run_in_thread,
+    clock: Callable[[], float] = perf_counter,
+    new_salt: Callable[[], int] = _random_salt,
+) -> AsyncIterator[Journal]:
+    """Open the journal in ``directory`` (which exists), recovering what is there.
+
+    Raises ``DataLogCorruptError`` for damage that no crash explains, ``DataLogError`` when the
+    directory cannot be read or written. Whoever calls this holds the directory's lock. ``disk``,
+    ``runner``, ``run_blocking``, ``clock`` and ``new_salt`` are for simulations.
+    """
+    settings = settings or JournalSettings()
+    disk = disk or LocalDisk(directory)
+    runner = runner or ThreadRunner()
+    pool, queue = FilePool(), RecordQueue()
+    recovered = await run_blocking(partial(recover, disk))
+    for file in recovered.ready:
+        pool.add(file)
+    preparer = FilePreparer(
+        disk,
+        settings,
+        pool,
+        next_generation=recovered.next_generation,
+        file_count=recovered.file_count,
+        freed=recovered.freed,
+        new_salt=new_salt,
+        run_blocking=run_blocking,
+    )
+    if recovered.tail.file is None and not recovered.ready:
+        try:
+            await preparer.prepare_first()
+        except OSError as error:
+            raise DataLogError(f"the journal's first file cannot be made: {error}") from error
+    writer = BatchWriter(queue, pool, recovered.tail, recovered.state, settings, clock)
+    journal = Journal(disk, runner, queue, preparer, recovered, run_blocking)
+    try:
+        async with trio.open_nursery() as nursery:
+            preparing = await nursery.start(_prepare_files, preparer, runner, writer)
+            await nursery.start(runner.run, writer, settings, journal._batch_over)
+            try:
+                yield journal
+            finally:
+                preparing.cancel()
+                journal._close()
+                nursery.cancel_scope.shield = True
+    finally:
+        journal._fail_rest()
+        writer.close()

@@ -1,0 +1,221 @@
+"""Opens the journal of a directory: what is there, what of it counts, where it goes on.
+
+Owns: ``recover``, and the decision between a torn tail and damage.
+
+Invariants:
+1. The newest file whose first batch passes tells the state. Every file that the state needs must
+   be there, pass from its first batch to its END record, and be followed without a hole.
+2. Only the last batch of the journal may be torn. It is dropped when nothing proves that it was
+   durable: no later batch, no END record, no mark, no batch in a newer file. Else
+   ``DataLogCorruptError`` names the file and the offset.
+3. What is recovered is synced first: a crash of the process alone leaves batches in the kernel
+   that never reached the disk.
+4. Behind the tail nothing of a torn batch is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+
+from segstore.errors import DataLogCorruptError, DataLogError
+from segstore.tiers.journal.disk import Disk
+from segstore.tiers.journal.files import JournalFile, journal_name, open_existing, parse_name
+from segstore.tiers.journal.format import (
+    BATCH_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    decode_batch_header,
+)
+from segstore.tiers.journal.scan import FileScan, Window, check_extents, find_later_batch, scan_file
+from segstore.tiers.journal.state import JournalState
+from segstore.tiers.journal.writer import OVERHEAD_BYTES_MAX, PAGE_BYTES, Tail
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The journal of a directory, ready to go on."""
+
+    state: JournalState
+    tail: Tail
+    scans: dict[int, FileScan] = field(default_factory=dict)
+    """The needed files, by generation in ascending order."""
+    ready: list[JournalFile] = field(default_factory=list)
+    """Files that the tail goes on into."""
+    freed: list[str] = field(default_factory=list)
+    """Names of files that nobody needs."""
+    next_generation: int = 1
+    file_count: int = 0
+
+
+def recover(disk: Disk) -> Recovered:
+    """Read the journal in a directory. Blocks. Raises ``DataLogCorruptError``."""
+    try:
+        return _Recovery(disk).run()
+    except OSError as error:
+        raise DataLogError(f"the journal cannot be read: {error}") from error
+
+
+class _Recovery:
+    """One recovery; ``files`` holds what is open, by generation."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.files: dict[int, JournalFile] = {}
+        self.unreadable: dict[int, str] = {}
+        self.generations: list[int] = []
+
+    def run(self) -> Recovered:
+        self.open_files()
+        state = JournalState()
+        newest = self.scan_newest(state)
+        if newest is None:
+            return self.empty_journal(state)
+        recovered = Recovered(state, self.tail_of(newest))
+        generation = newest.file.generation
+        if newest.following_generation is None:
+            self.check_torn(newest)
+        else:
+            recovered.ready.append(self.following_file(newest))
+            state.live.add(generation)
+        for needed in sorted(state.live - {generation}):
+            recovered.scans[needed] = self.scan_needed(needed)
+        recovered.scans[generation] = newest
+        newest.file.disk_file.sync()
+        self.check_positions(recovered)
+        self.release_others(recovered)
+        return recovered
+
+    def open_files(self) -> None:
+        for name in self.disk.list_files():
+            parsed = parse_name(name)
+            if parsed is None:
+                raise DataLogError(f"{name} is not a journal file: the directory is not a journal")
+            generation, being_made = parsed
+            self.generations.append(generation)
+            if being_made:
+                self.disk.remove(name)
+                continue
+            file = open_existing(self.disk, name)
+            if file is None:
+                self.unreadable[generation] = name
+            else:
+                self.files[generation] = file
+
+    def scan_newest(self, state: JournalState) -> FileScan | None:
+        """Scan the newest file whose first batch passes, folding its records into ``state``."""
+        for generation in sorted(self.files, reverse=True):
+            scan = scan_file(self.files[generation], state.apply)
+            if scan.next_batch_number is not None:
+                return scan
+        return None
+
+    def empty_journal(self, state: JournalState) -> Recovered:
+        """No file has a batch that passes: then none may have one at all."""
+        for generation in sorted(self.files):
+            self.check_torn(self.scan_of_nothing(self.files[generation], batch_number=1))
+        for name in self.unreadable.values():
+            raise DataLogCorruptError(f"journal file {name}, offset 0: the file header is damaged")
+        recovered = Recovered(state, Tail(None, 0, 1))
+        self.release_others(recovered)
+        return recovered
+
+    def tail_of(self, newest: FileScan) -> Tail:
+        assert newest.next_batch_number is not None
+        if newest.following_generation is not None:
+            return Tail(None, 0, newest.next_batch_number)
+        return Tail(newest.file, newest.end_offset, newest.next_batch_number)
+
+    def check_torn(self, scan: FileScan) -> None:
+        """Raise if the scan of the journal's last file ended at damage; else clear what is torn."""
+        if scan.marked:
+            return
+        file, offset = scan.file, scan.end_offset
+        later = find_later_batch(scan)
+        if later is not None:
+            raise DataLogCorruptError(
+                f"journal file {file.name}, offset {offset}: the batch is damaged; it was durable"
+                f" before the batch at offset {later} was written"
+            )
+        for generation in sorted(self.files):
+            if generation > file.generation and self.has_batch(self.files[generation]):
+                raise DataLogCorruptError(
+                    f"journal file {file.name}, offset {offset}: the batch is damaged;"
+                    f" {journal_name(generation)} was written after it"
+                )
+        torn_max = file.header.batch_bytes_max + OVERHEAD_BYTES_MAX + PAGE_BYTES
+        end = min(file.header.file_bytes, offset + torn_max)
+        file.disk_file.write_durably([bytes(end - offset)], offset)
+
+    def has_batch(self, file: JournalFile) -> bool:
+        window = Window(file.disk_file, end=FILE_HEADER_BYTES + BATCH_HEADER_BYTES)
+        data = window.view(FILE_HEADER_BYTES, BATCH_HEADER_BYTES)
+        header = file.header
+        batch = decode_batch_header(data, generation=header.generation, salt=header.salt)
+        return batch is not None
+
+    def following_file(self, newest: FileScan) -> JournalFile:
+        """The file that the newest one's END record names; its first batch was never durable."""
+        generation = newest.following_generation
+        assert generation is not None
+        file = self.existing(generation)
+        assert newest.next_batch_number is not None
+        self.check_torn(self.scan_of_nothing(file, batch_number=newest.next_batch_number))
+        return file
+
+    def scan_of_nothing(self, file: JournalFile, *, batch_number: int) -> FileScan:
+        """A file whose first batch, of that number, does not pass."""
+        return FileScan(file, FILE_HEADER_BYTES, next_batch_number=batch_number)
+
+    def scan_needed(self, generation: int) -> FileScan:
+        """Scan a file that must pass up to its END record."""
+        file = self.existing(generation)
+        scan = scan_file(file)
+        if scan.following_generation is None:
+            raise DataLogCorruptError(
+                f"journal file {file.name}, offset {scan.end_offset}: the batch is damaged; the"
+                " file was complete before a newer one was written"
+            )
+        return scan
+
+    def existing(self, generation: int) -> JournalFile:
+        if generation in self.unreadable:
+            name = self.unreadable[generation]
+            raise DataLogCorruptError(f"journal file {name}, offset 0: the file header is damaged")
+        if generation not in self.files:
+            name = journal_name(generation)
+            raise DataLogCorruptError(f"journal file {name}, offset 0: the file is missing")
+        return self.files[generation]
+
+    def check_positions(self, recovered: Recovered) -> None:
+        """Every needed entry of every container is there, once."""
+        for container_id, container in recovered.state.containers.items():
+            extents = {
+                generation: scan.extents[container_id]
+                for generation, scan in recovered.scans.items()
+                if container_id in scan.extents
+            }
+            check_extents(
+                container_id, extents, start=container.first_position, end=container.next_position
+            )
+
+    def release_others(self, recovered: Recovered) -> None:
+        """Close what is not written on, and let the files that are not needed be used again."""
+        written_on = [recovered.tail.file, *recovered.ready]
+        for generation, file in self.files.items():
+            if file in written_on:
+                continue
+            file.disk_file.close()
+            if generation not in recovered.scans:
+                recovered.freed.append(file.name)
+        recovered.freed.extend(self.unreadable.values())
+        recovered.file_count = len(self.files) + len(self.unreadable)
+        recovered.next_generation = max(self.generations, default=0) + 1
+        _log.info(
+            "journal recovered",
+            file_count=len(self.generations),
+            needed_count=len(recovered.scans),
+            container_count=len(recovered.state.containers),
+        )

@@ -1,0 +1,44 @@
+"""The journal's limits, each with its unit in the name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segstore.tiers.api import LOG_ENTRY_BYTES_MAX
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """How large the journal's files, batches and the journal itself may be."""
+
+    file_bytes: int = 64 * MIB
+    """Length of one journal file; files made under another setting keep theirs until freed."""
+    journal_bytes_max: int = 8192 * MIB
+    """Appends wait while the files hold this much that is not truncated."""
+    batch_bytes_max: int = 4 * MIB
+    """Most bytes of entries that one synced write carries."""
+    batch_records_max: int = 4096
+    """Most records that one synced write carries."""
+    files_ahead: int = 1
+    """How many files are kept ready so that a rollover does not wait."""
+    files_spare_max: int = 4
+    """How many freed files are kept to be used again; more are removed."""
+    no_space_retry_seconds: float = 1.0
+    """How long to wait after the disk was full before trying again."""
+    mark_delay_seconds: float = 0.02
+    """How long the journal is idle before it marks its end, so that damage to the last batch can
+    be told from a write that a crash interrupted."""
+
+    def __post_init__(self) -> None:
+        assert self.file_bytes % 4096 == 0, "file_bytes is a multiple of 4096"
+        assert self.batch_bytes_max >= LOG_ENTRY_BYTES_MAX
+        assert self.file_bytes >= 2 * MIB, "a file holds the longest entry and its own overhead"
+        assert self.journal_bytes_max >= 2 * self.file_bytes
+        assert self.files_ahead >= 1
+
+    @property
+    def file_count_max(self) -> int:
+        """How many files the journal may have."""
+        return self.journal_bytes_max // self.file_bytes

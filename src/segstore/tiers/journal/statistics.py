@@ -1,0 +1,47 @@
+"""What the journal's recent batches cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RECENT_WEIGHT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatistics:
+    """A moment's figures. The recent ones are exponentially weighted over some ten batches."""
+
+    batch_count: int
+    entry_count: int
+    byte_count: int
+    """Bytes written in batches, headers included, padding not."""
+    recent_latency_seconds: float
+    """How long a batch takes from its start until it is durable."""
+    average_batch_bytes: float
+    queued_bytes: int
+    """Bytes of entries that are appended and not yet durable."""
+    queued_count: int
+    file_count: int
+    """Files of the journal: needed, ready and freed."""
+    needed_file_count: int
+
+
+class BatchAverages:
+    """Running figures over the batches."""
+
+    def __init__(self) -> None:
+        self.batch_count = 0
+        self.byte_count = 0
+        self.recent_latency_seconds = 0.0
+        self.average_batch_bytes = 0.0
+
+    def add(self, *, length: int, seconds: float) -> None:
+        """Take one durable batch into account."""
+        self.batch_count += 1
+        self.byte_count += length
+        if self.batch_count == 1:
+            self.recent_latency_seconds = seconds
+            self.average_batch_bytes = length
+            return
+        self.recent_latency_seconds += RECENT_WEIGHT * (seconds - self.recent_latency_seconds)
+        self.average_batch_bytes += RECENT_WEIGHT * (length - self.average_batch_bytes)

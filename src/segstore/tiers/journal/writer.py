@@ -1,0 +1,273 @@
+"""Writes the journal: one batch at a time, each synced before the next begins.
+
+Owns: ``RecordQueue``, what waits to be written, and ``BatchWriter``, the journal's tail.
+
+Invariants:
+1. A batch begins only after the batch before it is durable: whatever a crash leaves, at most the
+   last batch is torn.
+2. Records of the ordered queue are written in queue order. Records of the control queue (what
+   frees space) may overtake them: they speak of durable entries only.
+3. The last ``CONTROL_BYTES`` of a file take control and open records alone, so that a full journal
+   can still write down what frees it.
+4. A file ends with an END record that is durable before the next file gets its first batch, and
+   begins with a snapshot of the state.
+5. After the first failure nothing is ever written again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from segstore.errors import DataLogError
+from segstore.tiers.api import Buffer
+from segstore.tiers.journal.files import NO_SPACE_ERRNOS, FilePool, JournalFile
+from segstore.tiers.journal.format import (
+    BATCH_ALIGNMENT,
+    BATCH_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    Kind,
+    Record,
+    aligned,
+    encode_batch,
+)
+from segstore.tiers.journal.settings import JournalSettings
+from segstore.tiers.journal.state import JournalState
+
+CONTROL_BYTES = 64 * 1024
+END_BYTES = BATCH_ALIGNMENT
+OVERHEAD_BYTES_MAX = 1024 * 1024
+"""Most bytes of a batch besides entries: the snapshot and control records."""
+PAGE_BYTES = 4096
+
+
+@dataclass(slots=True)
+class Tail:
+    """Where the next batch goes: into ``file`` at ``offset``, or, without a file, into the pool's
+    next one."""
+
+    file: JournalFile | None
+    offset: int
+    batch_number: int
+
+
+@dataclass(slots=True)
+class WrittenBatch:
+    """A batch that is over: durable in the file of ``generation``, or failed."""
+
+    records: list[Record]
+    generation: int
+    length: int
+    seconds: float
+    error: DataLogError | None = None
+
+
+@dataclass(slots=True)
+class RecordQueue:
+    """Records that wait. Filled by the event loop, emptied by the writer; a deque's own methods
+    are one step under the interpreter's lock."""
+
+    ordered: deque[Record] = field(default_factory=deque)
+    control: deque[Record] = field(default_factory=deque)
+
+    def __bool__(self) -> bool:
+        return bool(self.ordered or self.control)
+
+
+class BatchWriter:
+    """The journal's tail. Its methods block; one thread (or one task) at a time calls them."""
+
+    def __init__(
+        self,
+        queue: RecordQueue,
+        pool: FilePool,
+        tail: Tail,
+        state: JournalState,
+        settings: JournalSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        self._queue = queue
+        self._pool = pool
+        self._tail = tail
+        self._state = state
+        self._settings = settings
+        self._clock = clock
+        self._waiting: tuple[list[Record], list[Buffer], int] | None = None
+        self._marked = True
+        self.failure: DataLogError | None = None
+        self.disk_full = False
+
+    @property
+    def unmarked(self) -> bool:
+        """Whether something was written since the journal's end was last marked."""
+        return not self._marked and self._waiting is None and self.failure is None
+
+    def step(self) -> WrittenBatch | None:
+        """Write the next batch durably and return it; None when nothing can be written now.
+
+        When the disk is full, ``disk_full`` is set and the same batch is tried at the next call.
+        """
+        if self.failure is not None:
+            return self._failed_batch(self._take_everything())
+        started = self._clock()
+        records: list[Record] = []
+        try:
+            if self._waiting is None:
+                records = self._take()
+                if not records:
+                    return None
+                self._waiting = (records, *self._encode(records))
+            records, buffers, length = self._waiting
+            self._write(buffers, length)
+        except OSError as error:
+            if error.errno in NO_SPACE_ERRNOS:
+                self.disk_full = True
+                return None
+            return self._fail(error, records)
+        self.disk_full = False
+        self._waiting = None
+        assert self._tail.file is not None
+        for record in records:
+            self._state.apply(record)
+        generation = self._tail.file.generation
+        return WrittenBatch(records, generation, length, self._clock() - started)
+
+    def mark_end(self, *, durably: bool = False) -> None:
+        """Mark where the journal ends, for a recovery to tell damage before it from a torn write.
+
+        The next batch overwrites the mark. Without ``durably`` it reaches the disk at leisure.
+        """
+        file, offset = self._tail.file, self._tail.offset
+        if file is None or self._marked or self._waiting is not None or self.failure is not None:
+            return
+        self._marked = True
+        buffers, length = self._encode([])
+        buffers.append(bytes(BATCH_ALIGNMENT - length))
+        try:
+            (file.disk_file.write_durably if durably else file.disk_file.write)(buffers, offset)
+        except OSError as error:
+            if error.errno not in NO_SPACE_ERRNOS:
+                self.failure = failure_of(error, file)
+
+    def refuse(self, error: OSError) -> None:
+        """Fail every record from the next step on: the journal cannot go on."""
+        if self.failure is None:
+            self.failure = failure_of(error, None)
+
+    def close(self) -> None:
+        """Close the current file and those that are ready."""
+        if self._tail.file is not None:
+            self._tail.file.disk_file.close()
+        while self._pool.peek() is not None:
+            self._pool.take().disk_file.close()
+
+    def _take(self) -> list[Record]:
+        """Choose the records of the next batch, rolling over to the next file when that helps."""
+        while self._queue:
+            if self._tail.file is None and not self._begin_file():
+                return []
+            file = self._tail.file
+            assert file is not None
+            room = file.header.file_bytes - END_BYTES - self._tail.offset - BATCH_HEADER_BYTES
+            records = self._take_fitting(room)
+            if records:
+                return records
+            if self._pool.peek() is None:
+                return []
+            self._end_file(file)
+        return []
+
+    def _take_fitting(self, room: int) -> list[Record]:
+        """Take what fits into ``room`` bytes, from the queues' heads."""
+        ordered, control = self._queue.ordered, self._queue.control
+        records: list[Record] = []
+        at_start = self._tail.offset == FILE_HEADER_BYTES
+        if at_start:
+            records.extend(self._state.snapshot_records())
+        used = RECORD_HEADER_BYTES * len(records)
+        snapshot_count = len(records)
+        assert used <= OVERHEAD_BYTES_MAX // 2, "more containers than a journal can hold"
+        while control and used + RECORD_HEADER_BYTES <= min(room, OVERHEAD_BYTES_MAX):
+            records.append(control.popleft())
+            used += RECORD_HEADER_BYTES
+        bytes_max = min(room - CONTROL_BYTES, used + self._settings.batch_bytes_max)
+        count_max = snapshot_count + self._settings.batch_records_max
+        while ordered and len(records) < count_max:
+            record = ordered[0]
+            limit = bytes_max if record.kind == Kind.ENTRY else room
+            if used + record.stored_bytes > limit:
+                break
+            records.append(ordered.popleft())
+            used += record.stored_bytes
+        return records if len(records) > snapshot_count else []
+
+    def _begin_file(self) -> bool:
+        """Go to the start of the pool's next file, if there is one."""
+        if self._pool.peek() is None:
+            return False
+        self._tail.file = self._pool.take()
+        self._tail.offset = FILE_HEADER_BYTES
+        return True
+
+    def _end_file(self, file: JournalFile) -> None:
+        """Write the END record, which names the pool's next file, and close this one."""
+        following = self._pool.peek()
+        assert following is not None
+        end = Record(Kind.END, 0, 0, following.generation)
+        self._write(*self._encode([end]))
+        self._state.live.add(file.generation)
+        file.disk_file.close()
+        self._tail.file = None
+
+    def _encode(self, records: list[Record]) -> tuple[list[Buffer], int]:
+        file = self._tail.file
+        assert file is not None
+        return encode_batch(
+            records,
+            generation=file.generation,
+            salt=file.header.salt,
+            batch_number=self._tail.batch_number,
+            durable=self._tail.batch_number - 1,
+        )
+
+    def _write(self, buffers: list[Buffer], length: int) -> None:
+        """Write one batch durably and move the tail behind it.
+
+        The write is filled up with zeros to the end of the page: the kernel then never has to read
+        a page of a recycled file from the disk, and nothing stale stands right behind the tail.
+        """
+        file, offset = self._tail.file, self._tail.offset
+        assert file is not None
+        end = min(aligned(offset + length, PAGE_BYTES), file.header.file_bytes)
+        padded: list[Buffer] = [*buffers, bytes(end - offset - length)]
+        file.disk_file.write_durably(padded, offset)
+        self._tail.offset = aligned(offset + length, BATCH_ALIGNMENT)
+        self._tail.batch_number += 1
+        self._marked = False
+
+    def _take_everything(self) -> list[Record]:
+        records: list[Record] = []
+        for queue in (self._queue.control, self._queue.ordered):
+            while queue:
+                records.append(queue.popleft())
+        return records
+
+    def _fail(self, error: OSError, records: list[Record]) -> WrittenBatch | None:
+        self.failure = failure_of(error, self._tail.file)
+        self._waiting = None
+        return self._failed_batch(records + self._take_everything())
+
+    def _failed_batch(self, records: list[Record]) -> WrittenBatch | None:
+        if not records:
+            return None
+        return WrittenBatch(records, -1, 0, 0.0, self.failure)
+
+
+def failure_of(error: OSError, file: JournalFile | None) -> DataLogError:
+    """The error that every later append gets."""
+    name = "the journal" if file is None else f"journal file {file.name}"
+    failure = DataLogError(f"{name} cannot be written: {error}; nothing is written any more")
+    failure.__cause__ = error
+    return failure
