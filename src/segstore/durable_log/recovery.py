@@ -94,6 +94,9 @@ class Recovery:
             source = self._metadata.segments[operation.source_id]
             operation.source_name = source.name
             await self._ask_storage(source)
+            if operation.offset + operation.length <= segment.storage_length:
+                # The merge reached tier 2 before the crash, and the source's bytes are gone there.
+                source.storage_length = max(source.storage_length, source.length)
 
     async def _ask_storage(self, segment: SegmentMetadata) -> None:
         if segment.segment_id not in self._asked:

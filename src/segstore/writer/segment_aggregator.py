@@ -125,9 +125,10 @@ class SegmentAggregator:
         source = self._metadata.segments.get(operation.source_id)
         if source is None:
             return
-        await flush_source(operation.source_id)
         target = self._segment()
-        if target is not None and target.storage_length < operation.offset + operation.length:
+        end = operation.offset + operation.length
+        if target is not None and target.storage_length < end:
+            await flush_source(operation.source_id)
             await self._storage.concat(
                 target.storage_name,
                 offset=operation.offset,
@@ -135,7 +136,6 @@ class SegmentAggregator:
                 length=operation.length,
                 rollover_bytes=target.rollover_bytes,
             )
-            end = operation.offset + operation.length
             target.storage_length = max(target.storage_length, end)
         if target is not None:
             self._read_index.merge_stored(target, source)
