@@ -19,8 +19,14 @@ class OriginalStandalone:
 
     name = "original (RAM)"
 
-    def __init__(self, *, heap: str = "4g", properties: dict[str, str] | None = None) -> None:
-        self._heap = heap
+    def __init__(
+        self,
+        *,
+        heap: str = "4g",
+        jvm_options: tuple[str, ...] = (),
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        self._jvm_options = (f"-Xmx{heap}", *jvm_options)
         self._properties = dict(properties or {})
         self._class_path = ""
         self._ports: list[int] = []
@@ -30,7 +36,8 @@ class OriginalStandalone:
     def description(self) -> str:
         """What is run, with the properties that differ from the defaults."""
         changed = "".join(f", {name}={value}" for name, value in self._properties.items())
-        return f"original standalone 0.13.0, in memory, nothing on disk, -Xmx{self._heap}{changed}"
+        jvm = " ".join(self._jvm_options)
+        return f"original standalone 0.13.0, in memory, nothing on disk, {jvm}{changed}"
 
     def prepare(self) -> None:
         """Resolve the class path; downloads it the first time."""
@@ -61,7 +68,7 @@ class OriginalStandalone:
             "pravegaservice.service.published.host.nameOrIp": "127.0.0.1",
             **self._properties,
         }
-        command = ["java", f"-Xmx{self._heap}"]
+        command = ["java", *self._jvm_options]
         command += [f"-D{name}={value}" for name, value in properties.items()]
         command += ["-cp", self._class_path, MAIN_CLASS]
         self._server = ServerProcess(command, directory=directory)

@@ -11,6 +11,7 @@ from benchmarks.peers.segstore_standalone import SegstoreStandalone
 
 from benchmarks import bench_first_light
 
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 RATE = Metric("published", "events/s", "higher")
 
 
@@ -39,7 +40,7 @@ def test_ours_takes_a_small_load_and_a_start(tmp_path: Path) -> None:
 @pytest.mark.compat
 @pytest.mark.timeout(900)
 def test_the_original_takes_a_small_load(tmp_path: Path) -> None:
-    original = OriginalStandalone(heap="512m")
+    original = OriginalStandalone(heap="512m", jvm_options=QUICK_START)
     original.prepare()
     found = outcome(original, "L2", SMALL, directory=tmp_path / "original")
     assert found.failure is None
