@@ -1,0 +1,245 @@
+"""Operations are judged by everything accepted before them, durable or not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.attributes.updates import (
+    ATTRIBUTE_SEGMENT_TYPE,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+)
+from segstore.durable_log.update_transaction import PendingSegment, PendingState, resolve_updates
+from segstore.errors import (
+    BadAttributeUpdateError,
+    BadOffsetError,
+    InvalidRequestError,
+    NoSuchSegmentError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+)
+from segstore.metadata import ContainerMetadata, SegmentMetadata
+from segstore.operations import (
+    AppendOperation,
+    DeleteOperation,
+    MapOperation,
+    MergeOperation,
+    Operation,
+    SealOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+
+A, B = b"a" * 16, b"b" * 16
+VERB = AttributeUpdateType
+
+
+class Pipeline:
+    """Accepts operations, and commits them when told to."""
+
+    def __init__(self) -> None:
+        self.metadata = ContainerMetadata(1)
+        self.pending = PendingState(self.metadata, lambda: 7)
+        self.in_flight: list[Operation] = []
+
+    def accept(self, *operations: Operation) -> None:
+        for operation in operations:
+            self.pending.accept(operation)
+            self.in_flight.append(operation)
+
+    def commit(self, count: int | None = None) -> None:
+        done, self.in_flight = self.in_flight[:count], self.in_flight[len(self.in_flight[:count]) :]
+        for operation in done:
+            self.metadata.apply(operation, 9)
+            self.pending.committed(operation)
+
+
+@pytest.fixture(params=["in flight", "durable"])
+def pipeline(request: pytest.FixtureRequest) -> Pipeline:
+    """A pipeline with the segment ``s`` of 10 bytes, before or after its operations commit."""
+    pipeline = Pipeline()
+    pipeline.accept(
+        MapOperation("s", {A: 1}),
+        AppendOperation("s", b"0123456789", updates=[AttributeUpdate(B, VERB.REPLACE, 5)]),
+    )
+    if request.param == "durable":
+        pipeline.commit()
+    return pipeline
+
+
+def test_appends_get_offsets_in_order(pipeline: Pipeline) -> None:
+    first, second = AppendOperation("s", b"xx"), AppendOperation("s", b"y")
+    pipeline.accept(first, second)
+    assert (first.offset, second.offset) == (10, 12)
+    assert second.sequence_number == first.sequence_number + 1
+
+
+def test_an_append_behind_a_seal_is_refused_before_the_seal_is_durable(pipeline: Pipeline) -> None:
+    pipeline.accept(SealOperation("s"))
+    with pytest.raises(SegmentSealedError):
+        pipeline.pending.accept(AppendOperation("s", b"x"))
+    with pytest.raises(SegmentSealedError):
+        pipeline.pending.accept(SealOperation("s"))
+    with pytest.raises(SegmentSealedError):
+        pipeline.pending.accept(
+            UpdateAttributesOperation("s", [AttributeUpdate(A, VERB.REPLACE, 1)])
+        )
+
+
+def test_a_refused_operation_leaves_no_trace(pipeline: Pipeline) -> None:
+    number = pipeline.pending.last_sequence_number
+    good_then_bad = [
+        AttributeUpdate(A, VERB.REPLACE, 99),
+        AttributeUpdate(B, VERB.REPLACE_IF_EQUALS, 1, 4),
+    ]
+    with pytest.raises(BadAttributeUpdateError):
+        pipeline.pending.accept(AppendOperation("s", b"x", updates=good_then_bad))
+    with pytest.raises(BadOffsetError) as failure:
+        pipeline.pending.accept(AppendOperation("s", b"x", expected_offset=11))
+    assert (failure.value.expected, failure.value.actual) == (11, 10)
+    assert pipeline.pending.last_sequence_number == number
+    probe = AppendOperation("s", b"x", updates=[AttributeUpdate(A, VERB.REPLACE_IF_EQUALS, 2, 1)])
+    pipeline.accept(probe)
+    assert probe.offset == 10
+
+
+def test_attribute_conditions_are_judged_before_the_offset(pipeline: Pipeline) -> None:
+    wrong = [AttributeUpdate(A, VERB.REPLACE_IF_EQUALS, 2, 17)]
+    with pytest.raises(BadAttributeUpdateError):
+        pipeline.pending.accept(AppendOperation("s", b"", updates=wrong, expected_offset=999))
+
+
+def test_nothing_pending_shows_in_the_metadata() -> None:
+    pipeline = Pipeline()
+    pipeline.accept(MapOperation("s", {}), AppendOperation("s", b"x"), SealOperation("s"))
+    assert not pipeline.metadata.by_name
+    pipeline.commit(2)
+    assert pipeline.metadata.by_name["s"].length == 1
+    assert not pipeline.metadata.by_name["s"].sealed
+    pipeline.commit()
+    assert pipeline.metadata.by_name["s"].sealed
+
+
+def test_a_name_can_be_deleted_and_created_again_in_flight(pipeline: Pipeline) -> None:
+    with pytest.raises(SegmentExistsError):
+        pipeline.pending.accept(MapOperation("s", {}))
+    pipeline.accept(DeleteOperation("s"))
+    with pytest.raises(NoSuchSegmentError):
+        pipeline.pending.accept(AppendOperation("s", b"x"))
+    again, append = MapOperation("s", {}), AppendOperation("s", b"x")
+    pipeline.accept(again, append)
+    assert append.offset == 0
+    assert append.segment_id == again.segment_id
+    pipeline.commit()
+    assert pipeline.metadata.by_name["s"].length == 1
+    assert pipeline.pending._segments == {}
+    assert pipeline.pending._names == {}
+
+
+def test_a_merge_takes_the_source_away_and_adds_its_event_count(pipeline: Pipeline) -> None:
+    events = [AttributeUpdate(EVENT_COUNT, VERB.ACCUMULATE, 3)]
+    merge = MergeOperation("s", "t")
+    pipeline.accept(
+        MapOperation("t", {}),
+        AppendOperation("t", b"abc", updates=events),
+        AppendOperation("s", b"", updates=events),
+        merge,
+    )
+    assert (merge.offset, merge.length) == (10, 3)
+    with pytest.raises(NoSuchSegmentError):
+        pipeline.pending.accept(AppendOperation("t", b"x"))
+    follow = AppendOperation("s", b"x")
+    pipeline.accept(follow)
+    assert follow.offset == 13
+    pipeline.commit()
+    assert pipeline.metadata.by_name["s"].attributes[EVENT_COUNT] == 6
+    assert "t" not in pipeline.metadata.by_name
+
+
+def test_merges_that_make_no_sense_are_refused(pipeline: Pipeline) -> None:
+    pipeline.accept(MapOperation("t", {}), AppendOperation("t", b"abc"), TruncateOperation("t", 1))
+    with pytest.raises(SegmentTruncatedError) as truncated:
+        pipeline.pending.accept(MergeOperation("s", "t"))
+    assert truncated.value.segment == "t"
+    with pytest.raises(InvalidRequestError):
+        pipeline.pending.accept(MergeOperation("s", "s"))
+    with pytest.raises(NoSuchSegmentError):
+        pipeline.pending.accept(MergeOperation("s", "nothing"))
+    pipeline.accept(SealOperation("s"), MapOperation("u", {}))
+    with pytest.raises(SegmentSealedError) as sealed:
+        pipeline.pending.accept(MergeOperation("s", "u"))
+    assert sealed.value.segment == "s"
+
+
+@pytest.mark.parametrize("offset", [-1, 11])
+def test_a_truncation_stays_within_the_segment(pipeline: Pipeline, offset: int) -> None:
+    with pytest.raises(SegmentTruncatedError):
+        pipeline.pending.accept(TruncateOperation("s", offset))
+    pipeline.accept(TruncateOperation("s", 10), TruncateOperation("s", 10))
+    with pytest.raises(SegmentTruncatedError) as failure:
+        pipeline.pending.accept(TruncateOperation("s", 9))
+    assert failure.value.start_offset == 10
+
+
+PRESENT = st.none() | st.integers(-5, 5)
+
+
+def resolve(present: int | None, update: AttributeUpdate) -> int:
+    segment = SegmentMetadata(1, "s")
+    if present is not None:
+        segment.attributes[A] = present
+    return resolve_updates(PendingSegment(segment), [update])[A]
+
+
+@given(PRESENT, st.sampled_from(VERB), st.integers(-5, 5), st.integers(-5, 5))
+def test_the_verbs_do_what_the_original_says(
+    present: int | None, verb: AttributeUpdateType, value: int, expected: int
+) -> None:
+    allowed = {
+        VERB.NONE: present is None,
+        VERB.REPLACE: True,
+        VERB.REPLACE_IF_GREATER: present is None or value > present,
+        VERB.ACCUMULATE: True,
+        VERB.REPLACE_IF_EQUALS: present == expected,
+    }[verb]
+    update = AttributeUpdate(A, verb, value, expected)
+    if not allowed:
+        with pytest.raises(BadAttributeUpdateError) as failure:
+            resolve(present, update)
+        assert failure.value.previous_value_missing == (present is None)
+        return
+    after = value + (present or 0) if verb == VERB.ACCUMULATE else value
+    assert resolve(present, update) == after
+
+
+def test_absent_is_what_the_null_value_is_compared_with() -> None:
+    absent = AttributeUpdate(A, VERB.REPLACE_IF_EQUALS, 3, NULL_ATTRIBUTE_VALUE)
+    assert resolve(None, absent) == 3
+    with pytest.raises(BadAttributeUpdateError):
+        resolve(1, absent)
+
+
+def test_an_accumulation_beyond_64_bits_is_refused() -> None:
+    with pytest.raises(InvalidRequestError):
+        resolve(2**63 - 1, AttributeUpdate(A, VERB.ACCUMULATE, 1))
+
+
+def test_a_transient_segment_takes_sixteen_attributes() -> None:
+    pipeline = Pipeline()
+    pipeline.accept(MapOperation("t", {ATTRIBUTE_SEGMENT_TYPE: SegmentType.TRANSIENT}))
+
+    def put(number: int) -> UpdateAttributesOperation:
+        return UpdateAttributesOperation(
+            "t", [AttributeUpdate(bytes([number]) * 16, VERB.REPLACE, 1)]
+        )
+
+    pipeline.accept(*(put(number) for number in range(16)))
+    pipeline.accept(put(3))
+    with pytest.raises(InvalidRequestError, match="at most 16"):
+        pipeline.pending.accept(put(16))
