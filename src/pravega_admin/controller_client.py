@@ -32,12 +32,12 @@ from pravega_admin.errors import (
     UnavailableError,
     UsageError,
 )
+from pravega_admin.options import DEFAULT_CONTROLLER
 from pravega_admin.stream_settings import StreamSettings, settings_of_message, settings_to_message
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import scoped_name
 
-DEFAULT_CONTROLLER = "tcp://localhost:9090"
 CALL_SECONDS = 60.0
 SCALE_POLL_SECONDS = 0.1
 

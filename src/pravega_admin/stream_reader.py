@@ -166,6 +166,11 @@ class EventReader:
         """Whether every event has been returned and no more can come."""
         return not self._events and not self._cursors
 
+    @property
+    def has_event(self) -> bool:
+        """Whether ``next_event`` has one at hand, without asking any server."""
+        return bool(self._events)
+
     def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
         """The next event; None when ``timeout`` seconds pass without one, or when finished.
 

@@ -1,0 +1,244 @@
+"""``segstore write`` and ``segstore read``: events from stdin, events to stdout.
+
+Owns: how lines become events with routing keys, and how events become lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from pravega_admin.errors import AdminError, NotFoundError, TimedOutError, UsageError
+from pravega_admin.options import (
+    DEFAULT_CONTROLLER,
+    ControllerOption,
+    OutputOption,
+    StreamArgument,
+    parse_stream_name,
+)
+from pravega_admin.output import OutputFormat, note, print_json, progress
+
+if TYPE_CHECKING:
+    from pravega_admin.stream_reader import EventReader, ReadEvent
+    from pravega_admin.stream_writer import EventWriter
+
+PATIENCE_SECONDS = 60.0
+PROGRESS_STEP_BYTES = 64 * 1024
+
+KeyOf = Callable[[bytes], str | None]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs of this module to the application."""
+    app.command()(write)
+    app.command()(read)
+
+
+def write(
+    stream: StreamArgument,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Where to read lines; standard input if missing."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", help="The routing key of every event.")
+    ] = None,
+    key_field: Annotated[
+        int | None,
+        typer.Option(
+            "--key-field", min=1, metavar="N", help="Take the routing key from the line's field N."
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", "-d", help="What separates the fields of a line.")
+    ] = "\t",
+    patience: Annotated[
+        float, typer.Option("--patience", min=0, help="Seconds to retry while servers are away.")
+    ] = PATIENCE_SECONDS,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Write each line as an event, and end when all are stored."""
+    from pravega_admin.controller_client import ControllerClient
+    from pravega_admin.stream_writer import EventWriter
+
+    name = parse_stream_name(stream)
+    key_of = _key_function(key, key_field, delimiter)
+    with ExitStack() as stack:
+        source = _open_source(file, stack)
+        client = stack.enter_context(ControllerClient(controller))
+        writer = EventWriter(client, name.scope, name.stream, patience=patience)
+        started = time.monotonic()
+        try:
+            with writer:
+                event_count, byte_count = _write_lines(writer, source, key_of)
+        except (AdminError, KeyboardInterrupt):
+            note(f"{writer.acknowledged_events} events were stored")
+            raise
+        seconds = time.monotonic() - started
+    if output is OutputFormat.JSON:
+        fields = {"stream": str(name), "events": event_count, "bytes": byte_count}
+        print_json({**fields, "seconds": round(seconds, 3)})
+    else:
+        note(f"{event_count} events ({byte_count} bytes) stored in {name} in {seconds:.2f} s")
+
+
+def read(
+    stream: StreamArgument,
+    start: Annotated[
+        str, typer.Option("--from", metavar="head|tail", help="Where to begin.")
+    ] = "head",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more events at the tail.")
+    ] = False,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-n", min=1, help="End after this many events; wait for them."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", min=0, help="End when no event has come for so many seconds."),
+    ] = None,
+    patience: Annotated[
+        float, typer.Option("--patience", min=0, help="Seconds to retry while servers are away.")
+    ] = PATIENCE_SECONDS,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print each event as a line; ends at the tail unless told to wait.
+
+    With -o json each line is an object with the event, its segment and its offset; an event that
+    is not UTF-8 is given as event_base64. With --count, running out of --timeout exits with 7.
+    """
+    from pravega_admin.controller_client import ControllerClient
+    from pravega_admin.stream_reader import EventReader, Start
+
+    name = parse_stream_name(stream)
+    if start not in ("head", "tail"):
+        raise UsageError("--from is either head or tail")
+    waits = follow or count is not None or timeout is not None or start == "tail"
+    with ExitStack() as stack:
+        client = stack.enter_context(ControllerClient(controller))
+        reader = stack.enter_context(
+            EventReader(
+                client,
+                name.scope,
+                name.stream,
+                start=Start(start),
+                stop_at_tail=not waits,
+                patience=patience,
+            )
+        )
+        seen = _print_events(reader, count, timeout, output)
+    if count is None or seen == count:
+        return
+    if reader.is_finished:
+        raise AdminError(f"stream {name} ended after {seen} of {count} events")
+    raise TimedOutError(f"{seen} of {count} events came before {timeout:g} s without one")
+
+
+def _write_lines(writer: EventWriter, source: BinaryIO, key_of: KeyOf) -> tuple[int, int]:
+    """Write every line of the source; how many events and bytes these were."""
+    from pravega_admin.lines import LineTooLongError, iterate_lines
+    from pravega_admin.stream_writer import EVENT_BYTES_MAX
+
+    event_count = byte_count = shown_bytes = 0
+    total = _size_of(source)
+    try:
+        with progress("writing", total=total, in_bytes=True) as advance:
+            for line in iterate_lines(source, bytes_max=EVENT_BYTES_MAX, on_pause=writer.send):
+                writer.write(line, routing_key=key_of(line))
+                event_count += 1
+                byte_count += len(line)
+                position = byte_count + event_count
+                if position - shown_bytes >= PROGRESS_STEP_BYTES:
+                    advance(position - shown_bytes)
+                    shown_bytes = position
+            writer.flush()
+    except LineTooLongError as error:
+        raise UsageError(
+            f"line {error.line_number} is longer than the {EVENT_BYTES_MAX} bytes of an event"
+        ) from error
+    return event_count, byte_count
+
+
+def _print_events(
+    reader: EventReader, count: int | None, timeout: float | None, output: OutputFormat
+) -> int:
+    """Print events until there are enough, or no more; how many there were."""
+    render = _event_as_json if output is OutputFormat.JSON else _event_as_line
+    stdout = sys.stdout.buffer
+    seen = 0
+    shown = count is not None and not sys.stdout.isatty()
+    with progress("reading", total=count, in_bytes=False, shown=shown) as advance:
+        while count is None or seen < count:
+            if not reader.has_event:
+                stdout.flush()
+            event = reader.next_event(timeout=timeout)
+            if event is None:
+                break
+            stdout.write(render(event))
+            seen += 1
+            advance(1)
+    stdout.flush()
+    return seen
+
+
+def _event_as_line(event: ReadEvent) -> bytes:
+    return event.data + b"\n"
+
+
+def _event_as_json(event: ReadEvent) -> bytes:
+    fields: dict[str, object] = {"segment": event.segment_id, "offset": event.offset}
+    try:
+        fields["event"] = event.data.decode()
+    except UnicodeDecodeError:
+        fields["event_base64"] = base64.b64encode(event.data).decode()
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def _key_function(key: str | None, key_field: int | None, delimiter: str) -> KeyOf:
+    """What gives each line its routing key."""
+    if key is not None and key_field is not None:
+        raise UsageError("the routing key is either --key or --key-field, not both")
+    if key_field is None:
+        return lambda line: key
+    if not delimiter:
+        raise UsageError("--delimiter must not be empty")
+    separator = delimiter.encode()
+
+    def field_of(line: bytes) -> str:
+        fields = line.split(separator, key_field)
+        if len(fields) < key_field:
+            raise UsageError(f"a line has {len(fields)} fields, none is number {key_field}")
+        return fields[key_field - 1].decode(errors="surrogateescape")
+
+    return field_of
+
+
+def _open_source(file: Path | None, stack: ExitStack) -> BinaryIO:
+    if file is None or str(file) == "-":
+        return sys.stdin.buffer
+    try:
+        return stack.enter_context(file.open("rb"))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no file {file}") from error
+    except OSError as error:
+        raise AdminError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _size_of(source: BinaryIO) -> int | None:
+    """How many bytes the source holds; None for a pipe or a terminal."""
+    try:
+        return os.fstat(source.fileno()).st_size or None
+    except OSError:
+        return None

@@ -1,0 +1,57 @@
+"""The options and arguments that many commands share, and how ``scope/stream`` is read.
+
+Owns: their names, their help texts and their environment variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+import typer
+
+from pravega_admin.errors import UsageError
+from pravega_admin.output import OutputFormat
+
+DEFAULT_CONTROLLER = "tcp://localhost:9090"
+
+ControllerOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--controller",
+        "-c",
+        envvar="SEGSTORE_CONTROLLER",
+        metavar="URI",
+        help="Where the controller listens.",
+    ),
+]
+
+OutputOption: TypeAlias = Annotated[
+    OutputFormat,
+    typer.Option("--output", "-o", envvar="SEGSTORE_OUTPUT", help="How data is printed."),
+]
+
+ScopeArgument: TypeAlias = Annotated[str, typer.Argument(metavar="SCOPE", help="A scope's name.")]
+
+StreamArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="SCOPE/STREAM", help="A stream's name, with its scope.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamName:
+    """A stream's name, with its scope."""
+
+    scope: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.stream}"
+
+
+def parse_stream_name(text: str) -> StreamName:
+    """The two parts of ``scope/stream``; ``UsageError`` for anything else."""
+    scope, delimiter, stream = text.partition("/")
+    if not (scope and delimiter and stream) or "/" in stream:
+        raise UsageError(f"{text!r} is not the name of a stream: write SCOPE/STREAM")
+    return StreamName(scope, stream)

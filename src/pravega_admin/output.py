@@ -1,0 +1,111 @@
+"""What commands print: data on stdout as a table or as JSON, everything else on stderr.
+
+Owns: the two forms of data, and the progress bar.
+
+Invariants:
+1. Stdout carries data only, so that it can be piped. JSON is one document, or one line per event.
+2. Nothing is decorated unless a person looks at it: progress needs a terminal on stderr.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+class OutputFormat(enum.StrEnum):
+    """How data is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[str], output: OutputFormat) -> None:
+    """Print rows that all have these columns."""
+    if output is OutputFormat.JSON:
+        print_json([{column: row[column] for column in columns} for row in rows])
+        return
+    cells = [[_cell(row[column]) for column in columns] for row in rows]
+    headings = [column.replace("_", " ").upper() for column in columns]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    for line in (headings, *cells):
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        print("  ".join(padded).rstrip())
+
+
+def print_fields(fields: Row, output: OutputFormat) -> None:
+    """Print one thing's properties."""
+    if output is OutputFormat.JSON:
+        print_json(fields)
+        return
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        print(f"{name.replace('_', ' ').ljust(width)}  {_cell(value)}".rstrip())
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """Tell the user something that is not data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def report(sentence: str, fields: Row, output: OutputFormat) -> None:
+    """Say what was done: as JSON when that was asked for, else as a note."""
+    if output is OutputFormat.JSON:
+        print_json(fields)
+    else:
+        note(sentence)
+
+
+@contextmanager
+def progress(
+    label: str, *, total: int | None, in_bytes: bool, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr; the value is a function that advances it.
+
+    Nothing is shown unless stderr is a terminal.
+    """
+    if not shown or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TransferSpeedColumn,
+    )
+
+    amount: list[ProgressColumn] = (
+        [DownloadColumn(), TransferSpeedColumn()] if in_bytes else [MofNCompleteColumn()]
+    )
+    columns = [TextColumn("{task.description}"), BarColumn(), *amount, TimeElapsedColumn()]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(_cell, value)) or "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)
