@@ -50,6 +50,8 @@ from segstore.operations import (
 TRANSIENT_ATTRIBUTE_COUNT_MAX = 16
 """Extended attributes that a transient segment may have (the original's limit)."""
 
+_TRANSIENT: Final = int(SegmentType.TRANSIENT)  # an enum's & costs a microsecond on the hot path
+
 
 class PendingSegment:
     """A segment as it will be when everything in flight is durable."""
@@ -264,7 +266,7 @@ def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate])
         if not -(2**63) <= value < 2**63:
             raise InvalidRequestError(pending.base.name, "an attribute value leaves 64 bits")
         values[attribute_id] = value
-    if pending.base.segment_type & SegmentType.TRANSIENT:
+    if pending.base.segment_type & _TRANSIENT:
         _refuse_many_transient_attributes(pending, values)
     return values
 
