@@ -167,7 +167,7 @@ class MemoryContainer:
     ) -> None:
         self._container_id = container_id
         self._now_ms = now_ms
-        self._auto_commit = auto_commit
+        self.auto_commit = auto_commit
         self._segments: dict[str, MemorySegment] = {} if segments is None else segments
         self._queue: deque[tuple[Callable[[], int], OnAppended]] = deque()
         self._commit_scheduled = False
@@ -219,7 +219,7 @@ class MemoryContainer:
         return MemoryContainer(
             self._container_id,
             now_ms=self._now_ms,
-            auto_commit=self._auto_commit,
+            auto_commit=self.auto_commit,
             segments=self._segments,
         )
 
@@ -228,7 +228,7 @@ class MemoryContainer:
             on_complete(ContainerOfflineError("offline"), -1)
             return
         self._queue.append((apply, on_complete))
-        if self._auto_commit and not self._commit_scheduled:
+        if self.auto_commit and not self._commit_scheduled:
             self._commit_scheduled = True
             trio.lowlevel.current_trio_token().run_sync_soon(self._commit_later)
 

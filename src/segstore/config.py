@@ -1,0 +1,97 @@
+"""What can be configured in a segment store process.
+
+Owns: ``SegmentStoreConfig`` and its sections, with their defaults.
+
+Invariants:
+1. Units are part of the names; every bound has a default.
+2. Sections are plain values: whoever uses one gets it from its constructor.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one client connection, and all of them together, may hold."""
+
+    connections_max: int = 15_000
+    backlog: int = 1_000
+    receive_bytes: int = 1 * MIB
+    """Size of the receive buffer that all connections share."""
+    first_command_seconds_max: float = 30.0
+    """A connection that has not sent one whole command by then is closed."""
+    requests_max: int = 1_000
+    """Requests of one connection that are being served; more are left in the socket."""
+    parked_reads_max: int = 16_384
+    """Tail reads that one connection may park; it is closed when it asks for more."""
+    send_bytes_pause: int = 8 * MIB
+    """Unsent reply bytes of one connection from which on no request of it is taken up."""
+    send_bytes_max: int = 64 * MIB
+    """Unsent reply bytes from which on a parked read is answered without its data."""
+    outstanding_bytes_free: int = 1 * MIB
+    """Outstanding append bytes that a connection may have whatever the others do."""
+    outstanding_bytes_max: int = 128 * MIB
+    """Outstanding append bytes of one connection; shared out as the total grows."""
+    outstanding_bytes_total_max: int = 512 * MIB
+    """Outstanding append bytes of all connections from which on none of them is read."""
+
+
+class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds of table segments."""
+
+    key_bytes_max: int = 8 * KIB
+    value_bytes_max: int = MIB - 8 * KIB
+    batch_bytes_max: int = 32 * MIB
+    """Encoded size of one update."""
+    append_bytes_max: int = 4 * MIB
+    """Updates that wait are appended together up to this size."""
+    kept_value_bytes_max: int = KIB
+    """Values up to this size stay in memory with the index."""
+    index_bytes_max: int = 256 * MIB
+    """Indexes of tables not in use are dropped when all of them together take more."""
+    page_bytes_max: int = 2 * MIB
+    """Keys and values of one page of an iteration; exceeded by at most one bucket."""
+    reply_bytes_max: int = 15 * MIB
+    """Keys and values in the answer to one read."""
+    compaction_utilization_percent_min: int = 50
+    """A table is compacted when a smaller part of its bytes is live."""
+    compaction_bytes_min: int = 4 * MIB
+    """Tables smaller than this are never compacted."""
+    compaction_step_bytes: int = 4 * MIB
+    """How much of the head one step of a compaction rewrites and truncates."""
+    read_bytes: int = MIB
+    """Size of the reads that build an index."""
+
+
+class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A segment store process."""
+
+    host: str = "127.0.0.1"
+    port: int = 12345
+    data_dir: Path
+    container_count: int = 4
+    """Containers of the whole cluster; the same in the controller."""
+    container_ids: tuple[int, ...] | None = None
+    """Containers that this process hosts; all of them when None."""
+    start_seconds_max: float = 10.0
+    """The listener opens after this time even if some container is still recovering."""
+    restart_seconds_min: float = 0.5
+    """Pause before a failed container is recovered; doubles with every failure in a row."""
+    restart_seconds_max: float = 30.0
+    drain_seconds: float = 5.0
+    """How long a shutdown waits for requests in flight."""
+    connections: ConnectionSettings = ConnectionSettings()
+    tables: TableSettings = TableSettings()
+
+    @property
+    def hosted_containers(self) -> tuple[int, ...]:
+        """The numbers of the containers that this process hosts."""
+        if self.container_ids is None:
+            return tuple(range(self.container_count))
+        return self.container_ids

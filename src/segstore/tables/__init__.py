@@ -1,0 +1,1 @@
+"""Table segments: key-value tables on top of a segment container."""

@@ -1,0 +1,90 @@
+"""The entries of a table segment and their bytes.
+
+Owns: the format of ``docs/formats/table-segments.md``.
+
+Invariants:
+1. A table segment is a sequence of whole entries; the newest entry of a key, by offset, counts.
+2. An entry's version is the offset at which its value was first written. A copy made by a
+   compaction lies at another offset and carries its version explicitly.
+3. Nothing that is read back is trusted: damage is a ``TableDataError`` that names the offset.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from pravega_wire.commands import NO_VERSION
+from segstore.errors import SegmentError
+from segstore.tiers.api import Buffer
+
+FORMAT_VERSION: Final = 0
+REMOVAL: Final = -1
+"""The value length that marks a removal."""
+
+_HEADER: Final = struct.Struct(">Biiq")
+HEADER_BYTES: Final = _HEADER.size
+KEY_BYTES_MAX: Final = 8 * 1024
+ENTRY_BYTES_MAX: Final = 1024 * 1024
+"""Key and value together."""
+
+
+class TableDataError(SegmentError):
+    """A table segment holds bytes that are no table entries."""
+
+    def __init__(self, segment: str, *, offset: int) -> None:
+        super().__init__(segment, f"{segment} holds no table entry at offset {offset}")
+        self.offset = offset
+
+
+class StoredEntry(NamedTuple):
+    """One entry as it lies in the segment. ``value`` is None for a removal."""
+
+    key: bytes
+    value: bytes | None
+    version: int
+    offset: int
+    length: int
+
+
+def encode_entry(key: bytes, value: bytes | None, *, version: int = NO_VERSION) -> bytes:
+    """The bytes of an update or (without value) of a removal; copies name their ``version``."""
+    if value is None:
+        return _HEADER.pack(FORMAT_VERSION, len(key), REMOVAL, version) + key
+    return b"".join((_HEADER.pack(FORMAT_VERSION, len(key), len(value), version), key, value))
+
+
+def encoded_length(key: bytes, value: bytes | None) -> int:
+    """The number of bytes that ``encode_entry`` makes of it."""
+    return HEADER_BYTES + len(key) + (0 if value is None else len(value))
+
+
+def parse_entries(segment: str, data: Buffer, *, offset: int) -> Iterator[StoredEntry]:
+    """Yield the whole entries in ``data``, which starts at ``offset`` with an entry.
+
+    An incomplete last entry is left out; raises ``TableDataError`` for anything malformed.
+    """
+    view = memoryview(data)
+    position = 0
+    while len(view) - position >= HEADER_BYTES:
+        format_version, key_length, value_length, version = _HEADER.unpack_from(view, position)
+        if (
+            format_version != FORMAT_VERSION
+            or not 0 < key_length <= KEY_BYTES_MAX
+            or not REMOVAL <= value_length <= ENTRY_BYTES_MAX
+            or (version < 0 and version != NO_VERSION)
+        ):
+            raise TableDataError(segment, offset=offset + position)
+        value_start = position + HEADER_BYTES + key_length
+        end = value_start + max(value_length, 0)
+        if end > len(view):
+            return
+        yield StoredEntry(
+            bytes(view[position + HEADER_BYTES : value_start]),
+            None if value_length == REMOVAL else bytes(view[value_start:end]),
+            offset + position if version == NO_VERSION else version,
+            offset + position,
+            end - position,
+        )
+        position = end

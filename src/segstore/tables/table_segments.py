@@ -1,0 +1,423 @@
+"""The table segments of one container.
+
+Owns: the table protocol's limits and its operations, and how much memory indexes may take.
+
+Invariants:
+1. Requests are checked against the limits before they reach a table.
+2. All indexes together take at most ``index_bytes_max``, except that tables in use keep theirs.
+3. A page of an iteration or of a delta is a consistent view of durable entries; an empty page is
+   the end.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import structlog
+import trio
+
+from pravega_wire.commands import NOT_EXISTS, TableEntry, TableKey
+from segstore.api import SegmentContainer
+from segstore.attributes.updates import (
+    ATTRIBUTE_ID_LENGTH,
+    ATTRIBUTE_SEGMENT_TYPE,
+    CREATION_TIME,
+    ROLLOVER_SIZE,
+    SegmentType,
+)
+from segstore.config import TableSettings
+from segstore.errors import (
+    InvalidRequestError,
+    SegmentStoreError,
+    SegmentTruncatedError,
+    UnsupportedRequestError,
+)
+from segstore.tables.entries import encoded_length
+from segstore.tables.entry_reader import EntryReader
+from segstore.tables.index import HASH_BYTES, HashKey, Located, TableIndex, hash_key
+from segstore.tables.table_segment import TableSegment, is_fixed_key_table
+from segstore.tables.updates import Change, TableUpdate
+
+FIXED_KEY_BYTES_MAX = 256
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeysPage:
+    """Some keys with their versions, and where to go on. No keys: there are no more."""
+
+    keys: tuple[TableKey, ...]
+    continuation_token: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesPage:
+    """Some entries, and where to go on. No entries: there are no more."""
+
+    entries: tuple[TableEntry, ...]
+    continuation_token: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPage:
+    """What was written behind a position. ``should_clear``: drop everything known before."""
+
+    entries: tuple[TableEntry, ...]
+    should_clear: bool
+    reached_end: bool
+    last_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """``key_length`` is 0 for a hash table."""
+
+    start_offset: int
+    length: int
+    entry_count: int
+    key_length: int
+
+
+class TableSegments:
+    """Tables of both layouts on top of a container.
+
+    ``run`` has to run for tables to be compacted; everything else works without it. Every method
+    raises ``NoSuchSegmentError``, ``ContainerOfflineError`` and (for another kind of segment)
+    ``InvalidRequestError``.
+    """
+
+    def __init__(
+        self,
+        container: SegmentContainer,
+        settings: TableSettings,
+        *,
+        hash_key: HashKey = hash_key,
+    ) -> None:
+        self._container = container
+        self._settings = settings
+        self._hash_key = hash_key
+        self._tables: OrderedDict[str, TableSegment] = OrderedDict()
+        self._index_bytes: dict[str, int] = {}
+        self._index_bytes_total = 0
+        self._to_compact: set[str] = set()
+        self._compaction_wanted = trio.Event()
+
+    @property
+    def index_bytes(self) -> int:
+        """About how much memory all indexes take."""
+        return self._index_bytes_total
+
+    # ---- Life of a table -------------------------------------------------------------------------
+
+    async def create(
+        self, name: str, *, key_length: int = 0, rollover_bytes: int = 0, created_ms: int = 0
+    ) -> None:
+        """Create a table; ``key_length`` 1..256 chooses the fixed-key layout, 0 the hash layout."""
+        if not 0 <= key_length <= FIXED_KEY_BYTES_MAX:
+            raise InvalidRequestError(name, f"keys of {key_length} bytes are not supported")
+        kind = SegmentType.FIXED_KEY_TABLE if key_length else SegmentType.TABLE
+        attributes = {
+            CREATION_TIME: created_ms,
+            ATTRIBUTE_SEGMENT_TYPE: int(kind),
+            ROLLOVER_SIZE: max(0, rollover_bytes),
+        }
+        if key_length:
+            attributes[ATTRIBUTE_ID_LENGTH] = key_length
+        await self._container.create_segment(name, attributes=attributes)
+
+    async def delete(self, name: str, *, must_be_empty: bool = False) -> None:
+        """Delete a table. ``must_be_empty`` (hash layout): else ``TableNotEmptyError``."""
+        table = self._table(name)
+        if not must_be_empty:
+            await self._container.delete_segment(name)
+        elif is_fixed_key_table(self._container.segment_info(name)):
+            raise UnsupportedRequestError(name, "must_be_empty on a fixed-key table")
+        else:
+            await table.delete_if_empty()
+        self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """Drop what is known of a segment that was deleted."""
+        self._tables.pop(name, None)
+        self._index_bytes_total -= self._index_bytes.pop(name, 0)
+        self._to_compact.discard(name)
+
+    async def info(self, name: str) -> TableInfo:
+        """Offsets and the exact count of entries."""
+        index = await self._index(name)
+        info = self._container.segment_info(name)
+        return TableInfo(info.start_offset, info.length, len(index), index.key_length)
+
+    def _table(self, name: str) -> TableSegment:
+        """The table; raises unless the segment exists and is one."""
+        is_fixed_key_table(self._container.segment_info(name))
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = TableSegment(
+                name,
+                self._container,
+                self._settings,
+                hash_key=self._hash_key,
+                on_durable=self._note_durable,
+            )
+        self._tables.move_to_end(name)
+        return table
+
+    async def _index(self, name: str) -> TableIndex:
+        """The committed index, valid until the next await."""
+        table = self._table(name)
+        index = await table.index()
+        self._bound_memory(table)
+        return index
+
+    def _note_durable(self, table: TableSegment) -> None:
+        self._bound_memory(table)
+        try:
+            wanted = table.wants_compaction()
+        except SegmentStoreError:
+            return
+        if wanted:
+            self._to_compact.add(table.name)
+            self._compaction_wanted.set()
+
+    def _bound_memory(self, in_use: TableSegment) -> None:
+        self._note_memory(in_use)
+        if self._index_bytes_total <= self._settings.index_bytes_max:
+            return
+        for table in self._tables.values():
+            if table is not in_use and table.is_idle:
+                table.drop_index()
+                self._note_memory(table)
+                if self._index_bytes_total <= self._settings.index_bytes_max:
+                    break
+
+    def _note_memory(self, table: TableSegment) -> None:
+        if self._tables.get(table.name) is not table:
+            return
+        size = table.memory_bytes
+        self._index_bytes_total += size - self._index_bytes.pop(table.name, 0)
+        if size:
+            self._index_bytes[table.name] = size
+
+    # ---- Updates ---------------------------------------------------------------------------------
+
+    async def update(
+        self, name: str, entries: Sequence[TableEntry], *, segment_offset: int = -1
+    ) -> list[int]:
+        """Write all entries or none; returns their versions, durable, in order.
+
+        The version of an entry's key is its condition: ``NO_VERSION``, ``NOT_EXISTS`` or exact.
+        Raises ``TableKeyMissingError``, ``TableKeyVersionError``, and ``BadOffsetError`` when
+        ``segment_offset`` is given and is not the segment's length.
+        """
+        changes = [Change(entry.key.key, entry.key.version, entry.value) for entry in entries]
+        return await self._change(name, changes, segment_offset)
+
+    async def remove(
+        self, name: str, keys: Sequence[TableKey], *, segment_offset: int = -1
+    ) -> None:
+        """Remove all keys or none; raises like ``update``.
+
+        Removing with ``NOT_EXISTS`` tests that the key is absent and changes nothing.
+        """
+        changes = [Change(key.key, key.version, None) for key in keys]
+        await self._change(name, changes, segment_offset)
+
+    async def _change(self, name: str, changes: Sequence[Change], segment_offset: int) -> list[int]:
+        table = self._table(name)
+        encoded_bytes = self._check_limits(name, changes)
+
+        def make(index: TableIndex) -> TableUpdate:
+            for key, _, _ in changes:
+                self._check_key_length(name, key, index)
+            return TableUpdate(
+                name, changes, segment_offset=segment_offset, encoded_bytes=encoded_bytes
+            )
+
+        update = await table.submit(make)
+        assert isinstance(update, TableUpdate)
+        return update.versions
+
+    def _check_limits(self, name: str, changes: Sequence[Change]) -> int:
+        settings = self._settings
+        total = 0
+        for key, _, value in changes:
+            if not 0 < len(key) <= settings.key_bytes_max:
+                raise InvalidRequestError(name, f"a key of {len(key)} bytes")
+            if value is not None and len(value) > settings.value_bytes_max:
+                raise InvalidRequestError(name, f"a value of {len(value)} bytes")
+            total += encoded_length(key, value)
+        if total > settings.batch_bytes_max:
+            raise InvalidRequestError(name, f"an update of {total} bytes")
+        return total
+
+    def _check_key_length(self, name: str, key: bytes, index: TableIndex) -> None:
+        if index.key_length and len(key) != index.key_length:
+            raise InvalidRequestError(
+                name, f"a key of {len(key)} bytes in a table of {index.key_length}-byte keys"
+            )
+
+    # ---- Reads -----------------------------------------------------------------------------------
+
+    async def read(self, name: str, keys: Sequence[bytes]) -> list[TableEntry]:
+        """The entry of each key, in order; version ``NOT_EXISTS`` and no value if there is none."""
+        index = await self._index(name)
+        for key in keys:
+            self._check_key_length(name, key, index)
+        found = [(key, index.get(key)) for key in keys]
+        total = sum(located.length for _, located in found if located is not None)
+        if total > self._settings.reply_bytes_max:
+            raise InvalidRequestError(name, f"the answer takes {total} bytes")
+        return [
+            await self._entry(name, key, located) or TableEntry(TableKey(key, NOT_EXISTS), b"")
+            for key, located in found
+        ]
+
+    async def _entry(self, name: str, key: bytes, located: Located | None) -> TableEntry | None:
+        if located is None:
+            return None
+        if located.value is not None:
+            return TableEntry(TableKey(key, located.version), located.value)
+        read = await self._table(name).read_value(key, located)
+        return None if read is None else TableEntry(TableKey(key, read[0]), read[1])
+
+    async def iterate_keys(
+        self,
+        name: str,
+        *,
+        count_max: int,
+        continuation_token: bytes = b"",
+        from_key: bytes = b"",
+        to_key: bytes = b"",
+    ) -> KeysPage:
+        """A page of keys: about ``count_max``, in hash order or (fixed-key layout) sorted.
+
+        Only fixed-key tables know a range, both ends included; only hash tables know a token.
+        """
+        index = await self._index(name)
+        found, token = self._page(
+            name, index, count_max, continuation_token, from_key, to_key, with_values=False
+        )
+        keys = tuple(TableKey(key, located.version) for key, located in found)
+        return KeysPage(keys, token)
+
+    async def iterate_entries(
+        self,
+        name: str,
+        *,
+        count_max: int,
+        continuation_token: bytes = b"",
+        from_key: bytes = b"",
+        to_key: bytes = b"",
+    ) -> EntriesPage:
+        """A page of entries; see ``iterate_keys``."""
+        while True:
+            index = await self._index(name)
+            found, token = self._page(
+                name, index, count_max, continuation_token, from_key, to_key, with_values=True
+            )
+            entries = [await self._entry(name, key, located) for key, located in found]
+            present = tuple(entry for entry in entries if entry is not None)
+            # All of a page may have been removed while it was read: that is not yet the end.
+            if present or not found:
+                return EntriesPage(present, token)
+            continuation_token = token
+
+    def _page(
+        self,
+        name: str,
+        index: TableIndex,
+        count_max: int,
+        token: bytes,
+        from_key: bytes,
+        to_key: bytes,
+        *,
+        with_values: bool,
+    ) -> tuple[list[tuple[bytes, Located]], bytes]:
+        buckets: Iterator[tuple[bytes, list[tuple[bytes, Located]]]]
+        if index.key_length:
+            if token:
+                raise InvalidRequestError(name, "a fixed-key table knows no continuation token")
+            buckets = ((b"", [item]) for item in index.range(from_key, to_key))
+        else:
+            if from_key or to_key:
+                raise InvalidRequestError(name, "a hash table knows no key ranges")
+            if len(token) not in (0, HASH_BYTES):
+                raise InvalidRequestError(name, "malformed continuation token")
+            buckets = index.buckets_after(token)
+        found: list[tuple[bytes, Located]] = []
+        size = 0
+        last = b""
+        for bucket_token, bucket in buckets:
+            if len(found) >= count_max or size >= self._settings.page_bytes_max:
+                break
+            found += bucket
+            size += sum(located.length if with_values else len(key) for key, located in bucket)
+            last = bucket_token
+        return found, last
+
+    async def read_delta(self, name: str, *, from_position: int, count_max: int) -> DeltaPage:
+        """Up to ``count_max`` keys written behind ``from_position``, with their newest values.
+
+        Hash layout only. Keys removed behind the position do not show.
+        """
+        if is_fixed_key_table(self._container.segment_info(name)):
+            raise UnsupportedRequestError(name, "delta of a fixed-key table")
+        while True:
+            info = self._container.segment_info(name)
+            if not 0 <= from_position <= info.length:
+                raise InvalidRequestError(name, f"position {from_position} of {info.length}")
+            start = max(from_position, info.start_offset)
+            try:
+                found, position = await self._scan(name, start, info.length, count_max)
+            except SegmentTruncatedError:
+                continue
+            return DeltaPage(
+                tuple(found.values()),
+                should_clear=from_position < info.start_offset,
+                reached_end=position >= info.length,
+                last_position=position,
+            )
+
+    async def _scan(
+        self, name: str, start: int, end: int, count_max: int
+    ) -> tuple[dict[bytes, TableEntry], int]:
+        reader = EntryReader(
+            self._container, name, start=start, end=end, read_bytes=self._settings.read_bytes
+        )
+        found: dict[bytes, TableEntry] = {}
+        size = 0
+        while entries := await reader.read():
+            for entry in entries:
+                if len(found) >= count_max or size >= self._settings.page_bytes_max:
+                    return found, entry.offset
+                before = found.pop(entry.key, None)
+                if before is not None:
+                    size -= encoded_length(entry.key, before.value)
+                if entry.value is not None:
+                    key = TableKey(entry.key, entry.version)
+                    found[entry.key] = TableEntry(key, entry.value)
+                    size += entry.length
+        return found, end
+
+    # ---- Compaction ------------------------------------------------------------------------------
+
+    async def compact(self, name: str) -> None:
+        """Compact a table now if too little of it is live."""
+        await self._table(name).compact()
+
+    async def run(self) -> NoReturn:
+        """Compact tables as they need it."""
+        while True:
+            await self._compaction_wanted.wait()
+            self._compaction_wanted = trio.Event()
+            while self._to_compact:
+                name = self._to_compact.pop()
+                try:
+                    await self.compact(name)
+                except SegmentStoreError as error:
+                    logger.warning("table not compacted", segment=name, error=str(error))

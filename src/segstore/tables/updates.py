@@ -1,0 +1,175 @@
+"""Updates of one table: what each asks for, and one append that carries many of them.
+
+Owns: the conditions of the table protocol, and the batch in which waiting updates become durable
+together.
+
+Invariants:
+1. An update is decided against the committed index and all updates before it in its batch.
+2. All entries of one update lie in one append; so do all updates of a batch, in order.
+3. Nobody learns an outcome, not even a refusal, before everything that it rests on is durable.
+4. Of the conditions of one update those on keys come first: a missing key, then a wrong version;
+   then the condition on the segment's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import trio
+
+from pravega_wire.commands import NO_VERSION, NOT_EXISTS
+from segstore.errors import (
+    BadOffsetError,
+    SegmentStoreError,
+    TableKeyMissingError,
+    TableKeyVersionError,
+)
+from segstore.tables.entries import StoredEntry, encode_entry
+from segstore.tables.index import Located, TableIndex
+
+
+class Change(NamedTuple):
+    """One key of an update. ``value`` is None for a removal."""
+
+    key: bytes
+    version: int
+    value: bytes | None
+
+
+class Waiting:
+    """Something that has its turn in a table's queue of updates, and its outcome."""
+
+    def __init__(self) -> None:
+        self._settled = trio.Event()
+        self.error: SegmentStoreError | None = None
+        self.retry = False
+
+    @property
+    def encoded_bytes_max(self) -> int:
+        """At most how many bytes it adds to an append."""
+        return 0
+
+    def prepare(self, batch: UpdateBatch) -> None:
+        """Add to the batch what is to be written, else raise a ``SegmentError`` and add nothing."""
+
+    def settle(self, error: SegmentStoreError | None, *, retry: bool = False) -> None:
+        """Make the outcome known. A refusal noted by the batch stands unless there is an error."""
+        self.error = error or self.error
+        self.retry = retry
+        self._settled.set()
+
+    async def wait(self) -> None:
+        """Wait for the outcome; raises the error if there is one."""
+        await self._settled.wait()
+        if self.error is not None and not self.retry:
+            raise self.error
+
+
+class UpdateBatch:
+    """The effects of some updates on top of the committed index."""
+
+    def __init__(self, index: TableIndex) -> None:
+        self._index = index
+        self.start = index.length
+        self.length = index.length
+        self.parts: list[bytes] = []
+        self.changes: dict[bytes, Located | None] = {}
+        self.members: list[Waiting] = []
+
+    def add(self, member: Waiting) -> None:
+        """Let ``member`` take its turn; a refusal is kept until the batch is durable."""
+        try:
+            member.prepare(self)
+        except SegmentStoreError as error:
+            member.error = error
+        self.members.append(member)
+
+    def get(self, key: bytes) -> Located | None:
+        """The entry of ``key`` after everything prepared so far."""
+        if key in self.changes:
+            return self.changes[key]
+        return self._index.get(key)
+
+    def write(self, key: bytes, value: bytes | None, *, version: int = NO_VERSION) -> int:
+        """Write one entry; returns its version."""
+        encoded = encode_entry(key, value, version=version)
+        offset = self.length
+        written = offset if version == NO_VERSION else version
+        entry = StoredEntry(key, value, written, offset, len(encoded))
+        self.changes[key] = None if value is None else self._index.located(entry)
+        self.parts.append(encoded)
+        self.length += len(encoded)
+        return written
+
+    def commit(self) -> None:
+        """Let the durable append show in the index."""
+        self._index.apply_batch(self.changes, length=self.length)
+
+
+class TableUpdate(Waiting):
+    """Updates or removals of keys, all or nothing. ``versions`` are those written."""
+
+    def __init__(
+        self,
+        segment: str,
+        changes: Sequence[Change],
+        *,
+        segment_offset: int,
+        encoded_bytes: int,
+    ) -> None:
+        super().__init__()
+        self._segment = segment
+        self._changes = changes
+        self._segment_offset = segment_offset
+        self._encoded_bytes = encoded_bytes
+        self.versions: list[int] = []
+
+    @property
+    def encoded_bytes_max(self) -> int:
+        return self._encoded_bytes
+
+    def prepare(self, batch: UpdateBatch) -> None:
+        self._check_conditions(batch)
+        for key, _, value in self._changes:
+            if value is not None:
+                self.versions.append(batch.write(key, value))
+            elif batch.get(key) is not None:
+                batch.write(key, None)
+
+    def _check_conditions(self, batch: UpdateBatch) -> None:
+        wrong_version = False
+        for key, version, _ in self._changes:
+            if version == NO_VERSION:
+                continue
+            located = batch.get(key)
+            if located is not None:
+                wrong_version |= located.version != version
+            elif version != NOT_EXISTS:
+                raise TableKeyMissingError(self._segment)
+        if wrong_version:
+            raise TableKeyVersionError(self._segment)
+        if 0 <= self._segment_offset != batch.length:
+            raise BadOffsetError(self._segment, expected=self._segment_offset, actual=batch.length)
+
+
+class CompactionCopy(Waiting):
+    """Writes the live ones of ``entries`` again, with their versions."""
+
+    def __init__(self, entries: Sequence[StoredEntry]) -> None:
+        super().__init__()
+        self._entries = entries
+
+    @property
+    def encoded_bytes_max(self) -> int:
+        return sum(entry.length for entry in self._entries)
+
+    def prepare(self, batch: UpdateBatch) -> None:
+        for entry in self._entries:
+            located = batch.get(entry.key)
+            if located is not None and located.offset == entry.offset:
+                batch.write(entry.key, entry.value, version=entry.version)
+
+
+class Turn(Waiting):
+    """Stops the queue when everything before it is durable, until it is given back."""

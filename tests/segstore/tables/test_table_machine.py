@@ -1,0 +1,235 @@
+"""Both table layouts against a dictionary, through restarts, compactions and crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+import trio
+import trio.testing
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from segstore.config import TableSettings
+from segstore.errors import (
+    BadOffsetError,
+    ContainerOfflineError,
+    SegmentStoreError,
+    TableKeyMissingError,
+    TableKeyVersionError,
+)
+from segstore.tables.table_segments import TableSegments
+from segstore.testing.memory_container import MemoryContainer
+
+SETTINGS = TableSettings(
+    kept_value_bytes_max=10,
+    read_bytes=50,
+    append_bytes_max=200,
+    compaction_utilization_percent_min=90,
+    compaction_bytes_min=60,
+    compaction_step_bytes=60,
+)
+KEYS = [b"k%d" % number for number in range(5)]
+T = TypeVar("T")
+
+keys = st.sampled_from(KEYS)
+values = st.binary(max_size=25)
+# Mostly what the client would know, sometimes nonsense.
+conditions = st.sampled_from(["none", "absent", "exact", "stale"])
+changes = st.lists(st.tuples(keys, values, conditions), min_size=1, max_size=4)
+
+
+class TableMachine(RuleBasedStateMachine):
+    """``model`` is the table as acknowledged; ``replica`` follows it by deltas."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.container = MemoryContainer()
+        self.tables = TableSegments(self.container, SETTINGS)
+        self.model: dict[bytes, tuple[bytes, int]] = {}
+        self.replica: dict[bytes, tuple[bytes, int]] = {}
+        self.position = 0
+        self.key_length = 0
+
+    @initialize(fixed=st.booleans())
+    def create(self, fixed: bool) -> None:
+        self.key_length = 2 if fixed else 0
+        trio.run(lambda: self.tables.create("t", key_length=self.key_length))
+
+    def attempt(self, request: Callable[[], Awaitable[T]]) -> T | SegmentStoreError:
+        async def run() -> T | SegmentStoreError:
+            try:
+                return await request()
+            except SegmentStoreError as error:
+                return error
+
+        return trio.run(run)
+
+    def version(self, key: bytes, condition: str) -> int:
+        known = self.model.get(key)
+        match condition:
+            case "none":
+                return NO_VERSION
+            case "absent":
+                return NOT_EXISTS
+            case "exact" if known:
+                return known[1]
+            case _:
+                return known[1] - 1 if known and known[1] else 1 << 40
+
+    def refusal(self, conditioned: list[tuple[bytes, int]]) -> type[SegmentStoreError] | None:
+        wrong = False
+        for key, version in conditioned:
+            known = self.model.get(key)
+            if version == NO_VERSION:
+                continue
+            if known is None and version != NOT_EXISTS:
+                return TableKeyMissingError
+            wrong |= known is not None and known[1] != version
+        return TableKeyVersionError if wrong else None
+
+    @rule(made=changes, offset=st.sampled_from([None, "right", "wrong"]))
+    def update(self, made: list[tuple[bytes, bytes, str]], offset: str | None) -> None:
+        length = self.container.segment_info("t").length
+        segment_offset = {None: -1, "right": length, "wrong": length + 1}[offset]
+        entries = [
+            TableEntry(TableKey(key, self.version(key, condition)), value)
+            for key, value, condition in made
+        ]
+        refusal = self.refusal([(entry.key.key, entry.key.version) for entry in entries])
+        if refusal is None and offset == "wrong":
+            refusal = BadOffsetError
+        outcome = self.attempt(
+            lambda: self.tables.update("t", entries, segment_offset=segment_offset)
+        )
+        if refusal is not None:
+            assert isinstance(outcome, refusal), outcome
+            assert self.container.segment_info("t").length == length
+            return
+        assert isinstance(outcome, list), outcome
+        assert outcome[0] == length
+        for entry, version in zip(entries, outcome, strict=True):
+            self.model[entry.key.key] = (entry.value, version)
+
+    @rule(made=st.lists(st.tuples(keys, conditions), min_size=1, max_size=3))
+    def remove(self, made: list[tuple[bytes, str]]) -> None:
+        conditioned = [(key, self.version(key, condition)) for key, condition in made]
+        refusal = self.refusal(conditioned)
+        outcome = self.attempt(
+            lambda: self.tables.remove("t", [TableKey(*item) for item in conditioned])
+        )
+        if refusal is not None:
+            assert isinstance(outcome, refusal), outcome
+            return
+        assert outcome is None
+        for key, _ in conditioned:
+            self.model.pop(key, None)
+
+    @rule(asked=st.lists(keys, max_size=10))
+    def read(self, asked: list[bytes]) -> None:
+        outcome = self.attempt(lambda: self.tables.read("t", asked))
+        assert isinstance(outcome, list), outcome
+        assert [(item.key.key, item.value, item.key.version) for item in outcome] == [
+            (key, *self.model.get(key, (b"", NOT_EXISTS))) for key in asked
+        ]
+
+    @rule(count_max=st.integers(1, 10))
+    def iterate(self, count_max: int) -> None:
+        found: list[TableEntry] = []
+        token, from_key = b"", b""
+        while True:
+            ask = partial(
+                self.tables.iterate_entries,
+                "t",
+                count_max=count_max,
+                continuation_token=token,
+                from_key=from_key,
+            )
+            outcome = self.attempt(ask)
+            assert not isinstance(outcome, SegmentStoreError), outcome
+            if not outcome.entries:
+                break
+            found += outcome.entries
+            token = outcome.continuation_token
+            if self.key_length:
+                from_key = outcome.entries[-1].key.key[:-1] + bytes(
+                    [outcome.entries[-1].key.key[-1] + 1]
+                )
+        listed = {item.key.key: (item.value, item.key.version) for item in found}
+        assert listed == self.model
+        assert len(found) == len(self.model)
+        if self.key_length:
+            assert [item.key.key for item in found] == sorted(self.model)
+
+    @precondition(lambda self: self.key_length == 0)
+    @rule(count_max=st.integers(1, 10))
+    def follow(self, count_max: int) -> None:
+        while True:
+            outcome = self.attempt(
+                lambda: self.tables.read_delta(
+                    "t", from_position=self.position, count_max=count_max
+                )
+            )
+            assert not isinstance(outcome, SegmentStoreError), outcome
+            if outcome.should_clear:
+                self.replica.clear()
+            for item in outcome.entries:
+                self.replica[item.key.key] = (item.value, item.key.version)
+            self.position = outcome.last_position
+            if outcome.reached_end:
+                break
+        # Removals do not travel; everything that lives does.
+        assert self.model.items() <= self.replica.items()
+        self.replica = dict(self.model)
+
+    @rule()
+    def restart(self) -> None:
+        self.tables = TableSegments(self.container, SETTINGS)
+
+    @rule()
+    def compact(self) -> None:
+        assert self.attempt(lambda: self.tables.compact("t")) is None
+
+    @rule(made=st.lists(changes, min_size=1, max_size=5), durable_count=st.integers(0, 3))
+    def crash(self, made: list[list[tuple[bytes, bytes, str]]], durable_count: int) -> None:
+        """Unconditional updates in flight when the container dies: a prefix may have happened."""
+        states = [dict(self.model)]
+        trio.run(self._crash, made, durable_count)
+        self.container = self.container.reopen()
+        self.container.auto_commit = True
+        self.tables = TableSegments(self.container, SETTINGS)
+        for batch in made:
+            state = dict(states[-1])
+            state |= {key: (value, -1) for key, value, _ in batch}
+            states.append(state)
+        page = self.attempt(lambda: self.tables.iterate_entries("t", count_max=100))
+        assert not isinstance(page, SegmentStoreError)
+        found = {item.key.key: (item.value, item.key.version) for item in page.entries}
+        contents = {key: value for key, (value, _) in found.items()}
+        assert contents in [{key: value for key, (value, _) in state.items()} for state in states]
+        self.model = found
+
+    async def _crash(self, made: list[list[tuple[bytes, bytes, str]]], durable_count: int) -> None:
+        async def update(batch: list[tuple[bytes, bytes, str]]) -> None:
+            entries = [TableEntry(TableKey(key), value) for key, value, _ in batch]
+            try:
+                await self.tables.update("t", entries)
+            except ContainerOfflineError:
+                return
+
+        await self.tables.info("t")
+        self.container.auto_commit = False
+        async with trio.open_nursery() as nursery:
+            for batch in made:
+                nursery.start_soon(update, batch)
+                await trio.testing.wait_all_tasks_blocked()
+            self.container.crash(durable_count=durable_count)
+
+
+TestTableMachine = TableMachine.TestCase
+TestTableMachine.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
