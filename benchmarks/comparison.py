@@ -80,7 +80,10 @@ def compare(
     peer: Sequence[Outcome],
     reaches: Mapping[str, float],
 ) -> list[ComparedRow]:
-    """One compared row for each metric, in the order in which the outcomes name them."""
+    """One compared row for each metric, in the order in which the outcomes name them.
+
+    A server without outcomes was left out, and then there is nothing to reach.
+    """
     metrics = dict.fromkeys(metric for outcome in [*ours, *peer] for metric in outcome.numbers)
     compared = []
     for metric in metrics:
@@ -93,7 +96,7 @@ def compare(
                 peer=statistics.median(peer_rounds) if peer_rounds else None,
                 ours_rounds=ours_rounds,
                 peer_rounds=peer_rounds,
-                reach=reaches.get(metric.name),
+                reach=reaches.get(metric.name) if ours and peer else None,
             )
         )
     return compared

@@ -66,6 +66,11 @@ def test_ours_failing_does_not_hold_and_the_peer_failing_says_nothing() -> None:
     assert (row.peer, row.ratio, row.holds) == (None, None, None)
 
 
+def test_a_server_left_out_is_not_held_to_anything() -> None:
+    assert compared(RATE, [], numbers(RATE, 6), 1.0).holds is None
+    assert compared(RATE, numbers(RATE, 6), [], 1.0).reach is None
+
+
 def test_nothing_is_divided_by_zero() -> None:
     assert compared(LATENCY, numbers(LATENCY, 6), numbers(LATENCY, 0)).ratio is None
 
