@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 import time
@@ -100,6 +101,18 @@ def test_other_replies_wait_for_receive_in_their_order() -> None:
         assert connection.call(SealSegment(1, "s", "")) == SegmentSealed(1, "s")
         assert connection.receive() == NoSuchSegment(100, "earlier")
         assert connection.receive() == NoSuchSegment(-5, "another")
+
+
+def test_all_replies_of_one_read_come_out_together() -> None:
+    with serving(answer_usually) as port, SegmentConnection("127.0.0.1", port) as connection:
+        connection.call(SealSegment(1, "s", ""))
+        assert connection.receive_some() == [NoSuchSegment(-5, "another")]
+        connection.send(KeepAlive())
+        readable, _, _ = select.select([connection], [], [], 10)
+        assert readable == [connection]
+        assert connection.receive_some() == []
+        with pytest.raises(ReplyTimeoutError):
+            connection.receive_some(timeout=0.05)
 
 
 def test_request_ids_are_not_given_twice() -> None:

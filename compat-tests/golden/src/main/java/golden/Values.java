@@ -4,6 +4,7 @@ import io.netty.buffer.ByteBuf;
 import io.netty.buffer.Unpooled;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.StringJoiner;
@@ -123,7 +124,7 @@ final class Values {
             return record(name, Unpooled.wrappedBuffer(piece), hex);
         }
         byte[] many = new byte[LONG_BYTES];
-        java.util.Arrays.fill(many, piece[0]);
+        Arrays.fill(many, piece[0]);
         return record(name, Unpooled.wrappedBuffer(many), repeated(hex, LONG_BYTES));
     }
 
