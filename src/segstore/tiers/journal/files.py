@@ -193,6 +193,7 @@ class FilePreparer:
         self._run_blocking = run_blocking
         self._wanted = trio.Event()
         self._warned = False
+        self._disk_full = False
 
     @property
     def file_count(self) -> int:
@@ -225,7 +226,7 @@ class FilePreparer:
             else:
                 await self._remove_spare()
             with trio.move_on_after(
-                self._settings.no_space_retry_seconds if self._warned else float("inf")
+                self._settings.no_space_retry_seconds if self._disk_full else float("inf")
             ):
                 await self._wanted.wait()
             self._wanted = trio.Event()
@@ -245,8 +246,10 @@ class FilePreparer:
         except OSError as error:
             if error.errno not in NO_SPACE_ERRNOS:
                 raise
+            self._disk_full = True
             self._warn("the disk is full: appends wait until there is space or a freed file")
             return False
+        self._disk_full = False
         if self._warned:
             self._warned = False
             _log.info("the journal has space again", file=file.name)

@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,12 +27,12 @@ import trio
 
 from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.tiers.api import (
-    LOG_ENTRY_BYTES_MAX,
     Buffer,
     LogAddress,
     LogEntry,
     OnDurable,
 )
+from segstore.tiers.journal.byte_count import ByteCount
 from segstore.tiers.journal.disk import Disk, LocalDisk
 from segstore.tiers.journal.files import (
     FilePool,
@@ -59,9 +58,6 @@ from segstore.tiers.journal.writer import BatchWriter, RecordQueue, WrittenBatch
 
 T = TypeVar("T")
 
-BYTES_STEP = 64 * 1024
-"""How precisely ``bytes_since_truncation`` follows truncations."""
-
 
 @dataclass(slots=True)
 class _LogState:
@@ -72,26 +68,14 @@ class _LogState:
     next_position: int = 1
     durable_position: int = 0
     """The last durable entry."""
-    byte_count: int = 0
-    truncated_byte_count: int = 0
-    steps: deque[tuple[int, int]] = field(default_factory=deque)
-    """(position, bytes before it) every ``BYTES_STEP`` bytes."""
+    byte_count: ByteCount = field(default_factory=ByteCount)
     extents: dict[int, Extent] | None = None
     """Where a recovery found its entries, by file generation; None once that is outdated."""
-
-    def count(self, position: int, length: int) -> None:
-        """Take an appended entry into account."""
-        if not self.steps or self.byte_count - self.steps[-1][1] >= BYTES_STEP:
-            self.steps.append((position, self.byte_count))
-        self.byte_count += length
 
     def truncate(self, position: int) -> None:
         """Forget the entries before ``position``."""
         self.first_position = max(self.first_position, position)
-        while self.steps and self.steps[0][0] <= position:
-            self.truncated_byte_count = self.steps.popleft()[1]
-        if self.first_position == self.next_position:
-            self.truncated_byte_count = self.byte_count
+        self.byte_count.truncate(self.first_position, end=self.next_position)
 
 
 class Journal:
@@ -105,7 +89,9 @@ class Journal:
         preparer: FilePreparer,
         recovered: Recovered,
         run_blocking: RunBlocking,
+        entry_bytes_max: int,
     ) -> None:
+        self.entry_bytes_max = entry_bytes_max
         self._disk = disk
         self._runner = runner
         self._queue = queue
@@ -182,6 +168,8 @@ class Journal:
                 extent = scan.extents.get(container_id)
                 if extent is not None and extent.end_position > container.first_position:
                     state.extents[generation] = extent
+                    state.byte_count.extend(extent.byte_count)
+            state.truncate(container.first_position)
         for generation, scan in recovered.scans.items():
             self._last_positions[generation] = {
                 container_id: extent.end_position - 1
@@ -320,8 +308,8 @@ class ContainerLog:
 
     @property
     def bytes_since_truncation(self) -> int:
-        """Bytes of the entries that count, within ``BYTES_STEP``."""
-        return self._state.byte_count - self._state.truncated_byte_count
+        """Bytes of the entries that count, within ``byte_count.GROUP_BYTES``."""
+        return self._state.byte_count.total
 
     async def read(self) -> AsyncIterator[LogEntry]:
         """Yield the container's entries, a few MiB of them in memory at a time."""
@@ -330,6 +318,8 @@ class ContainerLog:
         extents = await journal._extents(self._container_id, state)
         try:
             for generation, extent in extents.items():
+                if extent.end_position <= start:  # truncated since: the file may be gone
+                    continue
                 opening = partial(_open_named, journal._disk, generation)
                 file = await journal._run_blocking(opening)
                 entries = read_extent(file, self._container_id, extent, start=start, end=end)
@@ -345,7 +335,7 @@ class ContainerLog:
     def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
         """Queue one entry for the next batch."""
         length = sum(map(len, parts))
-        assert length <= LOG_ENTRY_BYTES_MAX, f"a log entry of {length} bytes is too long"
+        assert length <= self._journal.entry_bytes_max, f"a log entry of {length} bytes is too long"
         state = self._state
         position = state.next_position
         record = Record(
@@ -356,7 +346,7 @@ class ContainerLog:
             self._journal._refuse(record, DataLogError(f"the container's log is {why}"))
             return LogAddress(position)
         state.next_position = position + 1
-        state.count(position, length)
+        state.byte_count.add(position, length)
         state.extents = None
         self._journal._enqueue(record)
         return LogAddress(position)
@@ -459,7 +449,9 @@ async def open_journal(
         except OSError as error:
             raise DataLogError(f"the journal's first file cannot be made: {error}") from error
     writer = BatchWriter(queue, pool, recovered.tail, recovered.state, settings, clock)
-    journal = Journal(disk, runner, queue, preparer, recovered, run_blocking)
+    journal = Journal(
+        disk, runner, queue, preparer, recovered, run_blocking, settings.entry_bytes_max
+    )
     try:
         async with trio.open_nursery() as nursery:
             preparing = await nursery.start(_prepare_files, preparer, runner, writer)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from segstore.errors import DataLogCorruptError
 from segstore.tiers.api import LogAddress, LogEntry
+from segstore.tiers.journal.byte_count import ByteCount
 from segstore.tiers.journal.disk import DiskFile
 from segstore.tiers.journal.files import JournalFile, journal_name
 from segstore.tiers.journal.format import (
@@ -45,6 +46,7 @@ class Extent:
 
     first_position: int
     places: array[int] = field(default_factory=lambda: array("I"))
+    byte_count: ByteCount = field(default_factory=ByteCount)
 
     @property
     def end_position(self) -> int:
@@ -148,6 +150,7 @@ def _index(scan: FileScan, record: StoredRecord, start: int) -> None:
             f" entry {record.position} where {extent.end_position} was expected"
         )
     extent.places.append(offset // RECORD_ALIGNMENT)
+    extent.byte_count.add(record.position, record.length)
 
 
 def find_later_batch(scan: FileScan) -> int | None:

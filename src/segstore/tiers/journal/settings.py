@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from segstore.tiers.api import LOG_ENTRY_BYTES_MAX
 
 MIB = 1024 * 1024
+FILE_OVERHEAD_BYTES = 192 * 1024
+"""What a file may hold besides the longest entry: header, snapshot, and room for control records"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ class JournalSettings:
 
     def __post_init__(self) -> None:
         assert self.file_bytes % 4096 == 0, "file_bytes is a multiple of 4096"
-        assert self.batch_bytes_max >= LOG_ENTRY_BYTES_MAX
-        assert self.file_bytes >= 2 * MIB, "a file holds the longest entry and its own overhead"
+        assert self.batch_bytes_max >= self.entry_bytes_max
+        assert self.file_bytes >= 2 * FILE_OVERHEAD_BYTES
         assert self.journal_bytes_max >= 2 * self.file_bytes
         assert self.files_ahead >= 1
 
@@ -42,3 +44,8 @@ class JournalSettings:
     def file_count_max(self) -> int:
         """How many files the journal may have."""
         return self.journal_bytes_max // self.file_bytes
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """The longest entry: the limit of all logs, unless files are made tiny for a test."""
+        return min(LOG_ENTRY_BYTES_MAX, self.file_bytes - FILE_OVERHEAD_BYTES)

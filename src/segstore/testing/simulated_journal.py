@@ -1,0 +1,43 @@
+"""The journal without threads and without a real disk, for simulations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import trio
+
+from segstore.testing.simulated_disk import SimulatedDisk
+from segstore.tiers.journal import Journal, JournalSettings, open_journal
+from segstore.tiers.journal.runner import InlineRunner
+
+T = TypeVar("T")
+
+
+async def run_in_place(function: Callable[[], T]) -> T:
+    """Run a blocking function in the event loop's thread."""
+    await trio.lowlevel.checkpoint()
+    return function()
+
+
+def open_simulated_journal(
+    disk: SimulatedDisk,
+    settings: JournalSettings,
+    *,
+    random: Random | None = None,
+    latency_seconds: Callable[[int], float] = lambda _: 0.0,
+) -> AbstractAsyncContextManager[Journal]:
+    """Open the journal that lies on ``disk``; ``random`` gives the salts of its files."""
+    random = random or Random(0)
+    return open_journal(
+        Path(),
+        settings,
+        disk=disk,
+        runner=InlineRunner(latency_seconds),
+        run_blocking=run_in_place,
+        clock=trio.current_time,
+        new_salt=lambda: random.getrandbits(32),
+    )

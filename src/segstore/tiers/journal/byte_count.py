@@ -1,0 +1,45 @@
+"""How many bytes of entries a container's log holds, in little memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+GROUP_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class _Group:
+    """Consecutive entries from ``position`` on."""
+
+    position: int
+    byte_count: int
+
+
+@dataclass(slots=True)
+class ByteCount:
+    """Bytes of the entries from the truncation point on, too many by at most one group."""
+
+    total: int = 0
+    _groups: deque[_Group] = field(default_factory=deque)
+
+    def add(self, position: int, length: int) -> None:
+        """Count an entry behind all others."""
+        self.total += length
+        if self._groups and self._groups[-1].byte_count < GROUP_BYTES:
+            self._groups[-1].byte_count += length
+        else:
+            self._groups.append(_Group(position, length))
+
+    def extend(self, other: ByteCount) -> None:
+        """Count entries behind all others."""
+        self.total += other.total
+        self._groups.extend(_Group(group.position, group.byte_count) for group in other._groups)
+
+    def truncate(self, position: int, *, end: int) -> None:
+        """Forget the entries before ``position``; the log ends before ``end``."""
+        while len(self._groups) > 1 and self._groups[1].position <= position:
+            self.total -= self._groups.popleft().byte_count
+        if position == end:
+            self._groups.clear()
+            self.total = 0
