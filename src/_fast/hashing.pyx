@@ -1,7 +1,7 @@
 """The hashes that clients, controller and segment store must agree on."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef uint64_t C1 = 0x87C37B91114253D5ULL
@@ -72,12 +72,15 @@ def consistent_hash(int64_t value, int bucket_count):
     """The bucket, of ``bucket_count``, of a 64-bit hash; few values move when one is added."""
     cdef uint64_t state = <uint64_t>value
     cdef int candidate = 0
+    cdef int32_t draw
     cdef double next_bucket
     if bucket_count <= 0:
         raise ValueError("bucket_count must be positive")
     while True:
         state = state * 2862933555777941757ULL + 1
-        next_bucket = (candidate + 1) / (<double>((state >> 33) + 1) / 2147483648.0)
-        if not next_bucket < bucket_count:
+        # The peers add one in 32 bits: the greatest draw wraps round and ends the walk.
+        draw = <int32_t>(<uint32_t>(state >> 33) + 1U)
+        next_bucket = (candidate + 1) / (draw / 2147483648.0)
+        if next_bucket < 0 or next_bucket >= bucket_count:
             return candidate
         candidate = <int>next_bucket

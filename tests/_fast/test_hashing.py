@@ -48,7 +48,10 @@ def consistent_hash_slowly(value: int, bucket_count: int) -> int:
     state, candidate = value % 2**64, 0
     while True:
         state = (state * 2862933555777941757 + 1) % 2**64
-        following = (candidate + 1) / (((state >> 33) + 1) / 2**31)
+        draw = (state >> 33) + 1
+        if draw == 2**31:  # which is negative in 32 bits
+            return candidate
+        following = (candidate + 1) / (draw / 2**31)
         if following >= bucket_count:
             return candidate
         candidate = int(following)
@@ -58,6 +61,12 @@ def consistent_hash_slowly(value: int, bucket_count: int) -> int:
 @example(-1, 1)
 def test_consistent_hash_follows_its_definition(value: int, bucket_count: int) -> None:
     assert consistent_hash(value, bucket_count) == consistent_hash_slowly(value, bucket_count)
+
+
+def test_the_greatest_draw_ends_the_walk() -> None:
+    state = (2**31 - 1) << 33
+    value = (state - 1) * pow(2862933555777941757, -1, 2**64) % 2**64
+    assert consistent_hash(value - 2**64 if value >= 2**63 else value, 1000) == 0
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(1, 100))
