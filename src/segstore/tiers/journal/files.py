@@ -260,8 +260,7 @@ class FilePreparer:
         """Make a file out of a freed one, or a new one."""
         generation = self._next_generation
         self._next_generation += 1
-        batch_bytes_max = self._settings.batch_bytes_max
-        header = FileHeader(generation, self._new_salt(), file_bytes, batch_bytes_max)
+        header = FileHeader(generation, self._new_salt(), file_bytes)
         freed = self._freed[0] if self._freed else None
         file = await self._run_blocking(
             functools.partial(make_file, self._disk, header, freed=freed, gently=gently)

@@ -27,8 +27,8 @@ BATCH_MAGIC = 0x42_4A_47_53  # b"SGJB" in the file
 BATCH_ALIGNMENT = 512
 RECORD_ALIGNMENT = 8
 
-# magic, version, salt, generation, file length, longest batch; the checksum follows
-_FILE_HEADER = struct.Struct("<8sIIQQI")
+# magic, version, salt, generation, file length; the checksum follows
+_FILE_HEADER = struct.Struct("<8sIIQQ")
 _CHECKSUM = struct.Struct("<I")
 # magic, generation, batch number, durable batch number, length of the records, their count
 _BATCH_HEADER = struct.Struct("<IQQQII")
@@ -66,7 +66,6 @@ class FileHeader:
     generation: int
     salt: int
     file_bytes: int
-    batch_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,6 @@ def encode_file_header(header: FileHeader) -> bytes:
         header.salt,
         header.generation,
         header.file_bytes,
-        header.batch_bytes_max,
     )
     checked = fields + _CHECKSUM.pack(crc32c(fields))
     return checked + bytes(FILE_HEADER_BYTES - len(checked))
@@ -135,10 +133,10 @@ def decode_file_header(data: Buffer) -> FileHeader | None:
         return None
     fields = bytes(data[: _FILE_HEADER.size])
     (checksum,) = _CHECKSUM.unpack_from(data, _FILE_HEADER.size)
-    magic, version, salt, generation, file_bytes, batch_bytes_max = _FILE_HEADER.unpack(fields)
+    magic, version, salt, generation, file_bytes = _FILE_HEADER.unpack(fields)
     if magic != FILE_MAGIC or checksum != crc32c(fields) or version != FORMAT_VERSION:
         return None
-    return FileHeader(generation, salt, file_bytes, batch_bytes_max)
+    return FileHeader(generation, salt, file_bytes)
 
 
 def encode_batch(

@@ -10,7 +10,6 @@ Invariants:
    ``DataLogCorruptError`` names the file and the offset.
 3. What is recovered is synced first: a crash of the process alone leaves batches in the kernel
    that never reached the disk.
-4. Behind the tail nothing of a torn batch is left.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from segstore.tiers.journal.format import (
 )
 from segstore.tiers.journal.scan import FileScan, Window, check_extents, find_later_batch, scan_file
 from segstore.tiers.journal.state import JournalState
-from segstore.tiers.journal.writer import OVERHEAD_BYTES_MAX, PAGE_BYTES, Tail
+from segstore.tiers.journal.writer import Tail
 
 _log = structlog.get_logger(__name__)
 
@@ -129,7 +128,7 @@ class _Recovery:
         return Tail(newest.file, newest.end_offset, newest.next_batch_number)
 
     def check_torn(self, scan: FileScan) -> None:
-        """Raise if the scan of the journal's last file ended at damage; else clear what is torn."""
+        """Raise if the scan of the journal's last file ended at damage that no crash explains."""
         if scan.marked:
             return
         file, offset = scan.file, scan.end_offset
@@ -145,9 +144,6 @@ class _Recovery:
                     f"journal file {file.name}, offset {offset}: the batch is damaged;"
                     f" {journal_name(generation)} was written after it"
                 )
-        torn_max = file.header.batch_bytes_max + OVERHEAD_BYTES_MAX + PAGE_BYTES
-        end = min(file.header.file_bytes, offset + torn_max)
-        file.disk_file.write_durably([bytes(end - offset)], offset)
 
     def has_batch(self, file: JournalFile) -> bool:
         window = Window(file.disk_file, end=FILE_HEADER_BYTES + BATCH_HEADER_BYTES)
