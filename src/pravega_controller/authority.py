@@ -1,0 +1,44 @@
+"""Where to send a client: the host at which it reached us, which is one it can reach.
+
+Owns: reading the host out of a call's ``:authority``, and what to do when it has none of use.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.parse
+
+_HOST_PORT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::\d+)?")
+_WILDCARDS = frozenset({"", "0.0.0.0", "::", "[::]"})
+
+
+def dialled_host(authority: str) -> str | None:
+    """The host in an authority, or None when it names no single host.
+
+    Clients send their whole controller URI's authority, which may be a list ``h1:p1,h2:p2``.
+    """
+    match = _HOST_PORT.fullmatch(authority)
+    if match is None:
+        return None
+    host = match["v6"] or match["name"]
+    return None if host in _WILDCARDS else host
+
+
+def local_host_towards(peer: str, listening: str) -> str:
+    """The local address that the peer of a call can reach: where we listen, else by our routes.
+
+    ``peer`` is as gRPC gives it: ``ipv4:127.0.0.1:1234`` or ``ipv6:[::1]:1234``.
+    """
+    if listening not in _WILDCARDS:
+        return listening
+    family, _, address = urllib.parse.unquote(peer).partition(":")
+    host = address.rpartition(":")[0].strip("[]")
+    kind = socket.AF_INET6 if family == "ipv6" else socket.AF_INET
+    try:
+        # Connecting a datagram socket sends nothing; it only asks the kernel for the route.
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+    except (OSError, UnicodeError):
+        return socket.gethostname()

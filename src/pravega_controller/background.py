@@ -1,0 +1,78 @@
+"""Work that goes on when nobody waits for it: unfinished workflows, retried until they are done.
+
+Owns: one task per intent at most, and the pauses between attempts.
+
+Invariants:
+1. An intent handed in is attempted until it succeeds or is known to be pointless; only the end of
+   the controller stops it, and then the intent's record brings it back at the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeAlias
+
+import structlog
+import trio
+
+from pravega_controller.errors import SegmentStoreError, StoreUnavailableError, VersionConflictError
+from pravega_controller.records import IntentRecord
+
+PAUSE_SECONDS_MIN = 0.2
+PAUSE_SECONDS_MAX = 20.0
+TASKS_MAX = 32
+
+Finish: TypeAlias = Callable[[str, str], Awaitable[None]]
+"""Finishes whatever is pending on a scope and name."""
+
+log = structlog.get_logger(__name__)
+
+
+class Background:
+    """Finishes workflows in a nursery."""
+
+    def __init__(self, nursery: trio.Nursery, *, random: Random) -> None:
+        self._nursery = nursery
+        self._random = random
+        self._finishers: dict[str, Finish] = {}
+        self._running: set[IntentRecord] = set()
+        self._places = trio.CapacityLimiter(TASKS_MAX)
+
+    def register(self, kind: str, finish: Finish) -> None:
+        """Say who finishes the workflows of a kind of thing."""
+        assert kind not in self._finishers
+        self._finishers[kind] = finish
+
+    def finish_later(self, intent: IntentRecord) -> None:
+        """Finish a workflow some time soon; does nothing if that is under way."""
+        if intent not in self._running:
+            self._running.add(intent)
+            self._nursery.start_soon(self._run, intent)
+
+    async def _run(self, intent: IntentRecord) -> None:
+        pause = PAUSE_SECONDS_MIN
+        try:
+            while not await self._attempt(intent):
+                await trio.sleep(pause * (0.5 + self._random.random() / 2))
+                pause = min(2 * pause, PAUSE_SECONDS_MAX)
+        finally:
+            self._running.discard(intent)
+
+    async def _attempt(self, intent: IntentRecord) -> bool:
+        bound = log.bind(kind=intent.kind, scope=intent.scope, name=intent.name)
+        finish = self._finishers.get(intent.kind)
+        if finish is None:
+            bound.error("nobody can finish this kind of workflow")
+            return True
+        try:
+            async with self._places:
+                await finish(intent.scope, intent.name)
+        except (StoreUnavailableError, SegmentStoreError, VersionConflictError) as error:
+            bound.warning("workflow not finished yet", reason=str(error))
+            return False
+        except Exception:
+            bound.exception("workflow cannot be finished")
+            return True
+        bound.info("workflow finished")
+        return True

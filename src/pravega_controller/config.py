@@ -1,0 +1,56 @@
+"""What a controller is told when it starts.
+
+Owns: the configuration's fields, their defaults, and what is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_PORT = 9090
+DEFAULT_SEGMENT_STORE_PORT = 12345
+
+
+class ConfigurationError(ValueError):
+    """The configuration cannot be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """A controller's configuration. Times are in seconds.
+
+    ``segment_stores`` are the addresses at which the controller itself reaches the segment stores;
+    container ``c`` lives on the store at index ``c % len(segment_stores)``. Clients are sent to the
+    port of a segment's store at the host they dialled the controller at, or at
+    ``published_address`` if there is one.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    segment_stores: tuple[tuple[str, int], ...] = (("127.0.0.1", DEFAULT_SEGMENT_STORE_PORT),)
+    container_count: int = 4
+    published_address: str | None = None
+    """The host that clients are sent to, for controller and segment stores alike."""
+    startup_seconds_max: float = 60.0
+    """How long to wait at the start for the segment stores to answer."""
+    reply_seconds_max: float = 20.0
+    """How long one request to a segment store may take."""
+    retry_seconds_max: float = 30.0
+    """How long a request is retried while its segment store is away."""
+    drain_seconds: float = 5.0
+    """How long calls under way may go on once the controller is told to stop."""
+    threads: int = 32
+    """How many calls are served at a time."""
+
+    def __post_init__(self) -> None:
+        if not self.segment_stores:
+            raise ConfigurationError("a controller needs at least one segment store")
+        if self.container_count < 1:
+            raise ConfigurationError(f"there cannot be {self.container_count} containers")
+        for host, port in (*self.segment_stores, (self.host, self.port)):
+            if not host or not 0 <= port <= 65535:
+                raise ConfigurationError(f"{host!r}:{port} is not an address")
+        if self.published_address is not None and not self.published_address:
+            raise ConfigurationError("the published address is empty")
+        if self.threads < 1:
+            raise ConfigurationError(f"cannot serve with {self.threads} threads")

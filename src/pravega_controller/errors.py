@@ -1,0 +1,87 @@
+"""The controller's errors: a shallow tree, each kind with one meaning to a caller.
+
+Owns: what can go wrong, named for what the caller may do about it. The service maps each kind to a
+gRPC status in one place; a message is a sentence for a person.
+"""
+
+from __future__ import annotations
+
+
+class ControllerError(Exception):
+    """Anything the controller refuses or cannot do."""
+
+
+class InvalidRequestError(ControllerError):
+    """The request makes no sense, whatever the state of the stream."""
+
+
+class NotFoundError(ControllerError):
+    """The scope, stream, reader group, segment or epoch does not exist."""
+
+
+class ScopeNotFoundError(NotFoundError):
+    """The scope does not exist, or is being deleted."""
+
+
+class StreamNotFoundError(NotFoundError):
+    """The stream does not exist."""
+
+
+class ReaderGroupNotFoundError(NotFoundError):
+    """The reader group does not exist, or not under this id."""
+
+
+class SubscriberNotFoundError(NotFoundError):
+    """The reader group does not subscribe to the stream, or not under this id."""
+
+
+class GenerationMismatchError(ControllerError):
+    """The caller knows another id or generation of the reader group than there is."""
+
+
+class AlreadyExistsError(ControllerError):
+    """The scope or stream exists."""
+
+
+class StreamSealedError(ControllerError):
+    """The stream is sealed, which is final."""
+
+
+class StreamNotSealedError(ControllerError):
+    """The stream must be sealed first."""
+
+
+class IllegalStateError(ControllerError):
+    """The stream or scope is not in a state that allows this now."""
+
+
+class InvalidStreamCutError(InvalidRequestError):
+    """The stream cut does not name segments that cover the key space exactly once, in order."""
+
+
+class ScalePreconditionError(ControllerError):
+    """A segment to seal is not active."""
+
+
+class StoreUnavailableError(ControllerError):
+    """No segment store answered in time; what was asked may or may not have happened."""
+
+
+class SegmentStoreError(ControllerError):
+    """A segment store answered what it must not answer to this request."""
+
+
+class NoSuchTableError(NotFoundError):
+    """The table segment does not exist."""
+
+
+class TableNotEmptyError(ControllerError):
+    """The table segment still holds keys."""
+
+
+class VersionConflictError(ControllerError):
+    """A conditional table update met another version: somebody else wrote the key."""
+
+
+class CorruptMetadataError(ControllerError):
+    """A stored value is not in any format this controller knows."""

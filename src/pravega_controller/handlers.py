@@ -1,0 +1,579 @@
+"""What each RPC does: one function per method, entered in a table by its name.
+
+Owns: the answer to every method of the interface. A refusal that the interface has a status value
+for is answered with it; any other error goes to the service, which answers with a gRPC status.
+
+Invariants:
+1. ``HANDLERS`` and ``NOT_IMPLEMENTED`` together name every method of the interface exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from pravega_controller import messages
+from pravega_controller.authority import dialled_host, local_host_towards
+from pravega_controller.errors import (
+    AlreadyExistsError,
+    GenerationMismatchError,
+    InvalidRequestError,
+    InvalidStreamCutError,
+    NotFoundError,
+    ReaderGroupNotFoundError,
+    ScalePreconditionError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    StreamNotSealedError,
+    StreamSealedError,
+    SubscriberNotFoundError,
+    TableNotEmptyError,
+)
+from pravega_controller.placement import StaticPlacement
+from pravega_controller.reader_groups import ReaderGroupOperations
+from pravega_controller.records import IntentRecord
+from pravega_controller.scopes import ScopeOperations
+from pravega_controller.store import Listing, MetadataStore
+from pravega_controller.stream_operations import StreamOperations
+from pravega_wire import controller_pb2 as pb
+from pravega_wire import names
+from pravega_wire.names import InvalidNameError
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How a call reached us."""
+
+    authority: str
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """Everything a handler may use."""
+
+    store: MetadataStore
+    scopes: ScopeOperations
+    streams: StreamOperations
+    groups: ReaderGroupOperations
+    placement: StaticPlacement
+    published_address: str | None
+    listening: tuple[str, int]
+    now_ms: Callable[[], int]
+    finish_later: Callable[[IntentRecord], None]
+
+    def host_for(self, call: Call) -> str:
+        """The host at which this caller can reach us."""
+        return (
+            self.published_address
+            or dialled_host(call.authority)
+            or local_host_towards(call.peer, self.listening[0])
+        )
+
+
+Handler = Callable[[Controller, Any, Call], Awaitable[Message]]
+H = TypeVar("H", bound=Handler)
+
+HANDLERS: dict[str, Handler] = {}
+
+_TRANSACTIONS = "transactions are not served by this controller yet"
+_TABLES = "key-value tables are not served by this controller yet"
+_MARKS = "writers' times are not recorded by this controller yet"
+
+NOT_IMPLEMENTED: dict[str, str] = {
+    "createTransaction": _TRANSACTIONS,
+    "commitTransaction": _TRANSACTIONS,
+    "abortTransaction": _TRANSACTIONS,
+    "pingTransaction": _TRANSACTIONS,
+    "checkTransactionState": _TRANSACTIONS,
+    "listCompletedTransactions": _TRANSACTIONS,
+    "createKeyValueTable": _TABLES,
+    "getCurrentSegmentsKeyValueTable": _TABLES,
+    "listKeyValueTablesInScope": _TABLES,
+    "getKeyValueTableConfiguration": _TABLES,
+    "deleteKeyValueTable": _TABLES,
+    "noteTimestampFromWriter": _MARKS,
+    "removeWriter": _MARKS,
+    "getControllerToBucketMapping": "this controller runs no bucket services",
+}
+"""Methods that are refused, and the sentence that says so."""
+
+
+def rpc(name: str) -> Callable[[H], H]:
+    """Enter a handler in the table under its method's name."""
+
+    def enter(handler: H) -> H:
+        assert name not in HANDLERS
+        assert name not in NOT_IMPLEMENTED
+        HANDLERS[name] = handler
+        return handler
+
+    return enter
+
+
+# ---- Where things are ----------------------------------------------------------------------------
+
+
+@rpc("getControllerServerList")
+async def get_controller_server_list(
+    controller: Controller, request: pb.ServerRequest, call: Call
+) -> pb.ServerResponse:
+    host = controller.host_for(call)
+    return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=controller.listening[1])])
+
+
+@rpc("getURI")
+async def get_uri(controller: Controller, request: pb.SegmentId, call: Call) -> pb.NodeUri:
+    """Answers for segments that do not exist, too: it depends on the name alone."""
+    info = request.streamInfo
+    segment = names.segment_name(info.scope, info.stream, request.segmentId)
+    _, port = controller.placement.store_of(segment)
+    return pb.NodeUri(endpoint=controller.host_for(call), port=port)
+
+
+@rpc("getDelegationToken")
+async def get_delegation_token(
+    controller: Controller, request: pb.StreamInfo, call: Call
+) -> pb.DelegationToken:
+    """Clients ask even where authorization is off, and take the empty token for that."""
+    return pb.DelegationToken(delegationToken="")
+
+
+# ---- Scopes --------------------------------------------------------------------------------------
+
+
+@rpc("createScope")
+async def create_scope(
+    controller: Controller, request: pb.ScopeInfo, call: Call
+) -> pb.CreateScopeStatus:
+    try:
+        await controller.scopes.create(request.scope)
+    except InvalidNameError:
+        return pb.CreateScopeStatus(status=pb.CreateScopeStatus.INVALID_SCOPE_NAME)
+    except AlreadyExistsError:
+        return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SCOPE_EXISTS)
+    return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SUCCESS)
+
+
+@rpc("checkScopeExists")
+async def check_scope_exists(
+    controller: Controller, request: pb.ScopeInfo, call: Call
+) -> pb.ExistsResponse:
+    return pb.ExistsResponse(exists=await controller.scopes.exists(request.scope))
+
+
+@rpc("deleteScope")
+async def delete_scope(
+    controller: Controller, request: pb.ScopeInfo, call: Call
+) -> pb.DeleteScopeStatus:
+    try:
+        await controller.scopes.delete(request.scope)
+    except ScopeNotFoundError:
+        return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SCOPE_NOT_FOUND)
+    except TableNotEmptyError:
+        return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SCOPE_NOT_EMPTY)
+    except InvalidRequestError:
+        return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.FAILURE)
+    return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
+
+
+@rpc("deleteScopeRecursive")
+async def delete_scope_recursive(
+    controller: Controller, request: pb.ScopeInfo, call: Call
+) -> pb.DeleteScopeStatus:
+    """A scope that is not there is as good as deleted, as the original answers."""
+    try:
+        await controller.scopes.delete_with_contents(request.scope)
+    except ScopeNotFoundError:
+        return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
+    except InvalidRequestError:
+        return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.FAILURE)
+    return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
+
+
+@rpc("listScopes")
+async def list_scopes(
+    controller: Controller, request: pb.ScopesRequest, call: Call
+) -> pb.ScopesResponse:
+    listing = await controller.store.list_scopes(request.continuationToken.token)
+    return pb.ScopesResponse(scopes=listing.names, continuationToken=_token(listing))
+
+
+@rpc("listStreamsInScope")
+async def list_streams_in_scope(
+    controller: Controller, request: pb.StreamsInScopeRequest, call: Call
+) -> pb.StreamsInScopeResponse:
+    return await _list_streams(
+        controller, request.scope.scope, request.continuationToken.token, tag=None
+    )
+
+
+@rpc("listStreamsInScopeForTag")
+async def list_streams_in_scope_for_tag(
+    controller: Controller, request: pb.StreamsInScopeWithTagRequest, call: Call
+) -> pb.StreamsInScopeResponse:
+    return await _list_streams(
+        controller, request.scope.scope, request.continuationToken.token, tag=request.tag
+    )
+
+
+async def _list_streams(
+    controller: Controller, scope: str, token: str, *, tag: str | None
+) -> pb.StreamsInScopeResponse:
+    try:
+        listing = await controller.store.list_streams(scope, token, tag=tag)
+    except ScopeNotFoundError:
+        return pb.StreamsInScopeResponse(status=pb.StreamsInScopeResponse.SCOPE_NOT_FOUND)
+    return pb.StreamsInScopeResponse(
+        streams=[messages.stream_info(scope, name) for name in listing.names],
+        continuationToken=_token(listing),
+        status=pb.StreamsInScopeResponse.SUCCESS,
+    )
+
+
+def _token(listing: Listing) -> pb.ContinuationToken:
+    return pb.ContinuationToken(token=listing.token)
+
+
+# ---- Streams -------------------------------------------------------------------------------------
+
+
+@rpc("createStream")
+async def create_stream(
+    controller: Controller, request: pb.StreamConfig, call: Call
+) -> pb.CreateStreamStatus:
+    info = request.streamInfo
+    try:
+        names.validate_stream_name(info.stream)
+        configuration = messages.to_configuration(request)
+        created = await controller.streams.create(info.scope, info.stream, configuration)
+    except InvalidNameError:
+        return pb.CreateStreamStatus(status=pb.CreateStreamStatus.INVALID_STREAM_NAME)
+    except InvalidRequestError:
+        return pb.CreateStreamStatus(status=pb.CreateStreamStatus.FAILURE)
+    except ScopeNotFoundError:
+        return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SCOPE_NOT_FOUND)
+    if not created:
+        return pb.CreateStreamStatus(status=pb.CreateStreamStatus.STREAM_EXISTS)
+    return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SUCCESS)
+
+
+@rpc("checkStreamExists")
+async def check_stream_exists(
+    controller: Controller, request: pb.StreamInfo, call: Call
+) -> pb.ExistsResponse:
+    return pb.ExistsResponse(exists=await controller.streams.exists(request.scope, request.stream))
+
+
+@rpc("getStreamConfiguration")
+async def get_stream_configuration(
+    controller: Controller, request: pb.StreamInfo, call: Call
+) -> pb.StreamConfig:
+    configuration = await controller.streams.configuration(request.scope, request.stream)
+    return messages.from_configuration(request.scope, request.stream, configuration)
+
+
+async def _stream_status(change: Awaitable[None]) -> pb.UpdateStreamStatus:
+    """The status of a change to an existing stream."""
+    status = pb.UpdateStreamStatus.SUCCESS
+    try:
+        await change
+    except NotFoundError:
+        status = pb.UpdateStreamStatus.STREAM_NOT_FOUND
+    except StreamSealedError:
+        status = pb.UpdateStreamStatus.STREAM_SEALED
+    except InvalidRequestError:
+        status = pb.UpdateStreamStatus.FAILURE
+    return pb.UpdateStreamStatus(status=status)
+
+
+@rpc("updateStream")
+async def update_stream(
+    controller: Controller, request: pb.StreamConfig, call: Call
+) -> pb.UpdateStreamStatus:
+    info = request.streamInfo
+    try:
+        configuration = messages.to_configuration(request)
+    except InvalidRequestError:
+        return pb.UpdateStreamStatus(status=pb.UpdateStreamStatus.FAILURE)
+    return await _stream_status(controller.streams.update(info.scope, info.stream, configuration))
+
+
+@rpc("truncateStream")
+async def truncate_stream(
+    controller: Controller, request: pb.StreamCut, call: Call
+) -> pb.UpdateStreamStatus:
+    info = request.streamInfo
+    return await _stream_status(
+        controller.streams.truncate(info.scope, info.stream, dict(request.cut))
+    )
+
+
+@rpc("sealStream")
+async def seal_stream(
+    controller: Controller, request: pb.StreamInfo, call: Call
+) -> pb.UpdateStreamStatus:
+    return await _stream_status(controller.streams.seal(request.scope, request.stream))
+
+
+@rpc("deleteStream")
+async def delete_stream(
+    controller: Controller, request: pb.StreamInfo, call: Call
+) -> pb.DeleteStreamStatus:
+    try:
+        await controller.streams.delete(request.scope, request.stream)
+    except NotFoundError:
+        return pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.STREAM_NOT_FOUND)
+    except StreamNotSealedError:
+        return pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.STREAM_NOT_SEALED)
+    return pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.SUCCESS)
+
+
+# ---- Segments ------------------------------------------------------------------------------------
+
+
+@rpc("getCurrentSegments")
+async def get_current_segments(
+    controller: Controller, request: pb.StreamInfo, call: Call
+) -> pb.SegmentRanges:
+    segments = await controller.streams.active_segments(request.scope, request.stream)
+    return messages.segment_ranges(request.scope, request.stream, segments)
+
+
+@rpc("getEpochSegments")
+async def get_epoch_segments(
+    controller: Controller, request: pb.GetEpochSegmentsRequest, call: Call
+) -> pb.SegmentRanges:
+    info = request.streamInfo
+    segments = await controller.streams.epoch_segments(info.scope, info.stream, request.epoch)
+    return messages.segment_ranges(info.scope, info.stream, segments)
+
+
+@rpc("getSegments")
+async def get_segments(
+    controller: Controller, request: pb.GetSegmentsRequest, call: Call
+) -> pb.SegmentsAtTime:
+    """The head of the stream; the request's timestamp means nothing."""
+    info = request.streamInfo
+    head = await controller.streams.head(info.scope, info.stream)
+    return pb.SegmentsAtTime(
+        segments=[
+            pb.SegmentsAtTime.SegmentLocation(
+                segmentId=messages.segment_id(info.scope, info.stream, identifier), offset=offset
+            )
+            for identifier, offset in head.items()
+        ]
+    )
+
+
+@rpc("getSegmentsImmediatlyFollowing")
+@rpc("getSegmentsImmediatelyFollowing")
+async def get_segments_immediately_following(
+    controller: Controller, request: pb.SegmentId, call: Call
+) -> pb.SuccessorResponse:
+    info = request.streamInfo
+    found = await controller.streams.successors(info.scope, info.stream, request.segmentId)
+    return pb.SuccessorResponse(
+        segments=[
+            pb.SuccessorResponse.SegmentEntry(
+                segment=messages.segment_range(info.scope, info.stream, successor.segment),
+                value=successor.predecessors,
+            )
+            for successor in found
+        ]
+    )
+
+
+@rpc("getSegmentsBetween")
+async def get_segments_between(
+    controller: Controller, request: pb.StreamCutRange, call: Call
+) -> pb.StreamCutRangeResponse:
+    info = request.streamInfo
+    start: dict[int, int] = dict(getattr(request, "from"))
+    found = await controller.streams.segments_between(
+        info.scope, info.stream, start, dict(request.to)
+    )
+    return pb.StreamCutRangeResponse(
+        segments=[
+            messages.segment_id(info.scope, info.stream, segment.segment_id) for segment in found
+        ]
+    )
+
+
+@rpc("isSegmentValid")
+async def is_segment_valid(
+    controller: Controller, request: pb.SegmentId, call: Call
+) -> pb.SegmentValidityResponse:
+    info = request.streamInfo
+    active = await controller.streams.is_segment_active(info.scope, info.stream, request.segmentId)
+    return pb.SegmentValidityResponse(response=active)
+
+
+@rpc("isStreamCutValid")
+async def is_stream_cut_valid(
+    controller: Controller, request: pb.StreamCut, call: Call
+) -> pb.StreamCutValidityResponse:
+    info = request.streamInfo
+    valid = await controller.streams.is_cut_valid(info.scope, info.stream, dict(request.cut))
+    return pb.StreamCutValidityResponse(response=valid)
+
+
+# ---- Scaling -------------------------------------------------------------------------------------
+
+
+@rpc("scale")
+async def scale(controller: Controller, request: pb.ScaleRequest, call: Call) -> pb.ScaleResponse:
+    """Answers as soon as the scale is recorded; it is then carried out whatever happens."""
+    info = request.streamInfo
+    ranges = [(entry.start, entry.end) for entry in request.newKeyRanges]
+    try:
+        started = await controller.streams.scale(
+            info.scope,
+            info.stream,
+            list(request.sealedSegments),
+            ranges,
+            now_ms=controller.now_ms(),
+        )
+    except ScalePreconditionError:
+        return pb.ScaleResponse(status=pb.ScaleResponse.PRECONDITION_FAILED)
+    except (NotFoundError, InvalidRequestError, StreamSealedError):
+        return pb.ScaleResponse(status=pb.ScaleResponse.FAILURE)
+    controller.finish_later(IntentRecord("stream", info.scope, info.stream))
+    return pb.ScaleResponse(
+        status=pb.ScaleResponse.STARTED,
+        segments=[messages.segment_range(info.scope, info.stream, s) for s in started.created],
+        epoch=started.epoch,
+    )
+
+
+@rpc("checkScale")
+async def check_scale(
+    controller: Controller, request: pb.ScaleStatusRequest, call: Call
+) -> pb.ScaleStatusResponse:
+    info = request.streamInfo
+    try:
+        done = await controller.streams.has_left_epoch(info.scope, info.stream, request.epoch)
+    except (NotFoundError, InvalidRequestError):
+        return pb.ScaleStatusResponse(status=pb.ScaleStatusResponse.INVALID_INPUT)
+    if not done:
+        return pb.ScaleStatusResponse(status=pb.ScaleStatusResponse.IN_PROGRESS)
+    return pb.ScaleStatusResponse(status=pb.ScaleStatusResponse.SUCCESS)
+
+
+# ---- Reader groups -------------------------------------------------------------------------------
+
+
+@rpc("createReaderGroup")
+async def create_reader_group(
+    controller: Controller, request: pb.ReaderGroupConfiguration, call: Call
+) -> pb.CreateReaderGroupResponse:
+    try:
+        group = await controller.groups.create(
+            request.scope,
+            request.readerGroupName,
+            request.readerGroupId,
+            messages.to_group_configuration(request),
+        )
+    except InvalidNameError:
+        return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.INVALID_RG_NAME)
+    except ScopeNotFoundError:
+        return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.SCOPE_NOT_FOUND)
+    except (StreamNotFoundError, InvalidRequestError):
+        return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.FAILURE)
+    return pb.CreateReaderGroupResponse(
+        status=pb.CreateReaderGroupResponse.SUCCESS, config=messages.from_group(group)
+    )
+
+
+@rpc("getReaderGroupConfig")
+async def get_reader_group_config(
+    controller: Controller, request: pb.ReaderGroupInfo, call: Call
+) -> pb.ReaderGroupConfigResponse:
+    try:
+        group = await controller.groups.get(request.scope, request.readerGroup)
+    except ReaderGroupNotFoundError:
+        # Old clients read the configuration before the status: it must be there.
+        return pb.ReaderGroupConfigResponse(
+            config=pb.ReaderGroupConfiguration(),
+            status=pb.ReaderGroupConfigResponse.RG_NOT_FOUND,
+        )
+    return pb.ReaderGroupConfigResponse(
+        config=messages.from_group(group), status=pb.ReaderGroupConfigResponse.SUCCESS
+    )
+
+
+@rpc("updateReaderGroup")
+async def update_reader_group(
+    controller: Controller, request: pb.ReaderGroupConfiguration, call: Call
+) -> pb.UpdateReaderGroupResponse:
+    status = pb.UpdateReaderGroupResponse.FAILURE
+    try:
+        generation = await controller.groups.update(
+            request.scope,
+            request.readerGroupName,
+            request.readerGroupId,
+            request.generation,
+            messages.to_group_configuration(request),
+        )
+    except (ReaderGroupNotFoundError, ScopeNotFoundError):
+        status = pb.UpdateReaderGroupResponse.RG_NOT_FOUND
+    except (GenerationMismatchError, InvalidRequestError):
+        status = pb.UpdateReaderGroupResponse.INVALID_CONFIG
+    except StreamNotFoundError:
+        status = pb.UpdateReaderGroupResponse.FAILURE
+    else:
+        return pb.UpdateReaderGroupResponse(
+            status=pb.UpdateReaderGroupResponse.SUCCESS, generation=generation
+        )
+    return pb.UpdateReaderGroupResponse(status=status, generation=request.generation)
+
+
+@rpc("deleteReaderGroup")
+async def delete_reader_group(
+    controller: Controller, request: pb.ReaderGroupInfo, call: Call
+) -> pb.DeleteReaderGroupStatus:
+    try:
+        await controller.groups.delete(request.scope, request.readerGroup, request.readerGroupId)
+    except NotFoundError:
+        return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.RG_NOT_FOUND)
+    return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.SUCCESS)
+
+
+@rpc("listSubscribers")
+async def list_subscribers(
+    controller: Controller, request: pb.StreamInfo, call: Call
+) -> pb.SubscribersResponse:
+    try:
+        found = await controller.groups.subscribers(request.scope, request.stream)
+    except StreamNotFoundError:
+        return pb.SubscribersResponse(status=pb.SubscribersResponse.STREAM_NOT_FOUND)
+    return pb.SubscribersResponse(subscribers=found, status=pb.SubscribersResponse.SUCCESS)
+
+
+@rpc("updateSubscriberStreamCut")
+async def update_subscriber_stream_cut(
+    controller: Controller, request: pb.SubscriberStreamCut, call: Call
+) -> pb.UpdateSubscriberStatus:
+    info = request.streamCut.streamInfo
+    status = pb.UpdateSubscriberStatus.SUCCESS
+    try:
+        await controller.groups.release(
+            info.scope,
+            info.stream,
+            subscriber=request.subscriber,
+            group_id=request.readerGroupId,
+            generation=request.generation,
+            cut=dict(request.streamCut.cut),
+        )
+    except (SubscriberNotFoundError, ReaderGroupNotFoundError):
+        status = pb.UpdateSubscriberStatus.SUBSCRIBER_NOT_FOUND
+    except NotFoundError:
+        status = pb.UpdateSubscriberStatus.STREAM_NOT_FOUND
+    except GenerationMismatchError:
+        status = pb.UpdateSubscriberStatus.GENERATION_MISMATCH
+    except InvalidStreamCutError:
+        status = pb.UpdateSubscriberStatus.STREAM_CUT_NOT_VALID
+    return pb.UpdateSubscriberStatus(status=status)

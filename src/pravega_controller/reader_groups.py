@@ -1,0 +1,320 @@
+"""Reader groups: their configuration, their state stream, and their subscriptions to streams.
+
+Owns: the workflows of reader groups. A group's readers coordinate in its stream ``_RG<name>``; the
+controller only makes that stream, keeps the configuration, and knows which streams' retention waits
+for the group.
+
+Invariants:
+1. Creating is create-if-absent: a group that exists keeps its id, generation and configuration, and
+   gives them back exactly as they came.
+2. The generation counts the changes of the configuration; a change must name the generation it
+   replaces.
+3. A group subscribes to its streams exactly while its retention type is not 0; a subscriber's cut
+   never goes back.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from random import Random
+
+import structlog
+from msgspec import structs
+
+from pravega_controller import stream_cuts
+from pravega_controller.errors import (
+    GenerationMismatchError,
+    InvalidRequestError,
+    InvalidStreamCutError,
+    NotFoundError,
+    ReaderGroupNotFoundError,
+    SegmentStoreError,
+    StoreUnavailableError,
+    SubscriberNotFoundError,
+)
+from pravega_controller.locks import KeyedLocks
+from pravega_controller.records import (
+    CreateGroup,
+    DeleteGroup,
+    GroupWorkflow,
+    IntentRecord,
+    ReaderGroupConfiguration,
+    ReaderGroupRecord,
+    Subscriber,
+    SubscribersRecord,
+    UpdateGroup,
+)
+from pravega_controller.store import MetadataStore, ReaderGroup, Stream
+from pravega_controller.stream_workflows import StreamWorkflows
+from pravega_controller.streams import StreamCut, fixed_configuration
+from pravega_wire import names
+
+STATE_STREAM_ROLLOVER_BYTES = 4 * 1024 * 1024
+RETENTION_TYPES = range(3)
+NIL_ID = str(uuid.UUID(int=0))
+
+log = structlog.get_logger(__name__)
+
+
+class ReaderGroupOperations:
+    """Answers requests about reader groups."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        streams: StreamWorkflows,
+        *,
+        random: Random,
+        finish_later: Callable[[IntentRecord], None],
+    ) -> None:
+        self._store = store
+        self._streams = streams
+        self._random = random
+        self._finish_later = finish_later
+        self._locks = KeyedLocks()
+        self._subscribing = KeyedLocks()
+
+    async def create(
+        self, scope: str, name: str, group_id: str, configuration: ReaderGroupConfiguration
+    ) -> ReaderGroup:
+        """The group of this name, made now if there was none.
+
+        Raises ``InvalidNameError``, ``ScopeNotFoundError``, and ``StreamNotFoundError`` when it is
+        to subscribe to a stream that does not exist.
+        """
+        names.validate_reader_group_name(name)
+        _validate(configuration)
+        async with self._exclusive(scope, name):
+            owner = await self._store.active_scope(scope)
+            try:
+                return await self._settled(scope, name)
+            except ReaderGroupNotFoundError:
+                log.info("creating reader group", scope=scope, group=name)
+            for stream in configuration.subscribed:
+                await self._store.stream(*stream)
+            chosen = self._new_id() if group_id == NIL_ID else parse_id(group_id)
+            record = ReaderGroupRecord(chosen, 0, configuration, pending=CreateGroup())
+            await self._store.put_intent(_intent(scope, name))
+            settled = await self._settle(await self._store.insert_group(owner, name, record))
+            assert settled is not None
+            return settled
+
+    async def get(self, scope: str, name: str) -> ReaderGroup:
+        """A group that is there for readers. ``ReaderGroupNotFoundError``."""
+        group = await self._store.group(scope, name)
+        if isinstance(group.record.pending, CreateGroup | DeleteGroup):
+            async with self._exclusive(scope, name):
+                return await self._settled(scope, name)
+        return group
+
+    async def update(
+        self,
+        scope: str,
+        name: str,
+        group_id: str,
+        generation: int,
+        configuration: ReaderGroupConfiguration,
+    ) -> int:
+        """Replace a group's configuration; returns the new generation.
+
+        Raises ``ReaderGroupNotFoundError``, ``GenerationMismatchError`` when the id or generation
+        is not the group's, and ``StreamNotFoundError`` as for ``create``.
+        """
+        _validate(configuration)
+        async with self._exclusive(scope, name):
+            group = await self._settled(scope, name)
+            if (parse_id(group_id), generation) != (group.record.group_id, group.record.generation):
+                raise GenerationMismatchError(
+                    f"reader group {scope}/{name} has another id or generation"
+                )
+            for stream in configuration.subscribed:
+                await self._store.stream(*stream)
+            settled = await self._run(group, UpdateGroup(configuration))
+            assert settled is not None
+            return settled.record.generation
+
+    async def delete(self, scope: str, name: str, group_id: str) -> None:
+        """Delete a group and its stream. ``ReaderGroupNotFoundError``, also for another id."""
+        async with self._exclusive(scope, name):
+            group = await self._settled(scope, name)
+            if parse_id(group_id) != group.record.group_id:
+                raise ReaderGroupNotFoundError(f"reader group {scope}/{name} has another id")
+            await self._run(group, DeleteGroup())
+
+    async def delete_in_any_case(self, scope: str, name: str) -> None:
+        """Delete a group and its stream; fine if there is none."""
+        async with self._exclusive(scope, name):
+            try:
+                group = await self._settled(scope, name)
+            except NotFoundError:
+                return
+            await self._run(group, DeleteGroup())
+
+    async def subscribers(self, scope: str, stream: str) -> list[str]:
+        """The groups, as ``scope/name``, that a stream's retention waits for."""
+        record, _ = await self._store.subscribers(await self._store.stream(scope, stream))
+        return sorted(record.subscribers)
+
+    async def release(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        subscriber: str,
+        group_id: str,
+        generation: int,
+        cut: StreamCut,
+    ) -> None:
+        """Record how far a subscriber no longer needs a stream.
+
+        Raises ``StreamNotFoundError``, ``SubscriberNotFoundError``, ``GenerationMismatchError``,
+        ``InvalidStreamCutError``.
+        """
+        found = await self._store.stream(scope, stream)
+        async with self._subscribing.hold((scope, stream)):
+            record, version = await self._store.subscribers(found)
+            current = record.subscribers.get(subscriber)
+            if current is None:
+                raise SubscriberNotFoundError(f"{subscriber} does not subscribe to {stream}")
+            group_scope, _, name = subscriber.partition("/")
+            group = (await self._store.group(group_scope, name)).record
+            if parse_id(group_id) != group.group_id:
+                raise SubscriberNotFoundError(f"reader group {subscriber} has another id")
+            if generation != group.generation:
+                raise GenerationMismatchError(f"{subscriber} is at generation {group.generation}")
+            earlier = current.cut
+            history = found.history
+            is_ahead = not earlier or stream_cuts.at_or_after(history, cut, earlier)
+            if not stream_cuts.is_valid(history, cut) or not is_ahead:
+                raise InvalidStreamCutError("the stream cut is not valid or lies before the last")
+            changed = {**record.subscribers, subscriber: Subscriber(generation, dict(cut))}
+            await self._store.write_subscribers(found, SubscribersRecord(changed), version=version)
+
+    async def finish(self, scope: str, name: str) -> None:
+        """Finish whatever is pending on a group, if it exists."""
+        async with self._exclusive(scope, name):
+            try:
+                await self._settled(scope, name)
+            except NotFoundError:
+                log.debug("nothing to finish", scope=scope, group=name)
+            await self._store.remove_intent(_intent(scope, name))
+
+    # ---- Workflows -------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _exclusive(self, scope: str, name: str) -> AsyncIterator[None]:
+        async with self._locks.hold((scope, name)):
+            try:
+                yield
+            except (StoreUnavailableError, SegmentStoreError):
+                self._finish_later(_intent(scope, name))
+                raise
+
+    async def _settled(self, scope: str, name: str) -> ReaderGroup:
+        settled = await self._settle(await self._store.group(scope, name))
+        if settled is None:
+            raise ReaderGroupNotFoundError(f"reader group {scope}/{name} does not exist")
+        return settled
+
+    async def _run(self, group: ReaderGroup, pending: GroupWorkflow) -> ReaderGroup | None:
+        await self._store.put_intent(_intent(group.scope.name, group.name))
+        record = structs.replace(group.record, pending=pending)
+        return await self._settle(await self._store.write_group(group, record))
+
+    async def _settle(self, group: ReaderGroup) -> ReaderGroup | None:
+        pending = group.record.pending
+        if pending is None:
+            return group
+        settled: ReaderGroup | None = None
+        match pending:
+            case CreateGroup():
+                settled = await self._create(group)
+            case UpdateGroup(configuration=configuration):
+                settled = await self._update(group, configuration)
+            case DeleteGroup():
+                await self._delete(group)
+        await self._store.remove_intent(_intent(group.scope.name, group.name))
+        return settled
+
+    async def _create(self, group: ReaderGroup) -> ReaderGroup:
+        configuration = fixed_configuration(1, rollover_bytes=STATE_STREAM_ROLLOVER_BYTES)
+        state_stream = names.reader_group_stream(group.name)
+        await self._streams.create(group.scope.name, state_stream, configuration)
+        await self._subscribe(group, group.record.configuration.subscribed, generation=0)
+        return await self._store.write_group(group, structs.replace(group.record, pending=None))
+
+    async def _update(
+        self, group: ReaderGroup, configuration: ReaderGroupConfiguration
+    ) -> ReaderGroup:
+        generation = group.record.generation + 1
+        before = group.record.configuration.subscribed
+        await self._unsubscribe(group, before - configuration.subscribed)
+        await self._subscribe(group, configuration.subscribed, generation=generation)
+        record = ReaderGroupRecord(group.record.group_id, generation, configuration)
+        return await self._store.write_group(group, record)
+
+    async def _delete(self, group: ReaderGroup) -> None:
+        await self._unsubscribe(group, group.record.configuration.subscribed)
+        state_stream = names.reader_group_stream(group.name)
+        await self._streams.delete_internal(group.scope.name, state_stream)
+        await self._store.remove_group(group)
+
+    async def _subscribe(
+        self, group: ReaderGroup, streams: Iterable[tuple[str, str]], *, generation: int
+    ) -> None:
+        name = names.scoped_name(group.scope.name, group.name)
+
+        def add(record: SubscribersRecord) -> SubscribersRecord:
+            current = record.subscribers.get(name)
+            subscriber = Subscriber(generation, current.cut if current else {})
+            return SubscribersRecord({**record.subscribers, name: subscriber})
+
+        for scope, stream in streams:
+            await self._change_subscribers(scope, stream, add)
+
+    async def _unsubscribe(self, group: ReaderGroup, streams: Iterable[tuple[str, str]]) -> None:
+        name = names.scoped_name(group.scope.name, group.name)
+
+        def drop(record: SubscribersRecord) -> SubscribersRecord:
+            kept = {key: value for key, value in record.subscribers.items() if key != name}
+            return SubscribersRecord(kept)
+
+        for scope, stream in streams:
+            await self._change_subscribers(scope, stream, drop)
+
+    async def _change_subscribers(
+        self, scope: str, stream: str, change: Callable[[SubscribersRecord], SubscribersRecord]
+    ) -> None:
+        try:
+            found: Stream = await self._store.stream(scope, stream)
+        except NotFoundError:
+            # Deleted since the group named it: there is no retention left to wait for anybody.
+            log.info("stream to subscribe to is gone", scope=scope, stream=stream)
+            return
+        async with self._subscribing.hold((scope, stream)):
+            record, version = await self._store.subscribers(found)
+            changed = change(record)
+            if changed != record:
+                await self._store.write_subscribers(found, changed, version=version)
+
+    def _new_id(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+
+def parse_id(text: str) -> str:
+    """A reader group id in its one canonical form. ``InvalidRequestError`` for what is none."""
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise InvalidRequestError(f"{text!r} is not the id of a reader group") from error
+
+
+def _validate(configuration: ReaderGroupConfiguration) -> None:
+    if configuration.retention_type not in RETENTION_TYPES:
+        raise InvalidRequestError(f"there is no retention type {configuration.retention_type}")
+
+
+def _intent(scope: str, name: str) -> IntentRecord:
+    return IntentRecord("group", scope, name)

@@ -1,0 +1,155 @@
+"""Scopes: making, emptying and deleting them.
+
+Owns: a scope's phases.
+
+    creating -> active -> deleting -> (gone)     an empty scope; active again if it is not empty
+                active -> clearing -> (gone)     a scope and everything in it
+
+Invariants:
+1. In every phase but ``active`` nothing new can be made in the scope.
+2. A scope goes only with its objects table, and that table only while it is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import structlog
+from msgspec import structs
+
+from pravega_controller.errors import (
+    AlreadyExistsError,
+    InvalidRequestError,
+    ScopeNotFoundError,
+    SegmentStoreError,
+    StoreUnavailableError,
+    TableNotEmptyError,
+)
+from pravega_controller.locks import KeyedLocks
+from pravega_controller.reader_groups import ReaderGroupOperations
+from pravega_controller.records import IntentRecord
+from pravega_controller.store import MetadataStore, Scope
+from pravega_controller.stream_workflows import StreamWorkflows
+from pravega_wire import names
+
+log = structlog.get_logger(__name__)
+
+
+class ScopeOperations:
+    """Answers requests about scopes."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        streams: StreamWorkflows,
+        groups: ReaderGroupOperations,
+        *,
+        finish_later: Callable[[IntentRecord], None],
+    ) -> None:
+        self._store = store
+        self._streams = streams
+        self._groups = groups
+        self._finish_later = finish_later
+        self._locks = KeyedLocks()
+
+    async def create(self, name: str) -> None:
+        """Make a scope. ``InvalidNameError``, ``AlreadyExistsError``."""
+        names.validate_scope_name(name)
+        async with self._exclusive(name):
+            scope = await self._store.find_scope(name)
+            if scope is None:
+                await self._store.put_intent(_intent(name))
+                scope = await self._store.insert_scope(name)
+            elif scope.record.phase != "creating":
+                raise AlreadyExistsError(f"scope {name} exists")
+            await self._finish_creating(scope)
+
+    async def exists(self, name: str) -> bool:
+        scope = await self._store.find_scope(name)
+        return scope is not None and scope.record.phase != "creating"
+
+    async def delete(self, name: str) -> None:
+        """Delete an empty scope. ``ScopeNotFoundError``, ``TableNotEmptyError``."""
+        async with self._exclusive(name):
+            await self._delete(await self._enter(name, "deleting"))
+
+    async def delete_with_contents(self, name: str) -> None:
+        """Delete a scope and every reader group and stream in it. ``ScopeNotFoundError``."""
+        async with self._exclusive(name):
+            await self._clear(await self._enter(name, "clearing"))
+
+    async def finish(self, name: str, _: str = "") -> None:
+        """Finish whatever is pending on a scope, if it exists."""
+        async with self._exclusive(name):
+            scope = await self._store.find_scope(name)
+            if scope is None or scope.record.phase == "active":
+                await self._store.remove_intent(_intent(name))
+            elif scope.record.phase == "creating":
+                await self._finish_creating(scope)
+            elif scope.record.phase == "clearing":
+                await self._clear(scope)
+            else:
+                try:
+                    await self._delete(scope)
+                except TableNotEmptyError:
+                    log.info("scope is not empty and stays", scope=name)
+
+    @asynccontextmanager
+    async def _exclusive(self, name: str) -> AsyncIterator[None]:
+        async with self._locks.hold(name):
+            try:
+                yield
+            except (StoreUnavailableError, SegmentStoreError):
+                self._finish_later(_intent(name))
+                raise
+
+    async def _enter(self, name: str, phase: str) -> Scope:
+        if name == names.INTERNAL_SCOPE:
+            raise InvalidRequestError(f"scope {name} is the system's own")
+        scope = await self._store.active_scope(name)
+        await self._store.put_intent(_intent(name))
+        return await self._change(scope, phase)
+
+    async def _change(self, scope: Scope, phase: str) -> Scope:
+        record = structs.replace(scope.record, phase=phase)
+        return await self._store.write_scope(scope.name, record, version=scope.version)
+
+    async def _finish_creating(self, scope: Scope) -> None:
+        await self._store.create_scope_tables(scope)
+        await self._change(scope, "active")
+        await self._store.remove_intent(_intent(scope.name))
+
+    async def _delete(self, scope: Scope) -> None:
+        try:
+            await self._store.delete_scope_tables(scope)
+        except TableNotEmptyError:
+            await self._change(scope, "active")
+            await self._store.remove_intent(_intent(scope.name))
+            raise
+        await self._store.remove_scope(scope)
+        await self._store.remove_intent(_intent(scope.name))
+
+    async def _clear(self, scope: Scope) -> None:
+        """Empty a scope until it can go: what was being made when it closed may still turn up."""
+        while True:
+            try:
+                while groups := (await self._store.list_groups(scope.name, "")).names:
+                    for group in groups:
+                        await self._groups.delete_in_any_case(scope.name, group)
+                while streams := (await self._store.list_streams(scope.name, "")).names:
+                    for stream in streams:
+                        await self._streams.delete_internal(scope.name, stream)
+                await self._store.delete_scope_tables(scope)
+            except TableNotEmptyError:
+                continue
+            except ScopeNotFoundError:
+                # The tables went in an earlier attempt that did not get to the record.
+                log.debug("the tables of the scope are gone", scope=scope.name)
+            break
+        await self._store.remove_scope(scope)
+        await self._store.remove_intent(_intent(scope.name))
+
+
+def _intent(name: str) -> IntentRecord:
+    return IntentRecord("scope", name)

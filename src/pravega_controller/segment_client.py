@@ -1,0 +1,246 @@
+"""What the controller asks of segment stores about segments.
+
+Owns: one connection per store, reconnecting with bounded backoff, and which replies mean success.
+
+Invariants:
+1. Every request here may safely be sent twice: a repetition that finds its work already done
+   (``SegmentAlreadyExists``, ``SegmentIsSealed``, ``NoSuchSegment`` for a delete) has succeeded.
+2. A request is retried until ``retry_seconds_max`` have passed, then ``StoreUnavailableError``.
+   A store that is down or still recovering its containers looks the same from here.
+3. A reply that no request of ours should get raises ``SegmentStoreError`` and is never retried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
+
+import structlog
+import trio
+
+from pravega_controller.errors import SegmentStoreError, StoreUnavailableError
+from pravega_controller.placement import StaticPlacement
+from pravega_controller.store_connection import (
+    ConnectionLostError,
+    MakeRequest,
+    OpenStream,
+    StoreConnection,
+)
+from pravega_wire.commands import (
+    CreateSegment,
+    DeleteSegment,
+    GetStreamSegmentInfo,
+    NoSuchSegment,
+    Reply,
+    SealSegment,
+    SegmentAlreadyExists,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    SegmentPolicyUpdated,
+    SegmentSealed,
+    SegmentTruncated,
+    StreamSegmentInfo,
+    TruncateSegment,
+    UpdateSegmentPolicy,
+    WrongHost,
+)
+
+BACKOFF_SECONDS_MIN = 0.02
+BACKOFF_SECONDS_MAX = 1.0
+CONCURRENT_REQUESTS_MAX = 64
+
+NO_TOKEN = ""
+"""The delegation token while authorization is off."""
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment's bounds in bytes."""
+
+    start_offset: int
+    length: int
+    is_sealed: bool
+
+
+class SegmentClient:
+    """A client of every segment store of the cluster. Made by ``open_segment_client``."""
+
+    def __init__(
+        self,
+        placement: StaticPlacement,
+        nursery: trio.Nursery,
+        *,
+        open_stream: OpenStream,
+        random: Random,
+        reply_seconds_max: float,
+        retry_seconds_max: float,
+    ) -> None:
+        self._placement = placement
+        self._nursery = nursery
+        self._open_stream = open_stream
+        self._random = random
+        self._reply_seconds_max = reply_seconds_max
+        self._retry_seconds_max = retry_seconds_max
+        self._connections: list[StoreConnection | None] = [None] * len(placement.stores)
+        self._connecting = [trio.Lock() for _ in placement.stores]
+
+    async def request(
+        self, segment: str, make: MakeRequest, *, retry_seconds_max: float | None = None
+    ) -> Reply:
+        """Send a request about a segment to its store and return the reply.
+
+        Raises ``StoreUnavailableError`` when no store answered for the whole retry time.
+        """
+        limit = self._retry_seconds_max if retry_seconds_max is None else retry_seconds_max
+        give_up = trio.current_time() + limit
+        delay = BACKOFF_SECONDS_MIN
+        while True:
+            try:
+                connection = await self._connection(self._placement.store_index(segment))
+                reply = await connection.call(make)
+                if not isinstance(reply, WrongHost):
+                    return reply
+                problem = f"the segment store does not serve {segment}"
+            except ConnectionLostError as error:
+                problem = str(error)
+            pause = delay * (0.5 + self._random.random() / 2)
+            if trio.current_time() + pause > give_up:
+                raise StoreUnavailableError(f"gave up after {limit:g} s: {problem}")
+            await trio.sleep(pause)
+            delay = min(2 * delay, BACKOFF_SECONDS_MAX)
+
+    async def create_segment(
+        self, segment: str, *, scale_type: int, target_rate: int, rollover_bytes: int
+    ) -> None:
+        """Create a segment; fine if it exists."""
+        reply = await self.request(
+            segment,
+            lambda i: CreateSegment(i, segment, target_rate, scale_type, NO_TOKEN, rollover_bytes),
+        )
+        expect(reply, SegmentCreated, SegmentAlreadyExists)
+
+    async def seal_segment(self, segment: str) -> None:
+        """Seal a segment; fine if it is sealed. One that is gone takes no appends either."""
+        reply = await self.request(segment, lambda i: SealSegment(i, segment, NO_TOKEN))
+        if expect(reply, SegmentSealed, SegmentIsSealed, NoSuchSegment) is NoSuchSegment:
+            log.warning("segment to seal does not exist", segment=segment)
+
+    async def delete_segment(self, segment: str) -> None:
+        """Delete a segment; fine if it is gone."""
+        reply = await self.request(segment, lambda i: DeleteSegment(i, segment, NO_TOKEN))
+        expect(reply, SegmentDeleted, NoSuchSegment)
+
+    async def truncate_segment(self, segment: str, *, offset: int) -> None:
+        """Drop a segment's bytes before ``offset``; fine if more is gone already."""
+        reply = await self.request(segment, lambda i: TruncateSegment(i, segment, offset, NO_TOKEN))
+        if isinstance(reply, SegmentIsTruncated) and reply.start_offset < offset:
+            raise SegmentStoreError(f"{segment} cannot be truncated at {offset}: it ends earlier")
+        if expect(reply, SegmentTruncated, SegmentIsTruncated, NoSuchSegment) is NoSuchSegment:
+            log.warning("segment to truncate does not exist", segment=segment)
+
+    async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
+        """Tell a segment at what rate its stream is to be scaled."""
+        reply = await self.request(
+            segment, lambda i: UpdateSegmentPolicy(i, segment, target_rate, scale_type, NO_TOKEN)
+        )
+        if expect(reply, SegmentPolicyUpdated, NoSuchSegment) is NoSuchSegment:
+            log.warning("segment to update does not exist", segment=segment)
+
+    async def segment_info(self, segment: str) -> SegmentInfo | None:
+        """A segment's bounds, or None if it does not exist."""
+        reply = await self.request(segment, lambda i: GetStreamSegmentInfo(i, segment, NO_TOKEN))
+        expect(reply, StreamSegmentInfo, NoSuchSegment)
+        if not isinstance(reply, StreamSegmentInfo) or not reply.exists:
+            return None
+        return SegmentInfo(reply.start_offset, reply.write_offset, reply.is_sealed)
+
+    async def _connection(self, index: int) -> StoreConnection:
+        """The live connection to a store, made now if there is none."""
+        async with self._connecting[index]:
+            connection = self._connections[index]
+            if connection is None or connection.is_lost:
+                connection = await self._connect(self._placement.stores[index])
+                self._connections[index] = connection
+            return connection
+
+    async def _connect(self, address: tuple[str, int]) -> StoreConnection:
+        host, port = address
+        try:
+            with trio.fail_after(self._reply_seconds_max):
+                stream = await self._open_stream(host, port)
+        except (OSError, trio.TooSlowError) as error:
+            reason = str(error) or "it took too long"
+            raise ConnectionLostError(f"cannot connect to {host}:{port}: {reason}") from error
+        connection = StoreConnection(stream, address, reply_seconds_max=self._reply_seconds_max)
+        await connection.say_hello()
+        self._nursery.start_soon(connection.receive_replies)
+        return connection
+
+
+def expect(reply: Reply, *kinds: type[Reply]) -> type[Reply]:
+    """The kind of a reply that must be one of ``kinds``, else ``SegmentStoreError``."""
+    for kind in kinds:
+        if isinstance(reply, kind):
+            return kind
+    raise SegmentStoreError(f"unexpected reply from a segment store: {reply}")
+
+
+async def for_each(
+    items: Iterable[T],
+    action: Callable[[T], Awaitable[None]],
+    *,
+    limit: int = CONCURRENT_REQUESTS_MAX,
+) -> None:
+    """Run an action for every item, at most ``limit`` at a time; the first failure ends the rest.
+
+    The failure comes out as it was raised, not in a group.
+    """
+    places = trio.Semaphore(limit)
+    failures: list[Exception] = []
+
+    async def run(item: T) -> None:
+        try:
+            await action(item)
+        except Exception as error:
+            failures.append(error)
+            nursery.cancel_scope.cancel()
+        finally:
+            places.release()
+
+    async with trio.open_nursery() as nursery:
+        for item in items:
+            await places.acquire()
+            nursery.start_soon(run, item)
+    if failures:
+        raise failures[0]
+
+
+@asynccontextmanager
+async def open_segment_client(
+    placement: StaticPlacement,
+    *,
+    open_stream: OpenStream = trio.open_tcp_stream,
+    random: Random,
+    reply_seconds_max: float,
+    retry_seconds_max: float,
+) -> AsyncIterator[SegmentClient]:
+    """A client whose connections live as long as the ``async with`` block."""
+    async with trio.open_nursery() as nursery:
+        yield SegmentClient(
+            placement,
+            nursery,
+            open_stream=open_stream,
+            random=random,
+            reply_seconds_max=reply_seconds_max,
+            retry_seconds_max=retry_seconds_max,
+        )
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,160 @@
+"""One connection to a segment store: requests go out as they come, replies find theirs by id.
+
+Owns: the socket, the requests in flight, and when the connection counts as lost.
+
+Invariants:
+1. A request id is used once on a connection; every request in flight gets exactly one outcome: its
+   reply, or ``ConnectionLostError``.
+2. At most ``REQUESTS_IN_FLIGHT_MAX`` requests wait at a time; further callers queue.
+3. A connection that broke the protocol, ran out of time, or was left in the middle of a frame is
+   closed and never used again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import structlog
+import trio
+
+from pravega_controller.errors import ControllerError
+from pravega_wire.commands import (
+    HELLO,
+    OLDEST_COMPATIBLE_VERSION,
+    WIRE_VERSION,
+    Hello,
+    KeepAlive,
+    Reply,
+    Request,
+)
+from pravega_wire.connection import Connection, Role
+from pravega_wire.errors import RemoteProtocolError
+
+REQUESTS_IN_FLIGHT_MAX = 512
+RECEIVE_BYTES = 256 * 1024
+
+OpenStream: TypeAlias = Callable[[str, int], Awaitable[trio.abc.Stream]]
+"""Opens a byte stream to a host and port, as ``trio.open_tcp_stream`` does."""
+
+MakeRequest: TypeAlias = Callable[[int], Request]
+"""Builds a request from the request id it is to carry."""
+
+log = structlog.get_logger(__name__)
+
+
+class ConnectionLostError(ControllerError):
+    """The connection broke, or no reply came in time; the request may or may not have happened."""
+
+
+class _Slot:
+    """Where a caller waits for its reply."""
+
+    __slots__ = ("arrived", "reply")
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.reply: Reply | None = None
+
+
+class StoreConnection:
+    """A connected stream to one segment store; ``receive_replies`` must run as a task."""
+
+    def __init__(
+        self, stream: trio.abc.Stream, address: tuple[str, int], *, reply_seconds_max: float
+    ) -> None:
+        self.address = address
+        self.is_lost = False
+        self._stream = stream
+        self._wire = Connection(Role.CLIENT)
+        self._reply_seconds_max = reply_seconds_max
+        self._request_ids = itertools.count(1)
+        self._in_flight: dict[int, _Slot] = {}
+        self._places = trio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
+        self._sending = trio.StrictFIFOLock()
+
+    async def say_hello(self) -> None:
+        """Send the first command; the answer is checked when it arrives."""
+        await self._send(HELLO)
+
+    async def call(self, make: MakeRequest) -> Reply:
+        """Send a request and return its reply, whatever it says. Else ``ConnectionLostError``."""
+        async with self._places:
+            if self.is_lost:
+                raise ConnectionLostError(f"the connection to {self._peer} is lost")
+            request_id = next(self._request_ids)
+            slot = self._in_flight[request_id] = _Slot()
+            try:
+                with trio.move_on_after(self._reply_seconds_max):
+                    await self._send(make(request_id))
+                    await slot.arrived.wait()
+            finally:
+                del self._in_flight[request_id]
+        if slot.reply is not None:
+            return slot.reply
+        if not self.is_lost:
+            await self.close()
+            raise ConnectionLostError(
+                f"{self._peer} did not answer within {self._reply_seconds_max} s"
+            )
+        raise ConnectionLostError(f"the connection to {self._peer} broke")
+
+    async def receive_replies(self) -> None:
+        """Hand replies to their callers until the connection is lost."""
+        try:
+            while data := await self._stream.receive_some(RECEIVE_BYTES):
+                for command in self._wire.receive_data(data):
+                    assert isinstance(command, Reply)
+                    self._deliver(command)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            log.info("segment store connection broke", peer=self._peer, reason=repr(error))
+        except RemoteProtocolError as error:
+            log.error("segment store broke the protocol", peer=self._peer, reason=str(error))
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Drop the connection; everything in flight fails. Idempotent."""
+        self.is_lost = True
+        for slot in self._in_flight.values():
+            slot.arrived.set()
+        await trio.aclose_forcefully(self._stream)
+
+    async def _send(self, command: Request) -> None:
+        data = self._wire.send(command)
+        async with self._sending:
+            try:
+                await self._stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                await self.close()
+                raise ConnectionLostError(f"the connection to {self._peer} broke") from error
+            except BaseException:
+                # Cancelled in the middle of a frame: nothing may follow it.
+                await self.close()
+                raise
+
+    def _deliver(self, reply: Reply) -> None:
+        if isinstance(reply, Hello):
+            self._check_versions(reply)
+            return
+        if isinstance(reply, KeepAlive):
+            return
+        slot = self._in_flight.get(getattr(reply, "request_id", -1))
+        if slot is None:
+            log.debug("reply to nobody", peer=self._peer, reply=type(reply).__name__)
+            return
+        slot.reply = reply
+        slot.arrived.set()
+
+    def _check_versions(self, hello: Hello) -> None:
+        if hello.low_version > WIRE_VERSION or hello.high_version < OLDEST_COMPATIBLE_VERSION:
+            raise RemoteProtocolError(
+                f"speaks wire versions {hello.low_version} to {hello.high_version}, "
+                f"we speak {OLDEST_COMPATIBLE_VERSION} to {WIRE_VERSION}"
+            )
+
+    @property
+    def _peer(self) -> str:
+        host, port = self.address
+        return f"segment store {host}:{port}"

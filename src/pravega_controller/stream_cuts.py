@@ -1,0 +1,159 @@
+"""Stream cuts: whether one is valid, which of two is later, and what lies around and between them.
+
+Owns: the arithmetic on positions in a whole stream. Pure functions over a ``StreamHistory``.
+
+A valid cut gives every key one position: (epoch of a segment, offset in it). Along the history of
+one key the segments that served it have rising epochs, so positions of one key compare as pairs.
+A segment with a negative offset has not begun: it stands in for keys whose earlier segments are all
+read, but which no begun segment of the cut serves. Its offset sorts before every byte of it.
+
+Invariants:
+1. ``pieces`` covers [0, 1) exactly once, in order; a begun segment is exactly one piece.
+2. Everything else here looks at pieces only, so that an invalid cut is refused in one place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pravega_controller.errors import InvalidStreamCutError
+from pravega_controller.history import StreamHistory
+from pravega_controller.streams import Segment, StreamCut
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of the key space, and the position that a cut gives its keys."""
+
+    low: float
+    high: float
+    epoch: int
+    offset: int
+
+
+def pieces(history: StreamHistory, cut: StreamCut) -> tuple[Piece, ...]:
+    """The positions a cut gives to the keys, by key. Raises ``InvalidStreamCutError``."""
+    begun: list[tuple[Segment, int]] = []
+    future: list[Segment] = []
+    for segment_id, offset in cut.items():
+        segment = history.segments.get(segment_id)
+        if segment is None:
+            raise InvalidStreamCutError(f"segment {segment_id} is none of this stream")
+        if offset < 0:
+            future.append(segment)
+        else:
+            begun.append((segment, offset))
+    begun.sort(key=lambda entry: entry[0].low)
+    result: list[Piece] = []
+    covered = 0.0
+    for segment, offset in begun:
+        if segment.low < covered:
+            raise InvalidStreamCutError(f"segment {segment.segment_id} overlaps another one")
+        result += _future_pieces(future, covered, segment.low)
+        result.append(Piece(segment.low, segment.high, segment.epoch, offset))
+        covered = segment.high
+    result += _future_pieces(future, covered, 1.0)
+    _refuse_future_before_begun(future, result)
+    return tuple(result)
+
+
+def is_valid(history: StreamHistory, cut: StreamCut) -> bool:
+    """Whether the cut names segments of this stream that give every key one position."""
+    try:
+        pieces(history, cut)
+    except InvalidStreamCutError:
+        return False
+    return True
+
+
+def at_or_after(history: StreamHistory, later: StreamCut, earlier: StreamCut) -> bool:
+    """Whether ``later`` is, for every key, at or behind nothing of ``earlier``."""
+    return all(
+        (a.epoch, a.offset) >= (b.epoch, b.offset)
+        for a, b in _overlapping(pieces(history, later), pieces(history, earlier))
+    )
+
+
+def segments_before(history: StreamHistory, cut: StreamCut, *, since: StreamCut) -> list[Segment]:
+    """The segments wholly before a cut, save those that were already wholly before ``since``.
+
+    An empty ``since`` stands for the beginning of the stream.
+    """
+    new = pieces(history, cut)
+    old = pieces(history, since) if since else ()
+    return [
+        segment
+        for segment in history.segments.values()
+        if _is_before(segment, new) and not (old and _is_before(segment, old))
+    ]
+
+
+def segments_between(history: StreamHistory, start: StreamCut, end: StreamCut) -> list[Segment]:
+    """The segments with bytes between two cuts, both ends included, by id.
+
+    Both cuts must be valid and ``end`` not before ``start``, else ``InvalidStreamCutError``.
+    """
+    if not at_or_after(history, end, start):
+        raise InvalidStreamCutError("the end lies before the start")
+    first, last = pieces(history, start), pieces(history, end)
+    return sorted(
+        (segment for segment in history.segments.values() if _is_between(segment, first, last)),
+        key=lambda segment: segment.segment_id,
+    )
+
+
+def epoch_cut(history: StreamHistory, epoch: int) -> dict[int, int]:
+    """The cut at the beginning of every segment of an epoch."""
+    return {segment.segment_id: 0 for segment in history.segments_in(epoch)}
+
+
+def _refuse_future_before_begun(future: Sequence[Segment], tiling: Sequence[Piece]) -> None:
+    """A segment that has not begun cannot come before one that has."""
+    for late in future:
+        for piece in _under(late, tiling):
+            if piece.offset >= 0 and piece.epoch >= late.epoch:
+                raise InvalidStreamCutError(
+                    f"segment {late.segment_id} has not begun, but a successor of it has"
+                )
+
+
+def _future_pieces(future: Sequence[Segment], low: float, high: float) -> Iterator[Piece]:
+    """What segments not yet begun make of a part that no begun segment of the cut serves."""
+    while low < high:
+        covering = [segment for segment in future if segment.low <= low < segment.high]
+        if not covering:
+            raise InvalidStreamCutError(f"no segment covers the key {low}")
+        first = min(covering, key=lambda segment: segment.epoch)
+        ends = [segment.low for segment in future if low < segment.low]
+        end = min([first.high, high, *ends])
+        yield Piece(low, end, first.epoch, -1)
+        low = end
+
+
+def _overlapping(a: Sequence[Piece], b: Sequence[Piece]) -> Iterator[tuple[Piece, Piece]]:
+    """Every pair of pieces, one of each tiling, that share a key."""
+    i = j = 0
+    while i < len(a) and j < len(b):
+        yield a[i], b[j]
+        i, j = i + (a[i].high <= b[j].high), j + (b[j].high <= a[i].high)
+
+
+def _under(segment: Segment, tiling: Sequence[Piece]) -> Sequence[Piece]:
+    """The pieces that share a key with the segment."""
+    first = bisect_right(tiling, segment.low, key=lambda piece: piece.low) - 1
+    end = bisect_left(tiling, segment.high, key=lambda piece: piece.low)
+    return tiling[first:end]
+
+
+def _is_before(segment: Segment, tiling: Sequence[Piece]) -> bool:
+    return all(piece.epoch > segment.epoch for piece in _under(segment, tiling))
+
+
+def _is_between(segment: Segment, first: Sequence[Piece], last: Sequence[Piece]) -> bool:
+    return any(
+        a.epoch <= segment.epoch and (segment.epoch, 0) <= (b.epoch, b.offset)
+        for a, b in _overlapping(_under(segment, first), _under(segment, last))
+        if max(a.low, b.low, segment.low) < min(a.high, b.high, segment.high)
+    )

@@ -1,0 +1,208 @@
+"""Every request about streams: what it needs, what it refuses, what it answers.
+
+Owns: the checks that come before a workflow, and all questions that read only. Errors say why.
+
+Invariants:
+1. A question is answered from one snapshot of the stream; it never waits for a workflow.
+2. A change is checked and recorded under the stream's lock, with nothing else pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from pravega_controller import stream_cuts
+from pravega_controller.errors import (
+    IllegalStateError,
+    InvalidRequestError,
+    InvalidStreamCutError,
+    NotFoundError,
+    StreamNotSealedError,
+    StreamSealedError,
+)
+from pravega_controller.history import Successor, scaled_epoch
+from pravega_controller.records import Create, Delete, Scale, Seal, Truncate, Update
+from pravega_controller.segment_client import SegmentClient, for_each
+from pravega_controller.store import MetadataStore, Stream
+from pravega_controller.stream_workflows import StreamWorkflows
+from pravega_controller.streams import (
+    Segment,
+    StreamConfiguration,
+    StreamCut,
+    validate_configuration,
+)
+from pravega_wire import names
+
+
+@dataclass(frozen=True, slots=True)
+class StartedScale:
+    """A scale that will be carried out: the epoch it leaves, and the segments it creates."""
+
+    epoch: int
+    created: tuple[Segment, ...]
+
+
+class StreamOperations:
+    """Answers requests about streams."""
+
+    def __init__(
+        self, store: MetadataStore, segments: SegmentClient, workflows: StreamWorkflows
+    ) -> None:
+        self._store = store
+        self._segments = segments
+        self._workflows = workflows
+
+    # ---- Changes ---------------------------------------------------------------------------------
+
+    async def create(self, scope: str, name: str, configuration: StreamConfiguration) -> bool:
+        """Make a stream; False if it existed. ``InvalidNameError``, ``ScopeNotFoundError``."""
+        names.validate_stream_name(name)
+        validate_configuration(configuration)
+        return await self._workflows.create(scope, name, configuration)
+
+    async def update(self, scope: str, name: str, configuration: StreamConfiguration) -> None:
+        """Change a stream's configuration, and its segment count where the policy wants it."""
+        validate_configuration(configuration)
+        async with self._workflows.exclusive(scope, name):
+            stream = await self._unsealed(scope, name)
+            pending = Update(configuration)
+            await self._workflows.run(stream, structs.replace(stream.record, pending=pending))
+
+    async def scale(
+        self,
+        scope: str,
+        name: str,
+        sealed: Sequence[int],
+        ranges: Sequence[tuple[float, float]],
+        *,
+        now_ms: int,
+    ) -> StartedScale:
+        """Begin to replace segments; whoever asks finishes it by ``finish``.
+
+        Raises ``ScalePreconditionError`` and ``InvalidRequestError``.
+        """
+        async with self._workflows.exclusive(scope, name):
+            stream = await self._unsealed(scope, name)
+            epoch = scaled_epoch(stream.history, sealed, ranges, created_ms=now_ms)
+            pending = Scale(epoch)
+            await self._workflows.start(stream, structs.replace(stream.record, pending=pending))
+            return StartedScale(stream.record.epoch, epoch.created)
+
+    async def seal(self, scope: str, name: str) -> None:
+        """Seal a stream for good; fine if it is sealed."""
+        async with self._workflows.exclusive(scope, name):
+            stream = await self._workflows.settled(scope, name)
+            if not stream.record.is_sealed:
+                record = structs.replace(stream.record, pending=Seal())
+                await self._workflows.run(stream, record)
+
+    async def truncate(self, scope: str, name: str, cut: StreamCut) -> None:
+        """Drop everything before a cut. ``InvalidStreamCutError``, ``StreamSealedError``."""
+        async with self._workflows.exclusive(scope, name):
+            stream = await self._unsealed(scope, name)
+            head = stream.record.head
+            if head and not stream_cuts.at_or_after(stream.history, cut, head):
+                raise InvalidStreamCutError("the stream cut lies before the stream's head")
+            deleted = stream_cuts.segments_before(stream.history, cut, since=head)
+            await self._check_offsets(stream, cut)
+            pending = Truncate(tuple(segment.segment_id for segment in deleted))
+            record = structs.replace(stream.record, head=dict(cut), pending=pending)
+            await self._workflows.run(stream, record)
+
+    async def delete(self, scope: str, name: str) -> None:
+        """Delete a sealed stream. ``StreamNotSealedError`` for another."""
+        async with self._workflows.exclusive(scope, name):
+            stream = await self._workflows.settled(scope, name)
+            if not stream.record.is_sealed:
+                raise StreamNotSealedError(f"stream {scope}/{name} is not sealed")
+            await self._workflows.run(stream, structs.replace(stream.record, pending=Delete()))
+
+    # ---- Questions -------------------------------------------------------------------------------
+
+    async def exists(self, scope: str, name: str) -> bool:
+        try:
+            await self._store.stream(scope, name)
+        except NotFoundError:
+            return False
+        return True
+
+    async def configuration(self, scope: str, name: str) -> StreamConfiguration:
+        return (await self._store.stream(scope, name)).record.configuration
+
+    async def active_segments(self, scope: str, name: str) -> tuple[Segment, ...]:
+        """The segments to write to, by key range; none when the stream is sealed."""
+        stream = await self._existing(scope, name)
+        return () if stream.record.is_sealed else stream.active
+
+    async def epoch_segments(self, scope: str, name: str, epoch: int) -> tuple[Segment, ...]:
+        """The segments of an epoch, by key range."""
+        stream = await self._existing(scope, name)
+        return stream.history.segments_in(epoch)
+
+    async def head(self, scope: str, name: str) -> dict[int, int]:
+        """The stream cut that the stream begins at."""
+        stream = await self._existing(scope, name)
+        return dict(stream.record.head) or stream_cuts.epoch_cut(stream.history, 0)
+
+    async def successors(self, scope: str, name: str, segment_id: int) -> tuple[Successor, ...]:
+        """Who takes over from a segment; nobody while it is not sealed or when the stream is."""
+        stream = await self._store.stream(scope, name)
+        return stream.history.successors(segment_id)
+
+    async def segments_between(
+        self, scope: str, name: str, start: StreamCut, end: StreamCut
+    ) -> list[Segment]:
+        """The segments between two cuts; an empty one stands for the beginning or the end."""
+        stream = await self._existing(scope, name)
+        if not start and not end:
+            raise InvalidRequestError("at least one of the two stream cuts must be given")
+        first = start or stream_cuts.epoch_cut(stream.history, 0)
+        last = end or stream_cuts.epoch_cut(stream.history, stream.record.epoch)
+        return stream_cuts.segments_between(stream.history, first, last)
+
+    async def is_segment_active(self, scope: str, name: str, segment_id: int) -> bool:
+        segments = await self.active_segments(scope, name)
+        return any(segment.segment_id == segment_id for segment in segments)
+
+    async def is_cut_valid(self, scope: str, name: str, cut: StreamCut) -> bool:
+        stream = await self._existing(scope, name)
+        return stream_cuts.is_valid(stream.history, cut)
+
+    async def has_left_epoch(self, scope: str, name: str, epoch: int) -> bool:
+        """Whether the stream has scaled beyond an epoch. ``NotFoundError`` for a later one."""
+        stream = await self._existing(scope, name)
+        if epoch < 0:
+            raise InvalidRequestError(f"there is no epoch {epoch}")
+        if epoch > stream.record.epoch:
+            raise NotFoundError(f"epoch {epoch} does not exist")
+        return epoch < stream.record.epoch
+
+    # ---- Within ----------------------------------------------------------------------------------
+
+    async def _unsealed(self, scope: str, name: str) -> Stream:
+        stream = await self._workflows.settled(scope, name)
+        if stream.record.is_sealed:
+            raise StreamSealedError(f"stream {scope}/{name} is sealed")
+        return stream
+
+    async def _existing(self, scope: str, name: str) -> Stream:
+        stream = await self._store.stream(scope, name)
+        if isinstance(stream.record.pending, Create):
+            raise IllegalStateError(f"stream {scope}/{name} is still being created")
+        return stream
+
+    async def _check_offsets(self, stream: Stream, cut: StreamCut) -> None:
+        """Refuse a cut that lies beyond the end of a segment: it could never be truncated to."""
+
+        async def check(position: tuple[int, int]) -> None:
+            segment_id, offset = position
+            info = await self._segments.segment_info(stream.segment_name(segment_id))
+            if info is not None and offset > info.length:
+                raise InvalidStreamCutError(
+                    f"offset {offset} lies beyond the {info.length} bytes of segment {segment_id}"
+                )
+
+        await for_each([position for position in cut.items() if position[1] > 0], check)

@@ -1,0 +1,151 @@
+"""What a stream is: its segments, key ranges and configuration, as plain values.
+
+Owns: the nouns every other module of the controller speaks in. No I/O, no clock.
+
+Invariants:
+1. A key range is half open, [low, high), with 0 <= low < high <= 1; its ends are exact doubles and
+   are never recomputed once they were given out, so that neighbours always meet.
+2. A segment's id carries its creation epoch and its number; an id is never used twice in the life
+   of a stream's name.
+3. A scaling policy asks for at least one segment, and a rate policy for a rate and a factor.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from pravega_controller.errors import InvalidRequestError
+from pravega_wire import names
+
+SEGMENTS_PER_STREAM_MAX = 5_000
+"""The most segments a stream may have at a time: an epoch must fit one table value."""
+
+StreamCut: TypeAlias = Mapping[int, int]
+"""Segment id -> offset in bytes; a negative offset marks a segment not yet begun."""
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """A stream segment and the part of the key space it serves."""
+
+    segment_id: int
+    low: float
+    high: float
+
+    @property
+    def number(self) -> int:
+        return names.segment_number(self.segment_id)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the segment was created."""
+        return names.segment_epoch(self.segment_id)
+
+    @property
+    def key_range(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    def overlaps(self, other: Segment) -> bool:
+        return self.low < other.high and other.low < self.high
+
+
+class ScaleType(enum.IntEnum):
+    """How a stream's segment count is chosen. The numbers are those of segment attributes too."""
+
+    FIXED = 0
+    KILOBYTES_PER_SECOND = 1
+    EVENTS_PER_SECOND = 2
+
+
+class ScalingPolicy(msgspec.Struct, frozen=True):
+    """How many segments a stream has, and at what rate one is split (per second, by its type)."""
+
+    scale_type: ScaleType
+    segment_count_min: int
+    target_rate: int = 0
+    scale_factor: int = 0
+
+
+class RetentionType(enum.IntEnum):
+    """What a stream's retention limits."""
+
+    TIME = 1
+    SIZE = 2
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True):
+    """How much of a stream is kept: milliseconds or bytes, by its type."""
+
+    retention_type: RetentionType
+    minimum: int
+    maximum: int
+
+
+class StreamConfiguration(msgspec.Struct, frozen=True):
+    """Everything a user says about a stream."""
+
+    scaling: ScalingPolicy
+    retention: RetentionPolicy | None = None
+    tags: tuple[str, ...] = ()
+    timestamp_aggregation_timeout_ms: int = 0
+    rollover_bytes: int = 0
+
+
+def fixed_configuration(segment_count: int, *, rollover_bytes: int = 0) -> StreamConfiguration:
+    """The configuration of a stream that never scales by itself."""
+    return StreamConfiguration(
+        ScalingPolicy(ScaleType.FIXED, segment_count), rollover_bytes=rollover_bytes
+    )
+
+
+def validate_configuration(configuration: StreamConfiguration) -> None:
+    """Raise ``InvalidRequestError`` if no stream can have this configuration."""
+    count = configuration.scaling.segment_count_min
+    if count < 1:
+        raise InvalidRequestError(f"a stream has at least one segment, not {count}")
+    if count > SEGMENTS_PER_STREAM_MAX:
+        raise InvalidRequestError(
+            f"a stream has at most {SEGMENTS_PER_STREAM_MAX} segments, not {count}"
+        )
+
+
+def even_ranges(count: int) -> list[tuple[float, float]]:
+    """The key space cut into ``count`` ranges of one width; the last one ends at exactly 1.
+
+    Each inner boundary is computed by one expression, so neighbours share it bit for bit.
+    """
+    width = 1.0 / count
+    ends = [index * width for index in range(count)] + [1.0]
+    return list(itertools.pairwise(ends))
+
+
+def segments_in_ranges(
+    ranges: Iterable[tuple[float, float]], *, epoch: int, first_number: int
+) -> tuple[Segment, ...]:
+    """New segments of an epoch, numbered from ``first_number`` in the order of the ranges."""
+    return tuple(
+        Segment(names.segment_id(first_number + index, epoch), low, high)
+        for index, (low, high) in enumerate(ranges)
+    )
+
+
+def merge_adjacent(ranges: Iterable[tuple[float, float]]) -> list[tuple[float, float]] | None:
+    """The ranges sorted, with those that meet exactly joined; None if any two overlap."""
+    merged: list[tuple[float, float]] = []
+    for low, high in sorted(ranges):
+        if merged and low < merged[-1][1]:
+            return None
+        if merged and low == merged[-1][1]:
+            merged[-1] = (merged[-1][0], high)
+        else:
+            merged.append((low, high))
+    return merged
+
+
+def tiles_key_space(segments: Sequence[Segment]) -> bool:
+    """Whether the segments' ranges cover [0, 1) exactly once."""
+    return merge_adjacent(segment.key_range for segment in segments) == [(0.0, 1.0)]
