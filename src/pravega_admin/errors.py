@@ -8,16 +8,18 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 EXIT_OK = 0
+EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
 class AdminError(Exception):
     """The command failed."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = EXIT_FAILED
 
 
 class UsageError(AdminError):
@@ -64,3 +66,12 @@ class ConfigurationError(AdminError):
     """A server cannot start as it was told to: starting it again the same way is of no use."""
 
     exit_code = 78
+
+
+def leaf_errors(error: BaseException) -> Iterator[BaseException]:
+    """The errors in nested exception groups, or the error itself if it is no group."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaf_errors(inner)
+    else:
+        yield error

@@ -22,6 +22,7 @@ from pravega_admin.options import (
     DEFAULT_CONTROLLER,
     ControllerOption,
     OutputOption,
+    Start,
     StreamArgument,
     parse_stream_name,
 )
@@ -94,9 +95,7 @@ def write(
 
 def read(
     stream: StreamArgument,
-    start: Annotated[
-        str, typer.Option("--from", metavar="head|tail", help="Where to begin.")
-    ] = "head",
+    start: Annotated[Start, typer.Option("--from", help="Where to begin.")] = Start.HEAD,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more events at the tail.")
     ] = False,
@@ -120,12 +119,10 @@ def read(
     is not UTF-8 is given as event_base64. With --count, running out of --timeout exits with 7.
     """
     from pravega_admin.controller_client import ControllerClient
-    from pravega_admin.stream_reader import EventReader, Start
+    from pravega_admin.stream_reader import EventReader
 
     name = parse_stream_name(stream)
-    if start not in ("head", "tail"):
-        raise UsageError("--from is either head or tail")
-    waits = follow or count is not None or timeout is not None or start == "tail"
+    waits = follow or count is not None or timeout is not None or start is Start.TAIL
     with ExitStack() as stack:
         client = stack.enter_context(ControllerClient(controller))
         reader = stack.enter_context(
@@ -133,7 +130,7 @@ def read(
                 client,
                 name.scope,
                 name.stream,
-                start=Start(start),
+                start=start,
                 stop_at_tail=not waits,
                 patience=patience,
             )

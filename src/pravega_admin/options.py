@@ -1,10 +1,11 @@
-"""The options and arguments that many commands share, and how ``scope/stream`` is read.
+"""The options and arguments that many commands share, and what some of them stand for.
 
 Owns: their names, their help texts and their environment variables.
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
@@ -36,6 +37,30 @@ ScopeArgument: TypeAlias = Annotated[str, typer.Argument(metavar="SCOPE", help="
 StreamArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="SCOPE/STREAM", help="A stream's name, with its scope.")
 ]
+
+
+class Start(enum.StrEnum):
+    """Where to begin reading a stream."""
+
+    HEAD = "head"
+    TAIL = "tail"
+
+
+class LogFormat(enum.StrEnum):
+    """Lines for people or for programs; AUTO looks whether stderr is a terminal."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(enum.StrEnum):
+    """The least important lines that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ Invariants:
 
 from __future__ import annotations
 
-import enum
 import select
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from typing import Self
 from pravega_admin.backoff import Patience
 from pravega_admin.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_admin.errors import AdminError, UnavailableError
+from pravega_admin.options import Start
 from pravega_admin.segment_info import tail_offsets
 from pravega_wire.blocking import ConnectionLostError, SegmentConnection
 from pravega_wire.commands import (
@@ -49,13 +49,6 @@ SILENCE_SECONDS_MAX = 60.0
 PATIENCE_SECONDS = 60.0
 
 Address = tuple[str, int]
-
-
-class Start(enum.Enum):
-    """Where to begin reading a stream."""
-
-    HEAD = "head"
-    TAIL = "tail"
 
 
 @dataclass(frozen=True, slots=True)

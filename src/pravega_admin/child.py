@@ -1,0 +1,46 @@
+"""A server process of a standalone store: ``python -m pravega_admin child KIND SETTINGS``.
+
+Owns: nothing but the order of a child's first steps. It is the supervisor's business alone and may
+change at any time; people use ``segstore server`` and ``segstore controller``.
+
+Invariants:
+1. The tie to the supervisor comes before any slow import.
+2. Whatever prevents a start goes to the supervisor as one sentence, not to the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
+from pravega_admin.errors import EXIT_FAILED, EXIT_OK, AdminError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a server process until it is told to end; its exit code."""
+    die_with_supervisor()
+    kind, text = arguments
+    settings = json.loads(text)
+    import structlog
+
+    from pravega_admin.logs import configure_logs
+    from pravega_admin.options import LogFormat, LogLevel
+    from pravega_admin.serve import SERVERS, run_server
+
+    configure_logs(
+        settings["name"],
+        level=LogLevel(settings["log_level"]),
+        format=LogFormat(settings["log_format"]),
+    )
+    try:
+        run_server(
+            SERVERS[kind], settings["config"], on_ready=lambda: announce(Verdict(is_ready=True))
+        )
+    except AdminError as error:
+        announce(Verdict(is_ready=False, error=str(error)))
+        return error.exit_code
+    except Exception:
+        structlog.get_logger(__name__).exception("server failed")
+        return EXIT_FAILED
+    return EXIT_OK

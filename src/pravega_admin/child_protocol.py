@@ -1,0 +1,67 @@
+"""What a supervisor and its children tell each other.
+
+Owns: two environment variables, the line a child writes when it is ready or cannot start, and the
+tie that ends children with their supervisor.
+
+    SEGSTORE_SUPERVISOR   the supervisor's process id
+    SEGSTORE_READY_FD     a pipe; the child writes one line of JSON into it and closes it:
+                          {"ready": true}, or {"error": "<one sentence>"} before it exits
+
+Invariants:
+1. A child whose supervisor dies, however it dies, is killed by the kernel. Supervisors must start
+   children from their main thread: the kernel watches the thread that forked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import dataclass
+
+SUPERVISOR_VARIABLE = "SEGSTORE_SUPERVISOR"
+READY_VARIABLE = "SEGSTORE_READY_FD"
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a child says of its start; ``error`` is the sentence when it cannot."""
+
+    is_ready: bool
+    error: str | None = None
+
+
+def die_with_supervisor() -> None:
+    """Ask the kernel to kill this process when its supervisor ends; no-op without a supervisor."""
+    supervisor = os.environ.get(SUPERVISOR_VARIABLE)
+    if supervisor is None:
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != int(supervisor):
+        # It died before we asked.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def announce(verdict: Verdict) -> None:
+    """Tell the supervisor how the start went; no-op without one, or a second time."""
+    text = os.environ.pop(READY_VARIABLE, None)
+    if text is None:
+        return
+    fields: dict[str, object] = {"ready": True} if verdict.is_ready else {"error": verdict.error}
+    with os.fdopen(int(text), "wb") as pipe:
+        pipe.write(json.dumps(fields).encode() + b"\n")
+
+
+def parse_verdict(line: bytes) -> Verdict:
+    """What a child wrote; nothing at all means that it died."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return Verdict(is_ready=False)
+    return Verdict(is_ready=bool(fields.get("ready")), error=fields.get("error"))

@@ -1,0 +1,49 @@
+"""Structured logs of the server processes, on stderr.
+
+Owns: how a log line looks. Stdout stays free for data.
+
+Invariants:
+1. A line is one write, so that processes that share a file or terminal do not mix their lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+from pravega_admin.options import LogFormat, LogLevel
+
+
+def configure_logs(process: str, *, level: LogLevel, format: LogFormat) -> None:
+    """Set up the logs of this process; every line names ``process``."""
+
+    def name_process(
+        logger: Any, method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        event["process"] = process
+        return event
+
+    as_json = format is LogFormat.JSON or (format is LogFormat.AUTO and not sys.stderr.isatty())
+    renderer: Any = (
+        structlog.processors.JSONRenderer(default=str)
+        if as_json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    exceptions = [structlog.processors.format_exc_info] if as_json else []
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            name_process,
+            *exceptions,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.name)),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )

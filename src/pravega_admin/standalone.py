@@ -1,0 +1,234 @@
+"""``segstore standalone``: a whole store on one machine.
+
+Owns: which processes that takes, with which settings, and what the user is told.
+
+Invariants:
+1. Without ``allow_insecure`` nothing listens beyond the machine itself: there is no authentication.
+2. What can be known to fail before a process is started, fails before.
+3. Ready means that the controller answers and every container of the segment store is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from pravega_admin.data_directory import RunDirectory, open_run_directory
+from pravega_admin.errors import AdminError, ConfigurationError, leaf_errors
+from pravega_admin.options import LogFormat, LogLevel
+from pravega_admin.output import note
+
+if TYPE_CHECKING:
+    from pravega_admin.supervisor import ChildSpec, Supervisor
+
+ANY_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneSettings:
+    """A store on one machine. ``published_address`` is what clients are told to connect to."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    controller_port: int = 9090
+    segment_store_port: int = 12345
+    published_address: str | None = None
+    container_count: int = 4
+    allow_insecure: bool = False
+    log_level: LogLevel = LogLevel.INFO
+    log_format: LogFormat = LogFormat.AUTO
+    log_file: Path | None = None
+    segment_store: Mapping[str, Any] = field(default_factory=dict)
+    """More settings of the segment store, by the names of its configuration."""
+    controller: Mapping[str, Any] = field(default_factory=dict)
+    """More settings of the controller, by the names of its configuration."""
+
+
+def run_standalone(settings: StandaloneSettings, *, started: float) -> None:
+    """Run the store until it is told to end; ``started`` is when, by the monotonic clock, we began.
+
+    Raises ``ConfigurationError`` when it cannot run as told.
+    """
+    check_exposure(settings.host, allow_insecure=settings.allow_insecure)
+    for option, port in (
+        ("--controller-port", settings.controller_port),
+        ("--segment-store-port", settings.segment_store_port),
+    ):
+        check_port(settings.host, port, option)
+    with open_run_directory(settings.data_dir) as directory, _open_log(settings) as log_file:
+        from pravega_admin.supervisor import Supervisor
+
+        supervisor = Supervisor(
+            child_specs(settings), directory=directory, report=_report, log_file=log_file
+        )
+        # The children's imports take as long as our own: let both happen at once.
+        supervisor.spawn_all()
+        _supervise(supervisor, directory, settings, started)
+
+
+def check_exposure(host: str, *, allow_insecure: bool) -> None:
+    """``ConfigurationError`` if others could reach a store that has no authentication."""
+    if allow_insecure or _is_loopback(host):
+        return
+    raise ConfigurationError(
+        f"{host} can be reached from other machines and this store has no authentication yet;"
+        " say --allow-insecure if that is what you want"
+    )
+
+
+def check_port(host: str, port: int, option: str) -> None:
+    """``ConfigurationError`` if the port cannot be listened on now."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except socket.gaierror as error:
+        raise ConfigurationError(f"{host} is not a known host") from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigurationError(
+                f"port {port} on {host} is in use by another process; choose another with {option}"
+            ) from error
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
+    """The processes of the store."""
+    from pravega_admin.serve import CONTROLLER, SEGMENT_STORE
+    from pravega_admin.supervisor import ChildSpec
+
+    reached_host = ANY_ADDRESSES.get(settings.host, settings.host)
+    segment_store = {
+        "host": settings.host,
+        "port": settings.segment_store_port,
+        "data_dir": str(settings.data_dir),
+        "container_count": settings.container_count,
+        **settings.segment_store,
+    }
+    controller = {
+        "host": settings.host,
+        "port": settings.controller_port,
+        "segment_stores": [[reached_host, settings.segment_store_port]],
+        "container_count": settings.container_count,
+        "published_address": settings.published_address,
+        **settings.controller,
+    }
+
+    def spec(kind: str, name: str, config: dict[str, Any]) -> ChildSpec:
+        child = {
+            "name": name,
+            "log_level": settings.log_level,
+            "log_format": settings.log_format,
+            "config": config,
+        }
+        command = (sys.executable, "-m", "pravega_admin", "child", kind, json.dumps(child))
+        return ChildSpec(name, command)
+
+    return [
+        spec(SEGMENT_STORE, "segment-store-0", segment_store),
+        spec(CONTROLLER, "controller", controller),
+    ]
+
+
+def _supervise(
+    supervisor: Supervisor, directory: RunDirectory, settings: StandaloneSettings, started: float
+) -> None:
+    import trio
+
+    async def run() -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as outer:
+                scope = trio.CancelScope()
+                outer.start_soon(end_on_signals, signals, scope)
+                with scope:
+                    async with trio.open_nursery() as nursery:
+                        await nursery.start(supervisor.run)
+                        _welcome(settings, time.monotonic() - started)
+                outer.cancel_scope.cancel()
+
+    async def end_on_signals(signals: Any, scope: trio.CancelScope) -> None:
+        is_first = True
+        async for _ in signals:
+            if is_first:
+                note("stopping; press Ctrl-C again to stop at once")
+                scope.cancel()
+            else:
+                supervisor.kill_all()
+            is_first = False
+
+    directory.write_pid("standalone", os.getpid())
+    try:
+        trio.run(run)
+    except BaseExceptionGroup as group:
+        for error in leaf_errors(group):
+            if isinstance(error, AdminError):
+                raise error from group
+        raise
+    finally:
+        supervisor.kill_all()
+        directory.remove_pid("standalone")
+
+
+def _welcome(settings: StandaloneSettings, seconds: float) -> None:
+    from importlib.metadata import version
+
+    host = settings.published_address or ANY_ADDRESSES.get(settings.host, settings.host)
+    host = f"[{host}]" if ":" in host else host
+    uri = f"tcp://{host}:{settings.controller_port}"
+    print(
+        f"""segstore {version("segstore")}, data in {settings.data_dir.resolve()}
+
+  controller     {uri}
+  segment store  {host}:{settings.segment_store_port}
+
+  Java           ClientConfig.builder().controllerURI(URI.create("{uri}")).build()
+  Python         pravega_client.StreamManager("{uri}")
+  OpenMessaging  client: {{controllerURI: "{uri}", scopeName: examples, createScope: true}}
+
+segstore is ready in {seconds:.2f} s""",
+        flush=True,
+    )
+
+
+def _report(sentence: str) -> None:
+    note(f"segstore: {sentence}")
+
+
+@contextlib.contextmanager
+def _open_log(settings: StandaloneSettings) -> Iterator[IO[bytes] | None]:
+    if settings.log_file is None:
+        yield None
+        return
+    try:
+        # Unbuffered appending: several processes write whole lines into one file.
+        log = settings.log_file.open("ab", buffering=0)
+    except OSError as error:
+        raise ConfigurationError(
+            f"log file {settings.log_file} cannot be written: {error.strerror}"
+        ) from error
+    with log:
+        yield log
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise ConfigurationError(f"{host} is not a known host") from error
+    return all(ipaddress.ip_address(item[4][0]).is_loopback for item in found)

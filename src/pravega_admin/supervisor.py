@@ -1,0 +1,230 @@
+"""Starts server processes, starts them again when they die, and ends them.
+
+Owns: the processes and their pid files.
+
+Invariants:
+1. Children are started from the main thread (see ``child_protocol``) and all at once; the first
+   start does not wait for a free event loop.
+2. A child that dies is started again: at once the first time, then after 0.1 s and ever longer up
+   to 5 s; one that stayed up for ``STABLE_SECONDS`` begins anew.
+3. Nobody restarts what cannot work: a child that exits with the code of ``ConfigurationError``, or
+   dies ``START_ATTEMPTS`` times before it was ever ready, ends the supervisor with one sentence.
+4. ``run`` returns or raises only when every child has been waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import IO
+
+import trio
+
+from pravega_admin.backoff import delays
+from pravega_admin.child_protocol import (
+    READY_VARIABLE,
+    SUPERVISOR_VARIABLE,
+    Verdict,
+    parse_verdict,
+)
+from pravega_admin.data_directory import RunDirectory
+from pravega_admin.errors import AdminError, ConfigurationError
+
+STABLE_SECONDS = 10.0
+START_ATTEMPTS = 4
+VERDICT_BYTES_MAX = 64 * 1024
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A process to keep running; ``drain_seconds`` is how long it may take to end by itself."""
+
+    name: str
+    command: tuple[str, ...]
+    drain_seconds: float = 10.0
+
+
+def _pauses() -> Iterator[float]:
+    return chain([0.0], delays(0.1))
+
+
+@dataclass(eq=False, slots=True)
+class _Child:
+    """A process that is kept running."""
+
+    spec: ChildSpec
+    process: subprocess.Popen[bytes] | None = None
+    verdict_pipe: int = -1
+    was_ready: bool = False
+    ready: trio.Event = field(default_factory=trio.Event)
+
+
+class Supervisor:
+    """Keeps processes running. ``report`` is told, in sentences, what happens to them.
+
+    ``log_file`` takes the stderr of the children; they share ours if it is None.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        *,
+        directory: RunDirectory,
+        report: Report,
+        log_file: IO[bytes] | None = None,
+    ) -> None:
+        self._children = [_Child(spec) for spec in specs]
+        self._directory = directory
+        self._report = report
+        self._log_file = log_file
+        self._by_force = False
+
+    def spawn_all(self) -> None:
+        """Start every child, now; ``run`` takes them over."""
+        try:
+            for child in self._children:
+                self._spawn(child)
+        except BaseException:
+            self.kill_all()
+            raise
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the children running until cancelled; it has started when all are ready.
+
+        Ends them, the last one first, each within its ``drain_seconds``. Raises
+        ``ConfigurationError`` or ``AdminError`` when a child cannot be kept running.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                for child in self._children:
+                    nursery.start_soon(self._tend, child)
+                for child in self._children:
+                    await child.ready.wait()
+                task_status.started()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._stop()
+
+    def kill_all(self) -> None:
+        """End every child at once."""
+        self._by_force = True
+        for child in self._children:
+            if child.process is not None:
+                child.process.kill()
+
+    async def _tend(self, child: _Child) -> None:
+        """Keep one child running."""
+        pauses = _pauses()
+        failed_starts = 0
+        while True:
+            if child.process is None:
+                self._spawn(child)
+            verdict, ready_at = await self._wait_until_ready(child)
+            code = await self._wait_until_gone(child)
+            if code == ConfigurationError.exit_code:
+                raise ConfigurationError(verdict.error or f"{child.spec.name} cannot start")
+            how = _describe_exit(code)
+            if not child.was_ready:
+                failed_starts += 1
+                if failed_starts >= START_ATTEMPTS:
+                    raise AdminError(f"{child.spec.name} cannot start: it {how}; see its log")
+            if ready_at is not None and trio.current_time() - ready_at >= STABLE_SECONDS:
+                pauses = _pauses()
+            self._report(f"{child.spec.name} {how}; starting it again")
+            await trio.sleep(next(pauses))
+
+    def _spawn(self, child: _Child) -> None:
+        reader, writer = os.pipe()
+        environment = {
+            **os.environ,
+            SUPERVISOR_VARIABLE: str(os.getpid()),
+            READY_VARIABLE: str(writer),
+        }
+        try:
+            child.process = subprocess.Popen(
+                child.spec.command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log_file or 2,
+                stderr=self._log_file,
+                pass_fds=(writer, self._directory.lock_descriptor),
+                env=environment,
+                # Ctrl-C is for the supervisor alone.
+                process_group=0,
+            )
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        child.verdict_pipe = reader
+        self._directory.write_pid(child.spec.name, child.process.pid)
+
+    async def _wait_until_ready(self, child: _Child) -> tuple[Verdict, float | None]:
+        """What the child says of its start, and when it was ready."""
+        line = b""
+        async with trio.lowlevel.FdStream(child.verdict_pipe) as pipe:
+            child.verdict_pipe = -1
+            async for data in pipe:
+                line += data
+                if b"\n" in line or len(line) > VERDICT_BYTES_MAX:
+                    break
+        verdict = parse_verdict(line)
+        if not verdict.is_ready:
+            return verdict, None
+        if child.was_ready:
+            self._report(f"{child.spec.name} is back")
+        child.was_ready = True
+        child.ready.set()
+        return verdict, trio.current_time()
+
+    async def _wait_until_gone(self, child: _Child) -> int:
+        """The child's exit code, once it has ended."""
+        assert child.process is not None
+        await _wait_for_exit(child.process)
+        code = child.process.wait()
+        child.process = None
+        self._directory.remove_pid(child.spec.name)
+        return code
+
+    async def _stop(self) -> None:
+        """End the children, the last one first; by force those that do not end in time."""
+        for child in reversed(self._children):
+            if child.verdict_pipe >= 0:
+                os.close(child.verdict_pipe)
+                child.verdict_pipe = -1
+            process = child.process
+            if process is None:
+                continue
+            if process.poll() is None and not self._by_force:
+                process.send_signal(signal.SIGTERM)
+                with trio.move_on_after(child.spec.drain_seconds):
+                    await _wait_for_exit(process)
+            if process.poll() is None:
+                if not self._by_force:
+                    self._report(f"{child.spec.name} does not end by itself; killing it")
+                process.kill()
+            await self._wait_until_gone(child)
+
+
+async def _wait_for_exit(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the process has ended, without collecting its exit code."""
+    if process.returncode is not None:
+        # Collected already: the kernel knows it no more.
+        return
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        await trio.lowlevel.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _describe_exit(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

@@ -1,0 +1,288 @@
+"""The supervisor, with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from pravega_admin.data_directory import RunDirectory, open_run_directory
+from pravega_admin.errors import AdminError, ConfigurationError, leaf_errors
+from pravega_admin.supervisor import ChildSpec, Supervisor
+
+SECONDS_MAX = 15.0
+
+SLEEPER = """
+    import time
+    from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
+    die_with_supervisor()
+    announce(Verdict(is_ready=True))
+    time.sleep(600)
+"""
+
+
+def child(name: str, source: str, *arguments: str, drain_seconds: float = 5.0) -> ChildSpec:
+    command = (sys.executable, "-c", textwrap.dedent(source), *arguments)
+    return ChildSpec(name, command, drain_seconds=drain_seconds)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[RunDirectory]:
+    with open_run_directory(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sentences() -> list[str]:
+    return []
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(SECONDS_MAX):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+def pid_of(directory: RunDirectory, name: str) -> int | None:
+    try:
+        return int((directory.path / f"{name}.pid").read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs: a zombie that nobody has waited for does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+async def test_children_are_started_again_after_being_killed(
+    directory: RunDirectory, sentences: list[str]
+) -> None:
+    specs = [child("one", SLEEPER), child("two", SLEEPER)]
+    supervisor = Supervisor(specs, directory=directory, report=sentences.append)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        first, untouched = pid_of(directory, "one"), pid_of(directory, "two")
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await eventually(lambda: "one is back" in sentences)
+        second = pid_of(directory, "one")
+        assert second is not None
+        assert second != first
+        assert pid_of(directory, "two") == untouched
+        assert sentences[0] == "one was killed by SIGKILL; starting it again"
+        nursery.cancel_scope.cancel()
+    assert not is_alive(second)
+    assert pid_of(directory, "one") is None
+    assert pid_of(directory, "two") is None
+
+
+async def test_a_child_that_cannot_start_as_configured_ends_the_supervisor(
+    directory: RunDirectory, sentences: list[str]
+) -> None:
+    refusing = """
+        import sys
+        from pravega_admin.child_protocol import Verdict, announce
+        announce(Verdict(is_ready=False, error="port 9 is in use"))
+        sys.exit(78)
+    """
+    specs = [child("fine", SLEEPER), child("refusing", refusing)]
+    supervisor = Supervisor(specs, directory=directory, report=sentences.append)
+    supervisor.spawn_all()
+    fine = pid_of(directory, "fine")
+    with pytest.raises(BaseExceptionGroup) as caught, trio.fail_after(SECONDS_MAX):
+        await supervisor.run()
+    errors = list(leaf_errors(caught.value))
+    assert [type(error) for error in errors] == [ConfigurationError]
+    assert str(errors[0]) == "port 9 is in use"
+    assert fine is not None
+    assert not is_alive(fine)
+
+
+async def test_a_child_that_is_never_ready_is_given_up(
+    directory: RunDirectory, sentences: list[str]
+) -> None:
+    supervisor = Supervisor(
+        [child("broken", "raise SystemExit(3)")], directory=directory, report=sentences.append
+    )
+    with pytest.raises(BaseExceptionGroup) as caught, trio.fail_after(SECONDS_MAX):
+        await supervisor.run()
+    (error,) = leaf_errors(caught.value)
+    assert isinstance(error, AdminError)
+    assert "broken cannot start: it ended with exit code 3" in str(error)
+    assert len(sentences) == 3
+
+
+async def test_a_child_that_ignores_the_request_to_end_is_killed(
+    directory: RunDirectory, sentences: list[str]
+) -> None:
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + textwrap.dedent(
+        SLEEPER
+    )
+    supervisor = Supervisor(
+        [child("stubborn", stubborn, drain_seconds=0.2)],
+        directory=directory,
+        report=sentences.append,
+    )
+    with trio.fail_after(SECONDS_MAX):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(supervisor.run)
+            pid = pid_of(directory, "stubborn")
+            nursery.cancel_scope.cancel()
+    assert pid is not None
+    assert not is_alive(pid)
+    assert sentences == ["stubborn does not end by itself; killing it"]
+
+
+async def test_children_end_the_last_one_first(
+    directory: RunDirectory, sentences: list[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "ends"
+    gentle = """
+        import signal, sys, time
+        from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
+        def end(number, frame):
+            with open(sys.argv[2], "a") as log:
+                log.write(sys.argv[1] + "\\n")
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, end)
+        die_with_supervisor()
+        announce(Verdict(is_ready=True))
+        time.sleep(600)
+    """
+    specs = [child(name, gentle, name, str(log)) for name in ("store", "controller")]
+    supervisor = Supervisor(specs, directory=directory, report=sentences.append)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        nursery.cancel_scope.cancel()
+    assert log.read_text().split() == ["controller", "store"]
+
+
+async def test_the_pauses_between_starts_grow(
+    directory: RunDirectory, sentences: list[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "starts"
+    fickle = """
+        import sys, time
+        from pravega_admin.child_protocol import Verdict, announce
+        with open(sys.argv[1], "a") as log:
+            log.write(f"{time.monotonic()}\\n")
+        announce(Verdict(is_ready=True))
+        sys.exit(1)
+    """
+    supervisor = Supervisor(
+        [child("fickle", fickle, str(log))], directory=directory, report=sentences.append
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        await eventually(lambda: log.exists() and len(log.read_text().split()) >= 5)
+        nursery.cancel_scope.cancel()
+    starts = [float(text) for text in log.read_text().split()]
+    gaps = [later - earlier for earlier, later in zip(starts, starts[1:4], strict=False)]
+    assert gaps[1] >= 0.1
+    assert gaps[2] >= 0.2
+
+
+def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    source = """
+        import sys, textwrap, trio
+        from pathlib import Path
+        from pravega_admin.data_directory import open_run_directory
+        from pravega_admin.supervisor import ChildSpec, Supervisor
+        async def main():
+            with open_run_directory(Path(sys.argv[1])) as directory:
+                command = (sys.executable, "-c", textwrap.dedent(sys.argv[2]))
+                specs = [ChildSpec("one", command), ChildSpec("two", command)]
+                supervisor = Supervisor(specs, directory=directory, report=print)
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(supervisor.run)
+                    print("ready", flush=True)
+        trio.run(main)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(source), str(tmp_path), SLEEPER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "ready\n"
+        pids = [int((tmp_path / "run" / f"{name}.pid").read_text()) for name in ("one", "two")]
+        assert all(map(is_alive, pids))
+        supervisor.kill()
+    deadline = time.monotonic() + SECONDS_MAX
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with open_run_directory(tmp_path):
+        pass
+
+
+async def test_output_of_children_goes_to_the_log_file(
+    directory: RunDirectory, sentences: list[str], tmp_path: Path
+) -> None:
+    talkative = "import sys; print('out'); print('err', file=sys.stderr)\n" + textwrap.dedent(
+        SLEEPER
+    )
+    path = tmp_path / "log"
+    with path.open("ab", buffering=0) as log:
+        supervisor = Supervisor(
+            [child("talkative", talkative)],
+            directory=directory,
+            report=sentences.append,
+            log_file=log,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(supervisor.run)
+            await eventually(lambda: "err" in path.read_text())
+            nursery.cancel_scope.cancel()
+
+
+def test_a_child_without_a_supervisor_runs_all_the_same() -> None:
+    source = """
+        from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
+        die_with_supervisor()
+        announce(Verdict(is_ready=True))
+        print("fine")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "fine\n"
+
+
+def test_a_supervisor_that_is_gone_before_the_child_asks_takes_it_along() -> None:
+    source = """
+        from pravega_admin.child_protocol import die_with_supervisor
+        die_with_supervisor()
+        print("survived")
+    """
+    environment = {**os.environ, "SEGSTORE_SUPERVISOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout == ""
+
+
+def test_verdicts_read_back_what_children_say() -> None:
+    from pravega_admin.child_protocol import Verdict, parse_verdict
+
+    assert parse_verdict(b'{"ready": true}\n') == Verdict(is_ready=True)
+    refusal = json.dumps({"error": "no"}).encode()
+    assert parse_verdict(refusal) == Verdict(is_ready=False, error="no")
+    assert parse_verdict(b"") == Verdict(is_ready=False)
