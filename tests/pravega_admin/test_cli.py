@@ -1,0 +1,233 @@
+"""What the command line accepts, what it refuses and how it says so. No server is running here."""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pravega_admin.cli import app
+
+NOBODY = "tcp://127.0.0.1:9"
+"""The discard port: nobody listens there."""
+
+
+def invoke(*arguments: str, input: bytes | None = None) -> Result:
+    return CliRunner().invoke(
+        app, list(arguments), input=input, env={"SEGSTORE_CONTROLLER": NOBODY}
+    )
+
+
+def leaf_commands() -> list[list[str]]:
+    import typer.main
+
+    root = typer.main.get_command(app)
+    found: list[list[str]] = []
+    pending = [([], root)]
+    while pending:
+        path, command = pending.pop()
+        children = getattr(command, "commands", None)
+        if children is None:
+            found.append(path)
+        else:
+            pending.extend(([*path, name], child) for name, child in children.items())
+    return sorted(found)
+
+
+def test_every_verb_is_there() -> None:
+    assert [" ".join(path) for path in leaf_commands()] == [
+        "controller",
+        "read",
+        "scope create",
+        "scope delete",
+        "scope list",
+        "server",
+        "standalone",
+        "stream create",
+        "stream delete",
+        "stream describe",
+        "stream list",
+        "stream scale",
+        "stream seal",
+        "stream truncate",
+        "stream update",
+        "version",
+        "write",
+    ]
+
+
+@pytest.mark.parametrize("path", leaf_commands(), ids=" ".join)
+def test_every_verb_explains_itself(path: list[str]) -> None:
+    result = invoke(*path, "--help")
+    assert result.exit_code == 0, result.output
+    assert f"segstore {' '.join(path)}" in result.output.replace("root", "segstore")
+
+
+def test_help_names_the_exit_codes() -> None:
+    result = invoke("--help")
+    assert "Exit codes" in result.output
+
+
+def test_help_imports_neither_grpc_nor_trio_nor_servers() -> None:
+    source = (
+        "import sys, pravega_admin.cli; print(sorted(name for name in sys.modules"
+        " if name.split('.')[0] in"
+        " ('grpc', 'trio', 'structlog', 'google', 'segstore', 'pravega_controller')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    from importlib.metadata import version
+
+    assert invoke("version").stdout.strip() == version("segstore")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["scope", "list"],
+        ["stream", "describe", "a/b"],
+        ["read", "a/b"],
+        ["write", "a/b"],
+        ["stream", "scale", "a/b", "--segments", "3"],
+    ],
+    ids=" ".join,
+)
+def test_an_absent_controller_is_one_sentence_and_exit_code_5(arguments: list[str]) -> None:
+    result = invoke(*arguments, input=b"")
+    assert result.exit_code == 5
+    assert result.stdout == ""
+    assert result.stderr.strip().splitlines()[-1] == (
+        "segstore: no controller answers at 127.0.0.1:9"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["stream", "describe", "nothing"], "write SCOPE/STREAM"),
+        (["stream", "describe", "a/b/c"], "write SCOPE/STREAM"),
+        (["stream", "truncate", "a/b"], "either --tail or --cut"),
+        (["stream", "truncate", "a/b", "--tail", "--cut", "0:0"], "either --tail or --cut"),
+        (["stream", "truncate", "a/b", "--cut", "0"], "such as 0:4096"),
+        (["stream", "truncate", "a/b", "--cut", "x:1"], "not a number"),
+        (["stream", "scale", "a/b"], "say how to scale"),
+        (["stream", "scale", "a/b", "--segments", "2", "--split", "0"], "say how to scale"),
+        (["stream", "scale", "a/b", "--merge", "0,x"], "not a number"),
+        (["stream", "create", "a/b", "--retention-time", "soon"], "a duration such as"),
+        (["stream", "create", "a/b", "--retention-size", "much"], "a size such as"),
+        (["stream", "create", "a/b", "--retention-max", "1d"], "needs --retention-time"),
+        (
+            ["stream", "create", "a/b", "--retention-time", "1d", "--retention-size", "1GB"],
+            "by time or by size",
+        ),
+        (
+            ["stream", "create", "a/b", "--retention-time", "2d", "--retention-max", "1d"],
+            "less than what is kept at least",
+        ),
+        (
+            ["stream", "create", "a/b", "--scale-by-events", "1", "--scale-by-kbytes", "1"],
+            "by events or by kbytes",
+        ),
+        (["stream", "create", "a/b", "--scale-factor", "2"], "--scale-factor needs"),
+        (["write", "a/b", "--key", "k", "--key-field", "1"], "either --key or --key-field"),
+        (["write", "a/b", "--key-field", "1", "--delimiter", ""], "must not be empty"),
+        (["scope", "list", "--controller", "http://x:1"], "not a controller address"),
+        (["scope", "list", "--controller", "tcp://x"], "not a controller address"),
+        (["scope", "list", "--controller", "tls://x:9090"], "does not speak TLS yet"),
+        (["controller", "--segment-store", "nowhere"], "not HOST:PORT"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_sentence_and_exit_code_2(arguments: list[str], sentence: str) -> None:
+    result = invoke(*arguments, input=b"x\n")
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("segstore: ")
+    assert sentence in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["stream", "create"],
+        ["stream", "create", "a/b", "--segments", "0"],
+        ["read", "a/b", "--from", "middle"],
+        ["scope", "list", "-o", "xml"],
+        ["standalone", "--controller-port", "70000"],
+        ["unknown"],
+    ],
+    ids=" ".join,
+)
+def test_what_the_parser_refuses_exits_with_2(arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_a_missing_input_file_exits_with_3(tmp_path: Path) -> None:
+    result = invoke("write", "a/b", str(tmp_path / "absent"))
+    assert result.exit_code == 3
+    assert "there is no file" in result.stderr
+
+
+def test_debug_shows_where_it_failed() -> None:
+    result = invoke("--debug", "scope", "list")
+    assert result.exception is not None
+    assert type(result.exception).__name__ == "UnavailableError"
+
+
+def test_a_host_that_others_reach_is_refused(tmp_path: Path) -> None:
+    for verb in ("standalone", "server"):
+        result = invoke(verb, "--host", "0.0.0.0", "--data-dir", str(tmp_path / "data"))
+        assert result.exit_code == 78
+        (line,) = result.stderr.splitlines()
+        assert "--allow-insecure" in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_port_in_use_is_one_sentence_and_exit_code_78(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for option in ("--controller-port", "--segment-store-port"):
+            result = invoke("standalone", option, port, "--data-dir", str(tmp_path / "data"))
+            assert result.exit_code == 78
+            (line,) = result.stderr.splitlines()
+            assert f"port {port} on 127.0.0.1 is in use" in line
+            assert option in line
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[segment_store]\nport = 1\n", "sets port, which is an option"),
+        ("[other]\n", "'other'; only tables segment_store and controller"),
+        ("segment_store = 1\n", "only tables"),
+        ("not toml", "is not TOML"),
+    ],
+)
+def test_a_settings_file_that_makes_no_sense_is_refused(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    result = invoke("standalone", "--config", str(path), "--data-dir", str(tmp_path / "data"))
+    assert result.exit_code == 78
+    (line,) = result.stderr.splitlines()
+    assert sentence in line
+
+
+def test_process_start_is_in_the_recent_past() -> None:
+    from pravega_admin.serve_commands import process_started
+
+    assert 0 < time.monotonic() - process_started() < 24 * 3600
