@@ -1,0 +1,217 @@
+"""Appends of one connection: writers set up, appends queued, acknowledgements in order.
+
+Owns: the state of each writer on this connection, and with it the exactly-once promise to writers.
+
+Invariants:
+1. Every append compares the writer's attribute with the number sent before it on this connection
+   and sets it, atomically with its data: an append of another connection in between makes it fail.
+2. The event numbers acknowledged to a writer chain: each acknowledgement names the one before it,
+   the first one what ``AppendSetup`` said. None is sent for what is acknowledged already.
+3. Replies to a writer's appends go out in the order of the appends; completions come in that order.
+4. After a failure the writer's state goes when nothing of it is in flight any more; a failed check
+   of the offset is no failure. An append without state closes the connection.
+5. The writer's last event number is read when nothing queued before is in flight on the segment,
+   whichever connection queued it.
+
+``append`` runs for every append block: it allocates no task and no closure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pravega_wire import commands as wire
+from pravega_wire.connection import Append
+from pravega_wire.names import is_transient_segment
+from segstore.api import SegmentContainer
+from segstore.attributes.updates import (
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+)
+from segstore.errors import (
+    BadAttributeUpdateError,
+    BadOffsetError,
+    InvalidRequestError,
+    SegmentSealedError,
+    SegmentStoreError,
+)
+from segstore.outstanding_bytes import OutstandingBytes
+from segstore.registry import ContainerRegistry
+from segstore.replies import NO_OFFSET, Asked, refusal
+
+_REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
+_ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE
+
+Send = Callable[[wire.Reply], None]
+Close = Callable[[str], None]
+
+
+class InFlightAppend(NamedTuple):
+    """An append that was queued and has not completed."""
+
+    event_number: int
+    request_id: int
+    length: int
+    is_conditional: bool
+
+
+class WriterState:
+    """One writer of one segment on this connection."""
+
+    __slots__ = (
+        "_processor",
+        "container",
+        "counts_events",
+        "failed",
+        "in_flight",
+        "last_acked",
+        "last_stored",
+        "on_complete",
+        "segment",
+        "writer_id",
+    )
+
+    def __init__(
+        self,
+        processor: AppendProcessor,
+        container: SegmentContainer,
+        request: wire.SetupAppend,
+        last_event_number: int,
+    ) -> None:
+        self._processor = processor
+        self.container = container
+        self.segment = request.segment
+        self.writer_id = request.writer_id
+        # A transient segment is one event from the start, in however many pieces it comes.
+        self.counts_events = not is_transient_segment(request.segment)
+        self.last_stored = last_event_number
+        self.last_acked = last_event_number
+        self.in_flight: deque[InFlightAppend] = deque()
+        self.failed = False
+        self.on_complete = self._complete
+
+    def _complete(self, error: SegmentStoreError | None, length: int) -> None:
+        append = self.in_flight.popleft()
+        processor = self._processor
+        processor.outstanding.release(append.length)
+        processor.in_flight_count -= 1
+        if error is None:
+            previous = self.last_acked
+            event_number = append.event_number
+            if previous < event_number:
+                self.last_acked = event_number
+                processor.send(
+                    wire.DataAppended(
+                        self.writer_id, event_number, previous, append.request_id, length
+                    )
+                )
+        elif append.is_conditional and isinstance(error, BadOffsetError):
+            if not self.in_flight:
+                self.last_stored = self.last_acked
+            processor.send(
+                wire.ConditionalCheckFailed(self.writer_id, append.event_number, append.request_id)
+            )
+        else:
+            self.failed = True
+            processor.refuse(self, append, error)
+        if self.failed and not self.in_flight:
+            processor.forget(self)
+        processor.note_completed()
+
+
+class AppendProcessor:
+    """See the module. ``send`` and ``close`` are the connection's; neither may raise."""
+
+    def __init__(
+        self,
+        registry: ContainerRegistry,
+        outstanding: OutstandingBytes,
+        *,
+        send: Send,
+        close: Close,
+        note_completed: Callable[[], None],
+    ) -> None:
+        self._registry = registry
+        self._close = close
+        self._writers: dict[bytes, WriterState] = {}
+        self.outstanding = outstanding
+        self.send = send
+        self.note_completed = note_completed
+        self.in_flight_count = 0
+
+    async def set_up(self, request: wire.SetupAppend) -> wire.Reply:
+        """Prepare for appends of a writer; sealed segments are fine until the first append."""
+        segment = request.segment
+        container = self._registry.container_for(segment)
+        if container.segment_info(segment).segment_type & SegmentType.TABLE:
+            raise InvalidRequestError(segment, "a table segment takes no appends")
+        await container.wait_in_flight(segment)
+        values = await container.get_attributes(segment, [request.writer_id])
+        last_event_number = values.get(request.writer_id, NULL_ATTRIBUTE_VALUE)
+        # The decoder knows a writer by its id alone, so a state for another segment is dead.
+        self._writers[request.writer_id] = WriterState(self, container, request, last_event_number)
+        return wire.AppendSetup(request.request_id, segment, request.writer_id, last_event_number)
+
+    def append(self, append: Append) -> None:
+        """Queue an append; its answer is sent when it is durable or refused."""
+        state = self._writers.get(append.writer_id)
+        event_number = append.last_event_number
+        if state is None or state.segment != append.segment:
+            self._close(f"append of writer {append.writer_id.hex()} without AppendSetup")
+            return
+        previous = state.last_stored
+        if event_number < previous:
+            self._close(f"event number {event_number} comes after {previous}")
+            return
+        data = append.data
+        length = len(data)
+        compare = AttributeUpdate(append.writer_id, _REPLACE_IF_EQUALS, event_number, previous)
+        if state.counts_events:
+            updates: tuple[AttributeUpdate, ...] = (
+                compare,
+                AttributeUpdate(EVENT_COUNT, _ACCUMULATE, append.event_count),
+            )
+        else:
+            updates = (compare,)
+        state.last_stored = event_number
+        state.in_flight.append(
+            InFlightAppend(
+                event_number, append.request_id, length, append.expected_offset is not None
+            )
+        )
+        self.outstanding.add(length)
+        self.in_flight_count += 1
+        state.container.append_nowait(
+            append.segment,
+            data,
+            attribute_updates=updates,
+            expected_offset=append.expected_offset,
+            on_complete=state.on_complete,
+        )
+
+    def refuse(self, state: WriterState, append: InFlightAppend, error: SegmentStoreError) -> None:
+        """Answer a failed append, or close the connection when that is the answer."""
+        if isinstance(error, BadAttributeUpdateError):
+            self.send(
+                wire.InvalidEventNumber(state.writer_id, append.request_id, "", append.event_number)
+            )
+            self._close(f"writer {state.writer_id.hex()} appends on another connection too")
+            return
+        # Only a seal tells which event it refused.
+        offset = append.event_number if isinstance(error, SegmentSealedError) else NO_OFFSET
+        asked = Asked(append.request_id, state.segment, "appendBlock", offset)
+        reply = refusal(error, asked)
+        if reply is None:
+            self._close(f"append failed: {error}")
+        else:
+            self.send(reply)
+
+    def forget(self, state: WriterState) -> None:
+        """Drop a failed writer, unless it has been set up again meanwhile."""
+        if self._writers.get(state.writer_id) is state:
+            del self._writers[state.writer_id]

@@ -1,0 +1,396 @@
+"""One client connection: requests in, replies out, nothing waits for anything else.
+
+Owns: the life of a connection, the dispatch of its requests, and what it may hold.
+
+Invariants:
+1. Requests are taken up in the order in which they came. Appends and reads are handed over at once;
+   every other request runs in a task. Those about one segment keep the order of ``RequestLanes``.
+2. A parked read holds nothing but its handle; it goes away with the connection.
+3. What a connection holds is bounded: requests, parked reads, unsent replies, outstanding bytes.
+   Up to a bound is taken from the socket; beyond it, the bytes stay there.
+4. A connection ends alone: what its peer did wrong is logged with the peer's address and how many
+   bytes came before, and no other connection notices.
+5. Replies to what was answered before the end are sent before the connection closes, unless the
+   peer is gone or does not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import structlog
+import trio
+
+from pravega_wire import commands as wire
+from pravega_wire.codec import encode
+from pravega_wire.connection import Append, Connection, Role
+from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
+from segstore.api import ReadHandle, ReadResult
+from segstore.append_processor import AppendProcessor
+from segstore.config import ConnectionSettings
+from segstore.errors import NoSuchSegmentError, SegmentStoreError
+from segstore.handler_table import Handler, RequestContext, Store
+from segstore.handlers import SEGMENT_HANDLERS
+from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal
+from segstore.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, refusal
+from segstore.request_lanes import RequestLanes, Ticket
+from segstore.send_buffer import SendBuffer
+from segstore.table_handlers import TABLE_HANDLERS
+
+_HANDLERS: Final[Mapping[type, Handler]] = {**SEGMENT_HANDLERS, **TABLE_HANDLERS}
+
+READ_BYTES_MAX: Final = 2 * 1024 * 1024
+READ_BYTES_MIN: Final = 8
+LINGER_SECONDS: Final = 2.0
+"""How long a closing connection may take to send its last replies and see the peer's end."""
+CLEANUP_SECONDS: Final = 10.0
+
+_KEEP_ALIVE: Final = encode(wire.KeepAlive())
+
+Receive = Callable[[], Awaitable[bytes]]
+
+logger = structlog.get_logger(__name__)
+
+
+class ReadInProgress:
+    """A read that may be answered later."""
+
+    __slots__ = ("_connection", "_request", "handle")
+
+    def __init__(self, connection: ServerConnection, request: wire.ReadSegment) -> None:
+        self._connection = connection
+        self._request = request
+        self.handle: ReadHandle | None = None
+
+    def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
+        """Answer the read."""
+        self._connection.answer_read(self, self._request, error, result)
+
+
+class ServerConnection:
+    """Serves one stream. ``receive`` returns some bytes, or none when the peer has finished."""
+
+    def __init__(
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        receive: Receive,
+        *,
+        peer: str,
+        store: Store,
+        settings: ConnectionSettings,
+        outstanding_total: OutstandingTotal,
+    ) -> None:
+        self._stream = stream
+        self._receive = receive
+        self._settings = settings
+        self._log = logger.bind(peer=peer)
+        self._protocol = Connection(Role.SERVER)
+        self._context = RequestContext(store)
+        self._replies = SendBuffer(pause_bytes=settings.send_bytes_pause)
+        self._outstanding = OutstandingBytes(outstanding_total)
+        self._appends = AppendProcessor(
+            store.registry,
+            self._outstanding,
+            send=self.send,
+            close=self.close,
+            note_completed=self._note_completed,
+        )
+        self._lanes = RequestLanes()
+        self._parked: set[ReadInProgress] = set()
+        self._request_count = 0
+        self._received_bytes = 0
+        self._closing = False
+        self._changed: trio.Event | None = None
+        self._receiving = trio.CancelScope()
+        self._sent = trio.Event()
+        self._set_up_append = Handler(
+            self._set_up,
+            exclusive=False,
+            segments=lambda request: (request.segment,),
+            offset=lambda request: NO_OFFSET,
+        )
+        self._nursery: trio.Nursery
+
+    # ---- Life ------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Serve until the peer is gone, ``close`` or ``drain`` is called. Closes the stream."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._send_replies)
+                with self._receiving:
+                    await self._take_requests()
+                await self._finish()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._forget_reads()
+            self._replies.finish()
+            await trio.aclose_forcefully(self._stream)
+            await self._delete_transient_segments()
+
+    def close(self, reason: str) -> None:
+        """Take up nothing more, send what was replied, and end."""
+        if not self._closing:
+            self._closing = True
+            self._log.warning(
+                "connection closed", reason=reason, received_bytes=self._received_bytes
+            )
+            self._replies.finish()
+            self._receiving.cancel()
+
+    def drain(self) -> None:
+        """Take up nothing more, answer what was taken up, and end."""
+        self._receiving.cancel()
+
+    async def _finish(self) -> None:
+        """Let go of the peer, politely where it can still listen."""
+        self._forget_reads()
+        while not self._closing and (self._request_count or self._appends.in_flight_count):
+            self._changed = trio.Event()
+            await self._changed.wait()
+        self._replies.finish()
+        with trio.move_on_after(LINGER_SECONDS):
+            await self._sent.wait()
+            # Closing at once could overtake the replies: see the peer's end first.
+            try:
+                await self._stream.send_eof()
+                while await self._receive():
+                    pass
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+
+    def _peer_is_gone(self) -> None:
+        self._closing = True
+        self._replies.discard()
+        self._receiving.cancel()
+
+    async def _send_replies(self) -> None:
+        try:
+            await self._replies.run(self._stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._peer_is_gone()
+        finally:
+            self._sent.set()
+
+    def _forget_reads(self) -> None:
+        parked, self._parked = self._parked, set()
+        for read in parked:
+            if read.handle is not None:
+                read.handle.cancel()
+
+    async def _delete_transient_segments(self) -> None:
+        names = self._context.transient_segments
+        if not names:
+            return
+        with trio.move_on_after(CLEANUP_SECONDS, shield=True):
+            for name in names:
+                try:
+                    await self._context.container_for(name).delete_segment(name)
+                except NoSuchSegmentError:
+                    continue
+                except SegmentStoreError as error:
+                    self._log.warning("transient segment left", segment=name, error=str(error))
+
+    # ---- Requests --------------------------------------------------------------------------------
+
+    async def _take_requests(self) -> None:
+        with trio.move_on_after(self._settings.first_command_seconds_max) as patience:
+            commands = await self._next_commands()
+        if patience.cancelled_caught:
+            self.close("no command came in time")
+            return
+        while commands:
+            for command in commands:
+                if self._is_full:
+                    await self._wait_for_room()
+                if self._closing:
+                    return
+                self._dispatch(command)
+            await self._wait_for_room()
+            commands = await self._next_commands()
+
+    async def _next_commands(self) -> list[wire.Command | Append]:
+        """The next commands; none when the peer has ended or broken the protocol."""
+        commands: list[wire.Command | Append] = []
+        while not commands:
+            try:
+                data = await self._receive()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                data = b""
+            if not data:
+                self._peer_is_gone()
+                break
+            self._received_bytes += len(data)
+            try:
+                commands = self._protocol.receive_data(data)
+            except RemoteProtocolError as error:
+                self.close(f"protocol broken: {error}")
+                break
+        return commands
+
+    @property
+    def _is_full(self) -> bool:
+        return (
+            self._replies.is_full
+            or self._request_count >= self._settings.requests_max
+            or self._outstanding.is_full
+        )
+
+    async def _wait_for_room(self) -> None:
+        while self._is_full:
+            await self._replies.wait_for_room()
+            await self._outstanding.wait_for_room()
+            while self._request_count >= self._settings.requests_max:
+                self._changed = trio.Event()
+                await self._changed.wait()
+
+    def _note_completed(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    def _dispatch(self, command: wire.Command | Append) -> None:
+        kind = type(command)
+        if kind is Append:
+            self._dispatch_in_order(command, self._appends.append)
+        elif kind is wire.ReadSegment:
+            self._dispatch_in_order(command, self._start_read)
+        elif kind is wire.KeepAlive:
+            self._replies.put(_KEEP_ALIVE)
+        elif kind is wire.Hello:
+            self._greet(command)
+        elif kind is wire.SetupAppend:
+            self._dispatch_task(command, self._set_up_append)
+        elif (handler := _HANDLERS.get(kind)) is not None:
+            self._dispatch_task(command, handler)
+        else:
+            self.close(f"{kind.__name__} is not served")
+
+    def _dispatch_in_order(self, command: Any, start: Callable[[Any], None]) -> None:
+        """Do something short now, or when the requests before it let it."""
+        if not len(self._lanes) or not self._lanes.is_held_up(command.segment):
+            start(command)
+            return
+
+        def start_late(ticket: Ticket) -> None:
+            self._count_request(-1)
+            if not self._closing:
+                start(command)
+            self._lanes.leave(ticket)
+
+        self._count_request(1)
+        self._lanes.enter((command.segment,), start_late, exclusive=False)
+
+    def _dispatch_task(self, request: Any, handler: Handler) -> None:
+        def start(ticket: Ticket) -> None:
+            self._nursery.start_soon(self._handle, request, handler, ticket)
+
+        self._count_request(1)
+        self._lanes.enter(handler.segments(request), start, exclusive=handler.exclusive)
+
+    def _count_request(self, change: int) -> None:
+        self._request_count += change
+        self._note_completed()
+
+    async def _handle(self, request: Any, handler: Handler, ticket: Ticket) -> None:
+        held_bytes = _held_bytes(request)
+        self._outstanding.add(held_bytes)
+        try:
+            self.send(await handler.handle(self._context, request))
+        except SegmentStoreError as error:
+            self._refuse(error, handler.asked(request))
+        except LocalProtocolError as error:
+            asked = handler.asked(request)
+            self.send(
+                wire.ErrorMessage(asked.request_id, asked.segment, str(error), ILLEGAL_ARGUMENT)
+            )
+        # A defect must cost this connection, not the process with everybody else's.
+        except Exception:
+            self._log.exception("request failed", request=type(request).__name__)
+            self.close("internal error")
+        finally:
+            self._outstanding.release(held_bytes)
+            self._count_request(-1)
+            self._lanes.leave(ticket)
+
+    def _refuse(self, error: SegmentStoreError, asked: Asked) -> None:
+        reply = refusal(error, asked)
+        if reply is None:
+            self.close(f"{asked.operation} failed: {error!r}")
+        else:
+            self.send(reply)
+
+    def send(self, reply: wire.Reply) -> None:
+        """Queue a reply; raises ``LocalProtocolError`` when it cannot be sent."""
+        self._replies.put(encode(reply))
+
+    def _greet(self, hello: Any) -> None:
+        self.send(wire.HELLO)
+        if (
+            hello.low_version > wire.WIRE_VERSION
+            or hello.high_version < wire.OLDEST_COMPATIBLE_VERSION
+        ):
+            self.close(f"the peer speaks versions {hello.low_version}..{hello.high_version}")
+
+    async def _set_up(self, context: RequestContext, request: wire.SetupAppend) -> wire.Reply:
+        return await self._appends.set_up(request)
+
+    # ---- Reads -----------------------------------------------------------------------------------
+
+    def _start_read(self, request: wire.ReadSegment) -> None:
+        read = ReadInProgress(self, request)
+        try:
+            container = self._context.container_for(request.segment)
+        except SegmentStoreError as error:
+            self.answer_read(read, request, error, None)
+            return
+        read.handle = container.read_nowait(
+            request.segment,
+            offset=request.offset,
+            length_max=min(READ_BYTES_MAX, max(READ_BYTES_MIN, request.suggested_length)),
+            on_complete=read.complete,
+        )
+        if read.handle is not None:
+            self._parked.add(read)
+            if len(self._parked) > self._settings.parked_reads_max:
+                self.close(f"more than {self._settings.parked_reads_max} reads are parked")
+
+    def answer_read(
+        self,
+        read: ReadInProgress,
+        request: wire.ReadSegment,
+        error: SegmentStoreError | None,
+        result: ReadResult | None,
+    ) -> None:
+        """Reply to a read; its offset and segment are how the peer knows it again."""
+        self._parked.discard(read)
+        if error is not None:
+            asked = Asked(request.request_id, request.segment, "readSegment", request.offset)
+            self._refuse(error, asked)
+            return
+        assert result is not None
+        data, at_tail, end_of_segment = result.data, result.at_tail, result.end_of_segment
+        if read.handle is not None and self._replies.size >= self._settings.send_bytes_max:
+            # The peer asks again when it has read what is there: until then nothing is held.
+            data, at_tail, end_of_segment = b"", True, False
+        self.send(
+            wire.SegmentRead(
+                request.segment,
+                request.offset,
+                at_tail,
+                end_of_segment,
+                data,
+                request.request_id,
+            )
+        )
+
+
+def _held_bytes(request: Any) -> int:
+    """The payload of a table update, which is held in memory until it is durable."""
+    if type(request) is wire.UpdateTableEntries:
+        return sum(len(entry.key.key) + len(entry.value) for entry in request.table_entries)
+    if type(request) is wire.RemoveTableKeys:
+        return sum(len(key.key) for key in request.keys)
+    return 0

@@ -1,0 +1,109 @@
+"""What a handler is, and what handlers have at hand.
+
+Owns: the shape of handler tables, and the state that requests share.
+
+Invariants:
+1. A handler returns the reply to its request or raises; errors become replies in one place.
+2. ``exclusive`` handlers change what other requests of the same connection about the same segment
+   may see: those wait for it, and it for them.
+3. A handler keeps nothing: what must outlive it lies in its ``RequestContext``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from pravega_wire import commands as wire
+from segstore.api import SegmentContainer
+from segstore.errors import InvalidRequestError
+from segstore.registry import ContainerRegistry
+from segstore.replies import NO_OFFSET, Asked, operation_name
+
+REMEMBERED_MERGES_MAX: Final = 1_000
+
+
+@dataclass(slots=True)
+class Store:
+    """What all connections of a process share."""
+
+    registry: ContainerRegistry
+    now_ms: Callable[[], int]
+    random_bytes: Callable[[int], bytes]
+    merges: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    """Sources merged lately, and into what: a repeated merge has to succeed."""
+
+    def note_merge(self, source: str, target: str) -> None:
+        """Remember a merge that was done."""
+        self.merges[source] = target
+        if len(self.merges) > REMEMBERED_MERGES_MAX:
+            self.merges.popitem(last=False)
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """What the requests of one connection share."""
+
+    store: Store
+    transient_segments: set[str] = field(default_factory=set)
+    """Segments to delete when the connection closes."""
+
+    def container_for(self, segment: str) -> SegmentContainer:
+        """The container of a segment."""
+        return self.store.registry.container_for(segment)
+
+
+Handle = Callable[[RequestContext, Any], Awaitable[wire.Reply]]
+HandleType = TypeVar("HandleType", bound=Handle)
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """How a kind of request is answered.
+
+    ``segments`` are those that it is about; a refusal names the first.
+    """
+
+    handle: Handle
+    exclusive: bool
+    segments: Callable[[Any], tuple[str, ...]]
+    offset: Callable[[Any], int]
+
+    def asked(self, request: Any) -> Asked:
+        """What a refusal of ``request`` repeats."""
+        return Asked(
+            request.request_id,
+            self.segments(request)[0],
+            operation_name(request),
+            self.offset(request),
+        )
+
+
+class HandlerTable(dict[type[wire.Command], Handler]):
+    """Handlers by the kind of request that they answer."""
+
+    def handles(
+        self,
+        kind: type[wire.Request],
+        *,
+        exclusive: bool = False,
+        segments: Callable[[Any], tuple[str, ...]] = lambda request: (request.segment,),
+        offset: Callable[[Any], int] = lambda request: NO_OFFSET,
+    ) -> Callable[[HandleType], HandleType]:
+        """Enter the decorated function."""
+
+        def enter(handle: HandleType) -> HandleType:
+            assert kind not in self, f"{kind.__name__} has a handler"
+            self[kind] = Handler(handle, exclusive, segments, offset)
+            return handle
+
+        return enter
+
+
+def check_name(name: str) -> None:
+    """Refuse names that no client makes and that could lead out of a directory in tier 2."""
+    parts = name.split("/")
+    if "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise InvalidRequestError(name, f"{name!r} is no segment name")

@@ -1,0 +1,250 @@
+"""Requests about segments.
+
+Owns: what each request asks of the container, and what it is told.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pravega_wire import commands as wire
+from pravega_wire.names import transient_segment_name
+from segstore.api import SegmentContainer
+from segstore.attributes.updates import (
+    ATTRIBUTE_ID_LENGTH,
+    ATTRIBUTE_SEGMENT_TYPE,
+    CREATION_TIME,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    ROLLOVER_SIZE,
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+)
+from segstore.errors import (
+    BadAttributeUpdateError,
+    InvalidRequestError,
+    NoSuchSegmentError,
+    UnsupportedRequestError,
+)
+from segstore.handler_table import HandlerTable, RequestContext, check_name
+from segstore.replies import operation_name
+
+SEGMENT_HANDLERS: Final = HandlerTable()
+handles = SEGMENT_HANDLERS.handles
+
+_UNMODIFIABLE: Final = frozenset((ATTRIBUTE_SEGMENT_TYPE, ATTRIBUTE_ID_LENGTH))
+
+
+# ---- Life of a segment ---------------------------------------------------------------------------
+
+
+@handles(wire.CreateSegment, exclusive=True)
+async def create_segment(context: RequestContext, request: wire.CreateSegment) -> wire.Reply:
+    check_name(request.segment)
+    attributes = {
+        SCALE_POLICY_TYPE: request.scale_type,
+        SCALE_POLICY_RATE: request.target_rate,
+        ROLLOVER_SIZE: max(0, request.rollover_size_bytes),
+        CREATION_TIME: context.store.now_ms(),
+    }
+    container = context.container_for(request.segment)
+    await container.create_segment(request.segment, attributes=attributes)
+    return wire.SegmentCreated(request.request_id, request.segment)
+
+
+@handles(
+    wire.CreateTransientSegment, segments=lambda request: (request.parent_segment,), exclusive=False
+)
+async def create_transient_segment(
+    context: RequestContext, request: wire.CreateTransientSegment
+) -> wire.Reply:
+    check_name(request.parent_segment)
+    random = context.store.random_bytes(16)
+    name = transient_segment_name(request.parent_segment, request.writer_id, random)
+    attributes = {
+        CREATION_TIME: context.store.now_ms(),
+        ATTRIBUTE_SEGMENT_TYPE: int(SegmentType.TRANSIENT),
+        # However many pieces it comes in: merged, it is one event.
+        EVENT_COUNT: 1,
+    }
+    container = context.container_for(name)
+    # Noted before it exists: a connection that dies meanwhile must not leave it behind.
+    context.transient_segments.add(name)
+    await container.create_segment(name, attributes=attributes)
+    return wire.SegmentCreated(request.request_id, name)
+
+
+@handles(wire.SealSegment, exclusive=True)
+async def seal_segment(context: RequestContext, request: wire.SealSegment) -> wire.Reply:
+    await context.container_for(request.segment).seal_segment(request.segment)
+    return wire.SegmentSealed(request.request_id, request.segment)
+
+
+@handles(wire.DeleteSegment, exclusive=True)
+async def delete_segment(context: RequestContext, request: wire.DeleteSegment) -> wire.Reply:
+    hosted = context.store.registry.find(request.segment)
+    await hosted.container.delete_segment(request.segment)
+    hosted.tables.forget(request.segment)
+    return wire.SegmentDeleted(request.request_id, request.segment)
+
+
+@handles(
+    wire.TruncateSegment, exclusive=True, offset=lambda request: int(request.truncation_offset)
+)
+async def truncate_segment(context: RequestContext, request: wire.TruncateSegment) -> wire.Reply:
+    container = context.container_for(request.segment)
+    await container.truncate_segment(request.segment, offset=request.truncation_offset)
+    return wire.SegmentTruncated(request.request_id, request.segment)
+
+
+# ---- Merges --------------------------------------------------------------------------------------
+
+
+@handles(
+    wire.MergeSegments, exclusive=True, segments=lambda request: (request.source, request.target)
+)
+async def merge_segments(context: RequestContext, request: wire.MergeSegments) -> wire.Reply:
+    container = _common_container(context, request.target, (request.source,))
+    updates = [_attribute_update(request.source, update) for update in request.attribute_updates]
+    try:
+        length = await _merge(context, container, request.target, request.source, updates)
+    except BadAttributeUpdateError:
+        return wire.SegmentAttributeUpdated(request.request_id, False)
+    except NoSuchSegmentError:
+        if context.store.merges.get(request.source) != request.target:
+            raise
+        length = container.segment_info(request.target).length
+    return wire.SegmentsMerged(request.request_id, request.target, request.source, length)
+
+
+@handles(
+    wire.MergeSegmentsBatch,
+    exclusive=True,
+    segments=lambda request: (request.target, *request.sources),
+)
+async def merge_segments_batch(
+    context: RequestContext, request: wire.MergeSegmentsBatch
+) -> wire.Reply:
+    container = _common_container(context, request.target, request.sources)
+    merged: list[wire.MergedSource] = []
+    for source in request.sources:
+        try:
+            length = await _merge(context, container, request.target, source, [])
+        except NoSuchSegmentError as error:
+            # A source that is gone was merged by an earlier attempt, or nothing was written to it.
+            if error.segment != source:
+                raise
+            length = container.segment_info(request.target).length
+        merged.append(wire.MergedSource(source, length))
+    return wire.SegmentsBatchMerged(request.request_id, request.target, tuple(merged))
+
+
+async def _merge(
+    context: RequestContext,
+    container: SegmentContainer,
+    target: str,
+    source: str,
+    updates: list[AttributeUpdate],
+) -> int:
+    length = await container.merge_segment(target, source, attribute_updates=updates)
+    context.store.note_merge(source, target)
+    context.transient_segments.discard(source)
+    return length
+
+
+def _common_container(
+    context: RequestContext, target: str, sources: tuple[str, ...]
+) -> SegmentContainer:
+    hosted = context.store.registry.find(target)
+    for source in sources:
+        if context.store.registry.find(source) is not hosted:
+            raise InvalidRequestError(source, f"{source} and {target} are not of one container")
+    return hosted.container
+
+
+def _attribute_update(segment: str, update: wire.AttributeUpdate) -> AttributeUpdate:
+    _check_modifiable(segment, update.attribute_id)
+    try:
+        update_type = AttributeUpdateType(update.update_type)
+    except ValueError as error:
+        raise InvalidRequestError(segment, f"attribute update: {error}") from error
+    return AttributeUpdate(update.attribute_id, update_type, update.value, update.expected)
+
+
+def _check_modifiable(segment: str, attribute_id: bytes) -> None:
+    if attribute_id in _UNMODIFIABLE:
+        raise InvalidRequestError(segment, f"attribute {attribute_id.hex()} cannot be modified")
+
+
+# ---- Attributes and information ------------------------------------------------------------------
+
+
+@handles(wire.GetSegmentAttribute)
+async def get_segment_attribute(
+    context: RequestContext, request: wire.GetSegmentAttribute
+) -> wire.Reply:
+    container = context.container_for(request.segment)
+    values = await container.get_attributes(request.segment, [request.attribute_id])
+    value = values.get(request.attribute_id, NULL_ATTRIBUTE_VALUE)
+    return wire.SegmentAttribute(request.request_id, value)
+
+
+@handles(wire.UpdateSegmentAttribute, exclusive=True)
+async def update_segment_attribute(
+    context: RequestContext, request: wire.UpdateSegmentAttribute
+) -> wire.Reply:
+    _check_modifiable(request.segment, request.attribute_id)
+    update = AttributeUpdate(
+        request.attribute_id,
+        AttributeUpdateType.REPLACE_IF_EQUALS,
+        request.new_value,
+        request.expected_value,
+    )
+    try:
+        await context.container_for(request.segment).update_attributes(request.segment, [update])
+    except BadAttributeUpdateError:
+        return wire.SegmentAttributeUpdated(request.request_id, False)
+    return wire.SegmentAttributeUpdated(request.request_id, True)
+
+
+@handles(wire.UpdateSegmentPolicy, exclusive=True)
+async def update_segment_policy(
+    context: RequestContext, request: wire.UpdateSegmentPolicy
+) -> wire.Reply:
+    replace = AttributeUpdateType.REPLACE
+    updates = [
+        AttributeUpdate(SCALE_POLICY_TYPE, replace, request.scale_type),
+        AttributeUpdate(SCALE_POLICY_RATE, replace, request.target_rate),
+    ]
+    await context.container_for(request.segment).update_attributes(request.segment, updates)
+    return wire.SegmentPolicyUpdated(request.request_id, request.segment)
+
+
+@handles(wire.GetStreamSegmentInfo)
+async def get_stream_segment_info(
+    context: RequestContext, request: wire.GetStreamSegmentInfo
+) -> wire.Reply:
+    info = context.container_for(request.segment).segment_info(request.segment)
+    return wire.StreamSegmentInfo(
+        request_id=request.request_id,
+        segment=request.segment,
+        exists=True,
+        is_sealed=info.sealed,
+        is_deleted=False,
+        last_modified=info.last_modified_ms,
+        write_offset=info.length,
+        start_offset=info.start_offset,
+    )
+
+
+# ---- Not here ------------------------------------------------------------------------------------
+
+
+@handles(wire.LocateOffset)
+@handles(wire.ListStorageChunks)
+@handles(wire.FlushToStorage, segments=lambda request: ("",))
+async def refuse_unsupported(context: RequestContext, request: Any) -> wire.Reply:
+    raise UnsupportedRequestError("", f"{operation_name(request)} is not served here")

@@ -1,0 +1,152 @@
+"""The containers that this process hosts.
+
+Owns: the lifetime of each container, from recovery to failure and recovery again, and the way from
+a segment's name to the container that holds it.
+
+Invariants:
+1. A failed container goes offline alone: its error is logged, the others and the process go on.
+2. A container is online only between a recovery that succeeded and its end. Whoever still holds the
+   old object gets ``ContainerOfflineError`` from it.
+3. An unusable data directory ends ``run`` with the error: nothing would get better by waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
+
+import structlog
+import trio
+
+from pravega_wire.names import container_of
+from segstore.api import SegmentContainer
+from segstore.config import TableSettings
+from segstore.errors import ContainerOfflineError, DataDirectoryError, WrongHostError
+from segstore.tables.table_segments import TableSegments
+
+OpenContainer = Callable[[int], AbstractAsyncContextManager[SegmentContainer]]
+"""Recovers the container of that number and serves it inside the block.
+
+The block is cancelled, and left with the error, when the container fails.
+"""
+
+logger = structlog.get_logger(__name__)
+
+
+class HostedContainer:
+    """One container number of this process, and the container while it is online."""
+
+    def __init__(self, container_id: int) -> None:
+        self.container_id = container_id
+        self.tried = trio.Event()
+        self._online: tuple[SegmentContainer, TableSegments] | None = None
+
+    @property
+    def is_online(self) -> bool:
+        """Whether the container serves."""
+        return self._online is not None
+
+    @property
+    def container(self) -> SegmentContainer:
+        """The container, else ``ContainerOfflineError``."""
+        return self._require()[0]
+
+    @property
+    def tables(self) -> TableSegments:
+        """The container's table segments, else ``ContainerOfflineError``."""
+        return self._require()[1]
+
+    def put_online(self, container: SegmentContainer, tables: TableSegments) -> None:
+        """Serve from now on."""
+        self._online = (container, tables)
+
+    def take_offline(self) -> None:
+        """Refuse from now on."""
+        self._online = None
+
+    def _require(self) -> tuple[SegmentContainer, TableSegments]:
+        if self._online is None:
+            raise ContainerOfflineError(f"container {self.container_id} is offline")
+        return self._online
+
+
+class ContainerRegistry:
+    """Hosts ``container_ids`` out of ``container_count`` containers. Times are in seconds."""
+
+    def __init__(
+        self,
+        open_container: OpenContainer,
+        *,
+        container_count: int,
+        container_ids: Collection[int],
+        tables: TableSettings,
+        restart_seconds_min: float,
+        restart_seconds_max: float,
+    ) -> None:
+        self._open_container = open_container
+        self._container_count = container_count
+        self._table_settings = tables
+        self._restart_seconds_min = restart_seconds_min
+        self._restart_seconds_max = restart_seconds_max
+        self._hosted = {number: HostedContainer(number) for number in container_ids}
+
+    @property
+    def online_count(self) -> int:
+        """How many containers serve."""
+        return sum(hosted.is_online for hosted in self._hosted.values())
+
+    def find(self, segment: str) -> HostedContainer:
+        """Where the segment lives, online or not, else ``WrongHostError``."""
+        hosted = self._hosted.get(container_of(segment, self._container_count))
+        if hosted is None:
+            raise WrongHostError(segment)
+        return hosted
+
+    def container_for(self, segment: str) -> SegmentContainer:
+        """The container of a segment; raises ``WrongHostError`` or ``ContainerOfflineError``."""
+        return self.find(segment).container
+
+    def tables_for(self, segment: str) -> TableSegments:
+        """The tables beside which a segment lives; raises like ``container_for``."""
+        return self.find(segment).tables
+
+    async def run(self) -> None:
+        """Keep all containers online until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for hosted in self._hosted.values():
+                nursery.start_soon(self._keep_online, hosted)
+
+    async def wait_until_tried(self) -> None:
+        """Return when every container has been opened, or has failed, once."""
+        for hosted in self._hosted.values():
+            await hosted.tried.wait()
+
+    async def _keep_online(self, hosted: HostedContainer) -> None:
+        pause = self._restart_seconds_min
+        while True:
+            was_online = False
+            try:
+                async with self._open_container(hosted.container_id) as container:
+                    tables = TableSegments(container, self._table_settings)
+                    hosted.put_online(container, tables)
+                    was_online = True
+                    hosted.tried.set()
+                    try:
+                        await tables.run()
+                    finally:
+                        hosted.take_offline()
+            except DataDirectoryError:
+                raise
+            # Whatever it was, it was this container's: it must not take the others along.
+            except Exception as error:
+                if was_online:
+                    pause = self._restart_seconds_min
+                logger.exception(
+                    "container failed",
+                    container=hosted.container_id,
+                    error=repr(error),
+                    restart_seconds=pause,
+                )
+            hosted.tried.set()
+            await trio.sleep(pause)
+            pause = min(2 * pause, self._restart_seconds_max)

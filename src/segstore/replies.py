@@ -1,0 +1,98 @@
+"""Errors as replies.
+
+Owns: the one table that turns an error of the segment store into what the peer is told.
+
+Invariants:
+1. A reply carries the request's id and the segment name that the peer knows the request by; the
+   ``offset`` of a read's refusal is the offset that was asked for.
+2. An error without a reply in the table closes the connection: the client connects again and asks
+   again, which is right for everything that passes (recovery, a moved container).
+3. Stack traces never leave the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pravega_wire import commands as wire
+from segstore.errors import (
+    BadOffsetError,
+    InvalidRequestError,
+    NoSuchSegmentError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentStoreError,
+    SegmentTruncatedError,
+    TableKeyMissingError,
+    TableKeyVersionError,
+    TableNotEmptyError,
+    UnsupportedRequestError,
+    WrongHostError,
+)
+
+ILLEGAL_ARGUMENT: Final = 0
+NO_OFFSET: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a refusal repeats of its request."""
+
+    request_id: int
+    segment: str
+    operation: str
+    offset: int = NO_OFFSET
+
+
+def refusal(error: SegmentStoreError, asked: Asked) -> wire.Reply | None:
+    """The reply to a request that failed; None means to close the connection."""
+    make = _REPLIES.get(type(error))
+    return None if make is None else make(asked, error)
+
+
+def operation_name(request: wire.Request) -> str:
+    """The request's name as replies spell it."""
+    name = type(request).__name__
+    return name[0].lower() + name[1:]
+
+
+def _truncated(asked: Asked, error: SegmentTruncatedError) -> wire.Reply:
+    return wire.SegmentIsTruncated(
+        asked.request_id, asked.segment, error.start_offset, "", asked.offset
+    )
+
+
+def _bad_offset(asked: Asked, error: BadOffsetError) -> wire.Reply:
+    # The protocol has no reply of its own: the start offset carries the length that would do.
+    return wire.SegmentIsTruncated(asked.request_id, asked.segment, error.actual, "", asked.offset)
+
+
+_REPLIES: Final[dict[type[SegmentStoreError], Callable[[Asked, Any], wire.Reply]]] = {
+    NoSuchSegmentError: lambda asked, _: wire.NoSuchSegment(
+        asked.request_id, asked.segment, "", asked.offset
+    ),
+    SegmentExistsError: lambda asked, _: wire.SegmentAlreadyExists(asked.request_id, asked.segment),
+    SegmentSealedError: lambda asked, _: wire.SegmentIsSealed(
+        asked.request_id, asked.segment, "", asked.offset
+    ),
+    SegmentTruncatedError: _truncated,
+    BadOffsetError: _bad_offset,
+    WrongHostError: lambda asked, _: wire.WrongHost(asked.request_id, asked.segment, ""),
+    UnsupportedRequestError: lambda asked, _: wire.OperationUnsupported(
+        asked.request_id, asked.operation
+    ),
+    InvalidRequestError: lambda asked, error: wire.ErrorMessage(
+        asked.request_id, asked.segment, str(error), ILLEGAL_ARGUMENT
+    ),
+    TableNotEmptyError: lambda asked, _: wire.TableSegmentNotEmpty(
+        asked.request_id, asked.segment, ""
+    ),
+    TableKeyMissingError: lambda asked, _: wire.TableKeyDoesNotExist(
+        asked.request_id, asked.segment, ""
+    ),
+    TableKeyVersionError: lambda asked, _: wire.TableKeyBadVersion(
+        asked.request_id, asked.segment, ""
+    ),
+}

@@ -1,0 +1,94 @@
+"""Replies of one connection on their way out.
+
+Owns: the bytes that were replied and not yet sent, and the one task that sends them.
+
+Invariants:
+1. Bytes leave in the order of ``put``; everything put within a turn of the event loop leaves in as
+   few sends as its size allows.
+2. ``put`` never waits. Whoever produces more than ``pause_bytes`` is expected to ``wait_for_room``.
+3. ``run`` ends when ``finish`` was called and everything is sent, or at once after ``discard``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import trio
+
+JOINED_BYTES_MAX: Final = 256 * 1024
+
+
+class SendBuffer:
+    """See the module. ``size`` is the number of unsent bytes."""
+
+    def __init__(self, *, pause_bytes: int) -> None:
+        self.size = 0
+        self._pause_bytes = pause_bytes
+        self._chunks: deque[bytes] = deque()
+        self._wake: trio.Event | None = None
+        self._room: trio.Event | None = None
+        self._finished = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a well-behaved producer would wait now."""
+        return self.size >= self._pause_bytes
+
+    def put(self, data: bytes) -> None:
+        """Queue bytes; after ``finish`` they are dropped."""
+        if self._finished:
+            return
+        self._chunks.append(data)
+        self.size += len(data)
+        if self._wake is not None:
+            self._wake.set()
+            self._wake = None
+
+    def finish(self) -> None:
+        """Take nothing more. Idempotent."""
+        self._finished = True
+        if self._wake is not None:
+            self._wake.set()
+            self._wake = None
+
+    def discard(self) -> None:
+        """Drop what is unsent and take nothing more: there is nobody to send it to."""
+        self._chunks.clear()
+        self.size = 0
+        self.finish()
+
+    async def wait_for_room(self) -> None:
+        """Return when less than ``pause_bytes`` are unsent."""
+        while self.is_full:
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+
+    async def run(self, stream: trio.abc.SendStream) -> None:
+        """Send what comes, until finished."""
+        while True:
+            if not self._chunks:
+                if self._finished:
+                    return
+                self._wake = trio.Event()
+                await self._wake.wait()
+                continue
+            data = self._next_chunk()
+            await stream.send_all(data)
+            self.size = max(0, self.size - len(data))
+            if self._room is not None and not self.is_full:
+                self._room.set()
+                self._room = None
+
+    def _next_chunk(self) -> bytes:
+        chunks = self._chunks
+        first = chunks.popleft()
+        if not chunks or len(first) >= JOINED_BYTES_MAX:
+            return first
+        joined, size = [first], len(first)
+        while chunks and size + len(chunks[0]) <= JOINED_BYTES_MAX:
+            chunk = chunks.popleft()
+            joined.append(chunk)
+            size += len(chunk)
+        return b"".join(joined)

@@ -1,0 +1,249 @@
+"""The segment store process: listeners, connections, containers, and how it all ends.
+
+Owns: the nesting of lifetimes. Containers outlive connections, which outlive acceptors.
+
+Invariants:
+1. The port opens when every container has been tried once, or after ``start_seconds_max``.
+2. A shutdown stops accepting, then drains connections for at most ``drain_seconds``, then stops the
+   containers.
+3. Whatever happens on a connection ends at most that connection.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import structlog
+import trio
+
+from segstore.config import ConnectionSettings, SegmentStoreConfig
+from segstore.connection import ServerConnection
+from segstore.errors import DataDirectoryError, SegmentStoreError
+from segstore.handler_table import Store
+from segstore.outstanding_bytes import OutstandingTotal
+from segstore.registry import ContainerRegistry, OpenContainer
+
+_KEEP_ALIVE_IDLE_SECONDS = 60
+_KEEP_ALIVE_INTERVAL_SECONDS = 15
+_KEEP_ALIVE_COUNT = 4
+_MEMORY_RECEIVE_BYTES = 64 * 1024
+
+StreamType = TypeVar("StreamType", bound=trio.abc.HalfCloseableStream)
+
+logger = structlog.get_logger(__name__)
+
+
+class AddressInUseError(SegmentStoreError):
+    """Somebody else listens there already."""
+
+
+def wall_clock_ms() -> int:
+    """Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class ConnectionServer:
+    """Serves the connections of a process; every one of them by ``serve``."""
+
+    def __init__(
+        self,
+        registry: ContainerRegistry,
+        settings: ConnectionSettings,
+        *,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._store = Store(registry, now_ms, random_bytes)
+        self._settings = settings
+        self._outstanding_total = OutstandingTotal(settings)
+        # Filled and emptied without a pause in between, so one is enough for all connections.
+        self._receive_buffer = memoryview(bytearray(settings.receive_bytes))
+        self._connections: set[ServerConnection] = set()
+        self._draining = False
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
+    async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
+        """Serve one connection until it ends. Never raises an ``Exception``."""
+        peer = _peer_name(stream)
+        if self._draining or len(self._connections) >= self._settings.connections_max:
+            logger.warning("connection refused", peer=peer, open=len(self._connections))
+            await trio.aclose_forcefully(stream)
+            return
+        connection = ServerConnection(
+            stream,
+            self._receiver(stream),
+            peer=peer,
+            store=self._store,
+            settings=self._settings,
+            outstanding_total=self._outstanding_total,
+        )
+        self._connections.add(connection)
+        try:
+            await connection.serve()
+        # A defect must cost this connection, not the process with everybody else's.
+        except Exception:
+            logger.exception("connection failed", peer=peer)
+        finally:
+            self._connections.discard(connection)
+
+    def drain(self) -> None:
+        """Let every connection answer what it has taken up, and end."""
+        self._draining = True
+        for connection in self._connections:
+            connection.drain()
+
+    def _receiver(self, stream: trio.abc.HalfCloseableStream) -> Callable[[], Awaitable[bytes]]:
+        if isinstance(stream, trio.SocketStream):
+            _keep_alive(stream.socket)
+            return partial(self._receive_from_socket, stream.socket.fileno())
+
+        async def receive() -> bytes:
+            return bytes(await stream.receive_some(_MEMORY_RECEIVE_BYTES))
+
+        return receive
+
+    async def _receive_from_socket(self, descriptor: int) -> bytes:
+        buffer = self._receive_buffer
+        while True:
+            await trio.lowlevel.wait_readable(descriptor)
+            try:
+                count = os.readv(descriptor, [buffer])
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+            return bytes(buffer[:count])
+
+
+def _keep_alive(connection: trio.socket.SocketType) -> None:
+    """Let the kernel find out about peers that vanished without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {
+        socket.TCP_KEEPIDLE: _KEEP_ALIVE_IDLE_SECONDS,
+        socket.TCP_KEEPINTVL: _KEEP_ALIVE_INTERVAL_SECONDS,
+        socket.TCP_KEEPCNT: _KEEP_ALIVE_COUNT,
+    }
+    for option, value in options.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _peer_name(stream: trio.abc.Stream) -> str:
+    if not isinstance(stream, trio.SocketStream):
+        return "memory"
+    try:
+        address = stream.socket.getpeername()
+    except OSError:
+        return "gone"
+    return f"{address[0]}:{address[1]}"
+
+
+async def open_listeners(config: SegmentStoreConfig) -> list[trio.SocketListener]:
+    """Bind the port, else ``AddressInUseError`` or ``OSError``."""
+    try:
+        return await trio.open_tcp_listeners(
+            config.port, host=config.host or None, backlog=config.connections.backlog
+        )
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUseError(
+                f"{config.host}:{config.port} is in use: is another segment store running?"
+            ) from error
+        raise
+
+
+async def serve_connections(
+    server: ConnectionServer,
+    listeners: Sequence[trio.abc.Listener[StreamType]],
+    *,
+    drain_seconds: float,
+    shutdown: trio.Event,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Accept and serve until ``shutdown``, then drain."""
+    async with trio.open_nursery() as connections:
+        async with trio.open_nursery() as acceptors:
+            # It survives a lack of file descriptors, with a line in the log.
+            await acceptors.start(
+                partial(
+                    trio.serve_listeners, server.serve, list(listeners), handler_nursery=connections
+                )
+            )
+            task_status.started()
+            await shutdown.wait()
+            acceptors.cancel_scope.cancel()
+        server.drain()
+        connections.cancel_scope.deadline = trio.current_time() + drain_seconds
+
+
+async def serve(
+    config: SegmentStoreConfig,
+    open_container: OpenContainer,
+    *,
+    shutdown: trio.Event | None = None,
+    now_ms: Callable[[], int] = wall_clock_ms,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a segment store until ``shutdown`` is set (gracefully) or it is cancelled (at once).
+
+    Reports the port when it serves. Raises ``AddressInUseError`` when it cannot listen and
+    ``DataDirectoryError`` when the containers cannot be opened at all.
+    """
+    listeners = await open_listeners(config)
+    port = listeners[0].socket.getsockname()[1]
+    registry = ContainerRegistry(
+        open_container,
+        container_count=config.container_count,
+        container_ids=config.hosted_containers,
+        tables=config.tables,
+        restart_seconds_min=config.restart_seconds_min,
+        restart_seconds_max=config.restart_seconds_max,
+    )
+    server = ConnectionServer(
+        registry, config.connections, now_ms=now_ms, random_bytes=random_bytes
+    )
+    try:
+        async with trio.open_nursery() as containers:
+            containers.start_soon(registry.run)
+            with trio.move_on_after(config.start_seconds_max):
+                await registry.wait_until_tried()
+            logger.info(
+                "segment store serves", host=config.host, port=port, online=registry.online_count
+            )
+            task_status.started(port)
+            await serve_connections(
+                server,
+                listeners,
+                drain_seconds=config.drain_seconds,
+                shutdown=trio.Event() if shutdown is None else shutdown,
+            )
+            containers.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if (fatal := _find(group, DataDirectoryError)) is not None:
+            raise fatal from group
+        raise
+    finally:
+        for listener in listeners:
+            with trio.CancelScope(shield=True):
+                await listener.aclose()
+
+
+def _find(
+    group: BaseExceptionGroup[BaseException], kind: type[SegmentStoreError]
+) -> BaseException | None:
+    """An error of that kind among those of a group."""
+    for error in group.exceptions:
+        found = _find(error, kind) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, kind):
+            return found
+    return None

@@ -1,0 +1,133 @@
+"""Requests about table segments.
+
+Owns: their way from command to ``TableSegments`` and back.
+
+Invariants:
+1. Answers are in the order of the keys that were asked for.
+2. Updates of one table run side by side: the table itself keeps their order and gathers them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pravega_wire import commands as wire
+from segstore.handler_table import HandlerTable, RequestContext, check_name
+from segstore.tables.table_segments import TableSegments
+
+TABLE_HANDLERS: Final = HandlerTable()
+handles = TABLE_HANDLERS.handles
+
+
+def _tables(context: RequestContext, segment: str) -> TableSegments:
+    return context.store.registry.tables_for(segment)
+
+
+@handles(wire.CreateTableSegment, exclusive=True)
+async def create_table_segment(
+    context: RequestContext, request: wire.CreateTableSegment
+) -> wire.Reply:
+    check_name(request.segment)
+    await _tables(context, request.segment).create(
+        request.segment,
+        key_length=max(0, request.key_length),
+        rollover_bytes=request.rollover_size_bytes,
+        created_ms=context.store.now_ms(),
+    )
+    return wire.SegmentCreated(request.request_id, request.segment)
+
+
+@handles(wire.DeleteTableSegment, exclusive=True)
+async def delete_table_segment(
+    context: RequestContext, request: wire.DeleteTableSegment
+) -> wire.Reply:
+    tables = _tables(context, request.segment)
+    await tables.delete(request.segment, must_be_empty=request.must_be_empty)
+    return wire.SegmentDeleted(request.request_id, request.segment)
+
+
+@handles(wire.GetTableSegmentInfo)
+async def get_table_segment_info(
+    context: RequestContext, request: wire.GetTableSegmentInfo
+) -> wire.Reply:
+    info = await _tables(context, request.segment).info(request.segment)
+    return wire.TableSegmentInfo(
+        request_id=request.request_id,
+        segment=request.segment,
+        start_offset=info.start_offset,
+        length=info.length,
+        entry_count=info.entry_count,
+        key_length=info.key_length,
+    )
+
+
+@handles(wire.UpdateTableEntries, offset=lambda request: int(request.table_segment_offset))
+async def update_table_entries(
+    context: RequestContext, request: wire.UpdateTableEntries
+) -> wire.Reply:
+    versions = await _tables(context, request.segment).update(
+        request.segment, request.table_entries, segment_offset=request.table_segment_offset
+    )
+    return wire.TableEntriesUpdated(request.request_id, tuple(versions))
+
+
+@handles(wire.RemoveTableKeys, offset=lambda request: int(request.table_segment_offset))
+async def remove_table_keys(context: RequestContext, request: wire.RemoveTableKeys) -> wire.Reply:
+    await _tables(context, request.segment).remove(
+        request.segment, request.keys, segment_offset=request.table_segment_offset
+    )
+    return wire.TableKeysRemoved(request.request_id, request.segment)
+
+
+@handles(wire.ReadTable)
+async def read_table(context: RequestContext, request: wire.ReadTable) -> wire.Reply:
+    keys = [key.key for key in request.keys]
+    entries = await _tables(context, request.segment).read(request.segment, keys)
+    return wire.TableRead(request.request_id, request.segment, tuple(entries))
+
+
+@handles(wire.ReadTableKeys)
+async def read_table_keys(context: RequestContext, request: wire.ReadTableKeys) -> wire.Reply:
+    page = await _tables(context, request.segment).iterate_keys(
+        request.segment,
+        count_max=request.suggested_key_count,
+        continuation_token=request.args.continuation_token,
+        from_key=request.args.from_key,
+        to_key=request.args.to_key,
+    )
+    return wire.TableKeysRead(
+        request.request_id, request.segment, page.keys, page.continuation_token
+    )
+
+
+@handles(wire.ReadTableEntries)
+async def read_table_entries(context: RequestContext, request: wire.ReadTableEntries) -> wire.Reply:
+    page = await _tables(context, request.segment).iterate_entries(
+        request.segment,
+        count_max=request.suggested_entry_count,
+        continuation_token=request.args.continuation_token,
+        from_key=request.args.from_key,
+        to_key=request.args.to_key,
+    )
+    return wire.TableEntriesRead(
+        request.request_id, request.segment, page.entries, page.continuation_token
+    )
+
+
+@handles(wire.ReadTableEntriesDelta)
+async def read_table_entries_delta(
+    context: RequestContext, request: wire.ReadTableEntriesDelta
+) -> wire.Reply:
+    page = await _tables(context, request.segment).read_delta(
+        request.segment,
+        from_position=request.from_position,
+        count_max=request.suggested_entry_count,
+    )
+    return wire.TableEntriesDeltaRead(
+        request_id=request.request_id,
+        segment=request.segment,
+        entries=page.entries,
+        should_clear=page.should_clear,
+        reached_end=page.reached_end,
+        last_position=page.last_position,
+    )
