@@ -15,6 +15,7 @@ import msgspec
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +87,14 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     restart_seconds_max: float = 30.0
     drain_seconds: float = 5.0
     """How long a shutdown waits for requests in flight."""
+    cache_bytes_max: int = 512 * MIB
+    """Memory for segments' bytes, shared by all containers of the process."""
+    journal_file_bytes: int = 64 * MIB
+    """Length of one journal file; a multiple of 4 KiB."""
+    journal_bytes_max: int = 8 * GIB
+    """Appends wait while the journal holds this much that tier 2 does not have."""
+    storage_dir: Path | None = None
+    """Where tier 2 keeps its chunks; inside the data directory when None."""
     connections: ConnectionSettings = ConnectionSettings()
     tables: TableSettings = TableSettings()
 

@@ -1,0 +1,71 @@
+"""Puts a segment store process together on the local machine's tiers.
+
+Owns: which journal, cache and tier 2 the containers of a process share, and their lifetimes.
+
+Invariants:
+1. Tier 1 outlives every container; a container that is being closed can still write.
+2. A journal that failed is never used again: the block ends with the error, the process with it,
+   and the next process recovers from what is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+import trio
+
+from segstore.api import SegmentContainer
+from segstore.cache.heap import HeapCache
+from segstore.cache.manager import CacheManager
+from segstore.config import SegmentStoreConfig
+from segstore.container import open_container
+from segstore.data_directory import DataDirectory
+from segstore.registry import OpenContainer
+from segstore.storage.rolling import RollingSegmentStorage
+from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.journal import Journal, JournalSettings, open_journal
+
+
+@asynccontextmanager
+async def open_containers(config: SegmentStoreConfig) -> AsyncIterator[OpenContainer]:
+    """Open the data directory and yield what opens a container in it.
+
+    Raises ``DataDirectoryError`` when the directory cannot be used, and leaves the block with a
+    ``DataLogError`` when a journal fails.
+    """
+    directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
+    cache_manager = CacheManager(HeapCache(config.cache_bytes_max))
+    storage_path = config.storage_dir or directory.storage_path
+    storage_path.mkdir(parents=True, exist_ok=True)
+    storage = RollingSegmentStorage(FilesystemChunkStorage(storage_path))
+    settings = JournalSettings(
+        file_bytes=config.journal_file_bytes, journal_bytes_max=config.journal_bytes_max
+    )
+    async with AsyncExitStack() as stack:
+        journals: dict[int, Journal] = {}
+        for number in sorted({directory.journal_of(n) for n in config.hosted_containers}):
+            path = stack.enter_context(directory.lock_journal(number))
+            journals[number] = await stack.enter_async_context(open_journal(path, settings))
+
+        def open_hosted(container_id: int) -> AbstractAsyncContextManager[SegmentContainer]:
+            journal = journals[directory.journal_of(container_id)]
+            return open_container(
+                container_id,
+                journal,
+                storage,
+                cache_manager,
+                drain_seconds=config.drain_seconds,
+            )
+
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        for journal in journals.values():
+            nursery.start_soon(_end_when_failed, journal)
+        yield open_hosted
+        nursery.cancel_scope.cancel()
+
+
+async def _end_when_failed(journal: Journal) -> None:
+    await journal.failed.wait()
+    assert journal.failure is not None
+    raise journal.failure
