@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from pravega_controller import messages
-from pravega_controller.authority import dialled_host, local_host_towards
+from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     AlreadyExistsError,
     GenerationMismatchError,
@@ -32,12 +32,8 @@ from pravega_controller.errors import (
     SubscriberNotFoundError,
     TableNotEmptyError,
 )
-from pravega_controller.placement import StaticPlacement
-from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
-from pravega_controller.scopes import ScopeOperations
-from pravega_controller.store import Listing, MetadataStore
-from pravega_controller.stream_operations import StreamOperations
+from pravega_controller.store import Listing
 from pravega_wire import controller_pb2 as pb
 from pravega_wire import names
 from pravega_wire.names import InvalidNameError
@@ -45,33 +41,10 @@ from pravega_wire.names import InvalidNameError
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How a call reached us."""
+    """How a call reached us: the host at which its caller can reach us again, and our port."""
 
-    authority: str
-    peer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Controller:
-    """Everything a handler may use."""
-
-    store: MetadataStore
-    scopes: ScopeOperations
-    streams: StreamOperations
-    groups: ReaderGroupOperations
-    placement: StaticPlacement
-    published_address: str | None
-    listening: tuple[str, int]
-    now_ms: Callable[[], int]
-    finish_later: Callable[[IntentRecord], None]
-
-    def host_for(self, call: Call) -> str:
-        """The host at which this caller can reach us."""
-        return (
-            self.published_address
-            or dialled_host(call.authority)
-            or local_host_towards(call.peer, self.listening[0])
-        )
+    host: str
+    port: int
 
 
 Handler = Callable[[Controller, Any, Call], Awaitable[Message]]
@@ -121,8 +94,7 @@ def rpc(name: str) -> Callable[[H], H]:
 async def get_controller_server_list(
     controller: Controller, request: pb.ServerRequest, call: Call
 ) -> pb.ServerResponse:
-    host = controller.host_for(call)
-    return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=controller.listening[1])])
+    return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=call.host, port=call.port)])
 
 
 @rpc("getURI")
@@ -131,7 +103,7 @@ async def get_uri(controller: Controller, request: pb.SegmentId, call: Call) -> 
     info = request.streamInfo
     segment = names.segment_name(info.scope, info.stream, request.segmentId)
     _, port = controller.placement.store_of(segment)
-    return pb.NodeUri(endpoint=controller.host_for(call), port=port)
+    return pb.NodeUri(endpoint=call.host, port=port)
 
 
 @rpc("getDelegationToken")

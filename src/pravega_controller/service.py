@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
+from pravega_controller.authority import dialled_host, local_host_towards
+from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     AlreadyExistsError,
     CorruptMetadataError,
@@ -37,7 +40,7 @@ from pravega_controller.errors import (
     TableNotEmptyError,
     VersionConflictError,
 )
-from pravega_controller.handlers import HANDLERS, NOT_IMPLEMENTED, Call, Controller, Handler
+from pravega_controller.handlers import HANDLERS, NOT_IMPLEMENTED, Call, Handler
 from pravega_wire import controller_pb2
 from pravega_wire.names import InvalidNameError
 
@@ -78,8 +81,8 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 log = structlog.get_logger(__name__)
 
 
-class ListenError(Exception):
-    """The port cannot be listened on; the message says why in one sentence."""
+class ListenError(OSError):
+    """The port cannot be listened on: ``errno`` and a sentence say why."""
 
 
 class _StoppingError(Exception):
@@ -89,9 +92,12 @@ class _StoppingError(Exception):
 class ControllerServer:
     """A gRPC server for one controller. Start it within the trio loop that is to run its calls."""
 
-    def __init__(self, host: str, port: int, *, threads: int) -> None:
+    def __init__(
+        self, host: str, port: int, *, threads: int, published_address: str | None = None
+    ) -> None:
         self._host = host
         self._port = port
+        self._published_address = published_address
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="controller-call")
         self._server = grpc.server(self._pool, options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         self._calls: set[trio.CancelScope] = set()
@@ -101,12 +107,14 @@ class ControllerServer:
         if self._port:
             _check_free(self._host, self._port)
         host = f"[{self._host}]" if ":" in self._host else self._host
+        sentence = f"cannot listen on {self._host}:{self._port}"
         try:
             port = self._server.add_insecure_port(f"{host}:{self._port}")
         except RuntimeError as error:
-            raise ListenError(f"cannot listen on {self._host}:{self._port}") from error
+            raise ListenError(errno.EADDRNOTAVAIL, sentence) from error
         if port == 0:
-            raise ListenError(f"cannot listen on {self._host}:{self._port}")
+            raise ListenError(errno.EADDRNOTAVAIL, sentence)
+        self._port = port
         return port
 
     def start(self, controller: Controller) -> None:
@@ -150,7 +158,7 @@ class ControllerServer:
         """What a thread of the server does with a call."""
 
         def behave(request: Message, context: grpc.ServicerContext) -> Message:
-            call = Call(_authority(context), context.peer())
+            call = Call(self._host_for(context), self._port)
             try:
                 return trio.from_thread.run(
                     self._run, handler, controller, request, call, trio_token=token
@@ -164,6 +172,14 @@ class ControllerServer:
                 context.abort(code, str(error) or type(error).__name__)
 
         return behave
+
+    def _host_for(self, context: grpc.ServicerContext) -> str:
+        """The host at which the caller can reach us: the one it dialled, if it says so."""
+        return (
+            self._published_address
+            or dialled_host(_authority(context))
+            or local_host_towards(context.peer(), self._host)
+        )
 
     async def _run(
         self, handler: Handler, controller: Controller, request: Message, call: Call
@@ -215,6 +231,9 @@ def _check_free(host: str, port: int) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+    except socket.gaierror as error:
+        sentence = f"cannot listen on {host}:{port}: {error.strerror}"
+        raise ListenError(errno.EADDRNOTAVAIL, sentence) from error
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ListenError(f"cannot listen on {host}:{port}: {reason}") from error
+        sentence = f"cannot listen on {host}:{port}: {error.strerror}"
+        raise ListenError(error.errno, sentence) from error

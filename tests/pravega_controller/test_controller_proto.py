@@ -1,10 +1,11 @@
-"""The generated controller messages say what controller.proto says, and the proto keeps its numbers."""
+"""The generated messages say what controller.proto says, and the proto keeps its numbers."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 from google.protobuf import descriptor_pb2
+
 from pravega_wire import controller_pb2
 
 SRC = Path(controller_pb2.__file__).resolve().parent.parent

@@ -1,0 +1,121 @@
+"""A controller, put together: everything but its gRPC face.
+
+Owns: which part gets which, what must exist before requests are taken, and resuming what an earlier
+run left unfinished.
+
+    connections to segment stores  >  background workflows  >  requests
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+import structlog
+import trio
+
+from pravega_controller.background import Background
+from pravega_controller.config import ControllerConfig
+from pravega_controller.errors import AlreadyExistsError, ControllerError, StoreUnavailableError
+from pravega_controller.placement import StaticPlacement
+from pravega_controller.reader_groups import ReaderGroupOperations
+from pravega_controller.records import IntentRecord
+from pravega_controller.scopes import ScopeOperations
+from pravega_controller.segment_client import SegmentClient, open_segment_client
+from pravega_controller.store import MetadataStore
+from pravega_controller.store_connection import OpenStream
+from pravega_controller.stream_operations import StreamOperations
+from pravega_controller.stream_workflows import StreamWorkflows
+from pravega_controller.table_client import TableClient
+from pravega_wire import names
+
+log = structlog.get_logger(__name__)
+
+
+class StartupError(ControllerError):
+    """The controller cannot start; the message says why in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a controller takes from outside: time, chance and the network."""
+
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    """Milliseconds since 1970."""
+    random: Random = field(default_factory=Random)
+    open_stream: OpenStream = trio.open_tcp_stream
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """What requests are answered with."""
+
+    store: MetadataStore
+    scopes: ScopeOperations
+    streams: StreamOperations
+    groups: ReaderGroupOperations
+    placement: StaticPlacement
+    now_ms: Callable[[], int]
+    finish_later: Callable[[IntentRecord], None]
+
+
+@asynccontextmanager
+async def open_controller(
+    config: ControllerConfig, environment: Environment
+) -> AsyncIterator[Controller]:
+    """A controller that is ready for requests, for as long as the ``async with`` block lasts.
+
+    Leaving the block ends background workflows where they are; their records bring them back.
+    Raises ``StartupError`` when no segment store answers in time.
+    """
+    placement = StaticPlacement(config.segment_stores, config.container_count)
+    async with (
+        open_segment_client(
+            placement,
+            open_stream=environment.open_stream,
+            random=environment.random,
+            reply_seconds_max=config.reply_seconds_max,
+            retry_seconds_max=config.retry_seconds_max,
+        ) as segments,
+        trio.open_nursery() as workflows,
+    ):
+        background = Background(workflows, random=environment.random)
+        controller = _assemble(placement, segments, background, environment)
+        await _prepare(config, controller)
+        yield controller
+        workflows.cancel_scope.cancel()
+
+
+def _assemble(
+    placement: StaticPlacement,
+    segments: SegmentClient,
+    background: Background,
+    environment: Environment,
+) -> Controller:
+    random, now_ms, finish_later = environment.random, environment.now_ms, background.finish_later
+    store = MetadataStore(TableClient(segments), random=random)
+    workflows = StreamWorkflows(store, segments, now_ms=now_ms, finish_later=finish_later)
+    groups = ReaderGroupOperations(store, workflows, random=random, finish_later=finish_later)
+    scopes = ScopeOperations(store, workflows, groups, finish_later=finish_later)
+    background.register("stream", workflows.finish)
+    background.register("group", groups.finish)
+    background.register("scope", scopes.finish)
+    streams = StreamOperations(store, segments, workflows)
+    return Controller(store, scopes, streams, groups, placement, now_ms, finish_later)
+
+
+async def _prepare(config: ControllerConfig, controller: Controller) -> None:
+    """Wait for the segment stores, make what every controller needs, and take up old work."""
+    try:
+        await controller.store.open(wait_seconds_max=config.startup_seconds_max)
+    except StoreUnavailableError as error:
+        raise StartupError(f"no metadata can be read from the segment stores: {error}") from error
+    try:
+        await controller.scopes.create(names.INTERNAL_SCOPE)
+    except AlreadyExistsError:
+        log.debug("the system scope exists")
+    async for intent in controller.store.intents():
+        controller.finish_later(intent)

@@ -1,0 +1,282 @@
+"""A segment store in memory that speaks the real wire protocol over streams in memory.
+
+Owns: as much of a segment store's behaviour as the controller relies on, and one fault: at a chosen
+request it stops answering for ever, with the request carried out or not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+import trio.testing
+
+from pravega_wire import commands as wire
+from pravega_wire.connection import Connection, Role
+
+Q = TypeVar("Q", bound=wire.Request)
+
+TOKEN_BYTES = 8
+
+
+@dataclass
+class MemorySegment:
+    scale_type: int
+    target_rate: int
+    rollover_bytes: int
+    start: int = 0
+    length: int = 0
+    is_sealed: bool = False
+
+
+@dataclass
+class MemoryTable:
+    entries: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Fault:
+    """Stop before (or after) carrying out the change number ``at``, counted from 0."""
+
+    at: int
+    is_applied: bool
+    reached: trio.Event = field(default_factory=trio.Event)
+
+
+_CHANGES = (
+    wire.CreateSegment,
+    wire.SealSegment,
+    wire.DeleteSegment,
+    wire.TruncateSegment,
+    wire.UpdateSegmentPolicy,
+    wire.CreateTableSegment,
+    wire.DeleteTableSegment,
+    wire.UpdateTableEntries,
+    wire.RemoveTableKeys,
+)
+
+
+class MemorySegmentStore:
+    """Everything that outlives the controller's connections."""
+
+    def __init__(self) -> None:
+        self.segments: dict[str, MemorySegment] = {}
+        self.tables: dict[str, MemoryTable] = {}
+        self.created: list[str] = []
+        """The name of every segment ever created, in order."""
+        self.fault: Fault | None = None
+        self.changes = 0
+        self.on_seal: Callable[[str], None] = lambda segment: None
+        self.refuse_connections = 0
+        self._version = 0
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve the streams that ``open_stream`` gives out."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def open_stream(self, host: str, port: int) -> trio.abc.Stream:
+        """What the controller opens instead of a TCP connection."""
+        await trio.lowlevel.checkpoint()
+        if self.refuse_connections:
+            self.refuse_connections -= 1
+            raise ConnectionRefusedError("nobody listens")
+        assert self._nursery is not None
+        ours, theirs = trio.testing.memory_stream_pair()
+        self._nursery.start_soon(self._serve, ours)
+        return theirs
+
+    async def _serve(self, stream: trio.abc.Stream) -> None:
+        connection = Connection(Role.SERVER)
+        try:
+            while data := await stream.receive_some(65536):
+                for command in connection.receive_data(data):
+                    assert isinstance(command, wire.Request)
+                    reply = self._answer(command)
+                    if reply is None:
+                        await trio.sleep_forever()
+                    await stream.send_all(connection.send(reply))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    def _answer(self, request: wire.Request) -> wire.Reply | None:
+        if isinstance(request, wire.Hello):
+            return wire.HELLO
+        fault = self.fault
+        if isinstance(request, _CHANGES):
+            number = self.changes
+            self.changes += 1
+            if fault is not None and number >= fault.at:
+                if number == fault.at and fault.is_applied:
+                    self._apply(request)
+                fault.reached.set()
+                return None
+        return self._apply(request)
+
+    def _apply(self, request: wire.Request) -> wire.Reply:
+        handler: Callable[..., wire.Reply] = _HANDLERS[type(request)]
+        return handler(self, request)
+
+    # ---- Segments --------------------------------------------------------------------------------
+
+    def _create(self, q: wire.CreateSegment) -> wire.Reply:
+        if q.segment in self.segments:
+            return wire.SegmentAlreadyExists(q.request_id, q.segment)
+        self.segments[q.segment] = MemorySegment(q.scale_type, q.target_rate, q.rollover_size_bytes)
+        self.created.append(q.segment)
+        return wire.SegmentCreated(q.request_id, q.segment)
+
+    def _seal(self, q: wire.SealSegment) -> wire.Reply:
+        segment = self.segments.get(q.segment)
+        if segment is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        if segment.is_sealed:
+            return wire.SegmentIsSealed(q.request_id, q.segment)
+        self.on_seal(q.segment)
+        segment.is_sealed = True
+        return wire.SegmentSealed(q.request_id, q.segment)
+
+    def _delete(self, q: wire.DeleteSegment) -> wire.Reply:
+        if self.segments.pop(q.segment, None) is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        return wire.SegmentDeleted(q.request_id, q.segment)
+
+    def _truncate(self, q: wire.TruncateSegment) -> wire.Reply:
+        segment = self.segments.get(q.segment)
+        if segment is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        if not segment.start <= q.truncation_offset <= segment.length:
+            return wire.SegmentIsTruncated(
+                q.request_id, q.segment, segment.start, "", q.truncation_offset
+            )
+        segment.start = q.truncation_offset
+        return wire.SegmentTruncated(q.request_id, q.segment)
+
+    def _policy(self, q: wire.UpdateSegmentPolicy) -> wire.Reply:
+        segment = self.segments.get(q.segment)
+        if segment is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        segment.scale_type, segment.target_rate = q.scale_type, q.target_rate
+        return wire.SegmentPolicyUpdated(q.request_id, q.segment)
+
+    def _info(self, q: wire.GetStreamSegmentInfo) -> wire.Reply:
+        segment = self.segments.get(q.segment)
+        if segment is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        return wire.StreamSegmentInfo(
+            q.request_id,
+            q.segment,
+            True,
+            segment.is_sealed,
+            False,
+            0,
+            segment.length,
+            segment.start,
+        )
+
+    # ---- Tables ----------------------------------------------------------------------------------
+
+    def _create_table(self, q: wire.CreateTableSegment) -> wire.Reply:
+        if q.segment in self.tables:
+            return wire.SegmentAlreadyExists(q.request_id, q.segment)
+        self.tables[q.segment] = MemoryTable()
+        return wire.SegmentCreated(q.request_id, q.segment)
+
+    def _delete_table(self, q: wire.DeleteTableSegment) -> wire.Reply:
+        table = self.tables.get(q.segment)
+        if table is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        if q.must_be_empty and table.entries:
+            return wire.TableSegmentNotEmpty(q.request_id, q.segment, "")
+        del self.tables[q.segment]
+        return wire.SegmentDeleted(q.request_id, q.segment)
+
+    def _update_table(self, q: wire.UpdateTableEntries) -> wire.Reply:
+        table = self.tables.get(q.segment)
+        if table is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        for entry in q.table_entries:
+            refusal = self._conflict(table, entry.key, q.request_id, q.segment)
+            if refusal is not None:
+                return refusal
+        versions = []
+        for entry in q.table_entries:
+            self._version += 10
+            table.entries[entry.key.key] = (entry.value, self._version)
+            versions.append(self._version)
+        return wire.TableEntriesUpdated(q.request_id, tuple(versions))
+
+    def _remove(self, q: wire.RemoveTableKeys) -> wire.Reply:
+        table = self.tables.get(q.segment)
+        if table is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        for key in q.keys:
+            refusal = self._conflict(table, key, q.request_id, q.segment)
+            if refusal is not None:
+                return refusal
+        for key in q.keys:
+            table.entries.pop(key.key, None)
+        return wire.TableKeysRemoved(q.request_id, q.segment)
+
+    def _conflict(
+        self, table: MemoryTable, key: wire.TableKey, request_id: int, segment: str
+    ) -> wire.Reply | None:
+        if key.version == wire.NO_VERSION:
+            return None
+        current = table.entries.get(key.key)
+        if current is None and key.version != wire.NOT_EXISTS:
+            return wire.TableKeyDoesNotExist(request_id, segment, "")
+        if current is not None and current[1] != key.version:
+            return wire.TableKeyBadVersion(request_id, segment, "")
+        return None
+
+    def _read(self, q: wire.ReadTable) -> wire.Reply:
+        table = self.tables.get(q.segment)
+        if table is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        found = []
+        for key in q.keys:
+            value, version = table.entries.get(key.key, (b"", wire.NOT_EXISTS))
+            found.append(wire.TableEntry(wire.TableKey(key.key, version), value))
+        return wire.TableRead(q.request_id, q.segment, tuple(found))
+
+    def _iterate(self, q: wire.ReadTableEntries) -> wire.Reply:
+        """In the order of hashes, like a real hash table; the token is the last hash."""
+        table = self.tables.get(q.segment)
+        if table is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        after = q.args.continuation_token
+        ordered = sorted((_hash(key), key) for key in table.entries)
+        rest = [entry for entry in ordered if entry[0] > after][: q.suggested_entry_count]
+        token = rest[-1][0] if rest else after
+        found = tuple(
+            wire.TableEntry(wire.TableKey(key, table.entries[key][1]), table.entries[key][0])
+            for _, key in rest
+        )
+        return wire.TableEntriesRead(q.request_id, q.segment, found, token)
+
+
+_HANDLERS: dict[type[wire.Request], Callable[..., wire.Reply]] = {
+    wire.CreateSegment: MemorySegmentStore._create,
+    wire.SealSegment: MemorySegmentStore._seal,
+    wire.DeleteSegment: MemorySegmentStore._delete,
+    wire.TruncateSegment: MemorySegmentStore._truncate,
+    wire.UpdateSegmentPolicy: MemorySegmentStore._policy,
+    wire.GetStreamSegmentInfo: MemorySegmentStore._info,
+    wire.CreateTableSegment: MemorySegmentStore._create_table,
+    wire.DeleteTableSegment: MemorySegmentStore._delete_table,
+    wire.UpdateTableEntries: MemorySegmentStore._update_table,
+    wire.RemoveTableKeys: MemorySegmentStore._remove,
+    wire.ReadTable: MemorySegmentStore._read,
+    wire.ReadTableEntries: MemorySegmentStore._iterate,
+}
+
+
+def _hash(key: bytes) -> bytes:
+    return hashlib.blake2b(key, digest_size=TOKEN_BYTES).digest()
