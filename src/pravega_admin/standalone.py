@@ -198,7 +198,7 @@ def _welcome(settings: StandaloneSettings, seconds: float) -> None:
 
   Java           ClientConfig.builder().controllerURI(URI.create("{uri}")).build()
   Python         pravega_client.StreamManager("{uri}")
-  OpenMessaging  client: {{controllerURI: "{uri}", scopeName: examples, createScope: true}}
+  OpenMessaging  client: {{controllerURI: "{uri}", scopeName: examples}}
 
 segstore is ready in {seconds:.2f} s""",
         flush=True,

@@ -1,0 +1,94 @@
+# make help lists the targets. PYTHON=... chooses the interpreter, ARGS=... adds options to the command.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+# What an installation depends on: the Python sources themselves are used where they lie.
+SOURCES := pyproject.toml setup.py $(wildcard src/_fast/*.pyx src/_fast/*.pxd src/_fast/*.h)
+
+# The official Python client has wheels for 3.11 but not for later versions, hence this order.
+PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
+SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for each in $(PYTHONS); do \
+	if $$each -c '$(SUITABLE)' 2>/dev/null; then echo $$each; break; fi; done)
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: $(VENV)/.installed ## build if need be, then run a store: make run ARGS="--data-dir /tmp/data"
+	@exec $(BIN)/segstore standalone $(ARGS)
+
+.PHONY: build
+build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
+
+.PHONY: test
+test: $(VENV)/.tested lint java ## everything: lint, unit tests, official clients, small benchmarks
+	$(BIN)/pytest tests compat-tests $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.tested ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/cython-lint src/_fast
+
+.PHONY: unit
+unit: $(VENV)/.tested ## unit tests only, without Java
+	$(BIN)/pytest tests --ignore tests/benchmarks $(ARGS)
+
+.PHONY: sim
+sim: $(VENV)/.tested ## crash and corruption tests on simulated disks
+	@echo "There is no simulation of whole clusters yet. These tests crash single parts on simulated disks:"
+	$(BIN)/pytest $(ARGS) $(wildcard tests/segstore/test_container_recovery.py \
+		tests/segstore/tiers/journal tests/segstore/durable_log tests/segstore/storage)
+
+.PHONY: compat
+compat: $(VENV)/.tested java ## official clients against a real server
+	$(BIN)/pytest compat-tests $(ARGS)
+
+.PHONY: bench
+bench: $(VENV)/.tested java ## benchmarks beside the original, at full size
+	$(BIN)/python -m benchmarks.bench_first_light $(ARGS)
+
+.PHONY: bench-quick
+bench-quick: $(VENV)/.tested java ## the same at the small size that the tests use
+	$(BIN)/python -m benchmarks.bench_first_light --small $(ARGS)
+
+.PHONY: clean
+clean: ## remove everything that was built; data directories stay
+	rm -rf $(VENV) build dist src/*.egg-info src/_fast/*.c src/_fast/*.html src/_fast/*.so
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests benchmarks compat-tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find compat-tests benchmarks -name target -type d -prune -exec rm -rf {} +
+
+.PHONY: java
+java:
+	@.ci/prepare java
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "segstore needs Python 3.11 or newer with the venv module:" \
+		"install it (on Debian: apt-get install python3-venv) or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c '$(SUITABLE)' || { echo "$(PYTHON) is not Python 3.11 or newer with the venv module" >&2; exit 1; }
+	@echo "creating $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(BIN)/python $(SOURCES)
+	@.ci/prepare compiler $(BIN)/python
+	@echo "installing into $(VENV) and compiling"
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.tested: $(BIN)/python $(SOURCES)
+	@.ci/prepare compiler $(BIN)/python
+	@echo "installing into $(VENV) with what the tests need, and compiling"
+	@$(PIP) install --editable '.[test]'
+	@touch $(VENV)/.installed $@
