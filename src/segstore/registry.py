@@ -39,7 +39,9 @@ class HostedContainer:
     def __init__(self, container_id: int) -> None:
         self.container_id = container_id
         self.tried = trio.Event()
+        """Set when the container has been opened, or has failed, once."""
         self._online: tuple[SegmentContainer, TableSegments] | None = None
+        self._came_online = trio.Event()
 
     @property
     def is_online(self) -> bool:
@@ -59,10 +61,16 @@ class HostedContainer:
     def put_online(self, container: SegmentContainer, tables: TableSegments) -> None:
         """Serve from now on."""
         self._online = (container, tables)
+        self._came_online.set()
 
     def take_offline(self) -> None:
         """Refuse from now on."""
         self._online = None
+        self._came_online = trio.Event()
+
+    async def wait_online(self) -> None:
+        """Return when the container serves."""
+        await self._came_online.wait()
 
     def _require(self) -> tuple[SegmentContainer, TableSegments]:
         if self._online is None:

@@ -56,6 +56,7 @@ class SendBuffer:
         """Drop what is unsent and take nothing more: there is nobody to send it to."""
         self._chunks.clear()
         self.size = 0
+        self._note_room()
         self.finish()
 
     async def wait_for_room(self) -> None:
@@ -77,9 +78,12 @@ class SendBuffer:
             data = self._next_chunk()
             await stream.send_all(data)
             self.size = max(0, self.size - len(data))
-            if self._room is not None and not self.is_full:
-                self._room.set()
-                self._room = None
+            self._note_room()
+
+    def _note_room(self) -> None:
+        if self._room is not None and not self.is_full:
+            self._room.set()
+            self._room = None
 
     def _next_chunk(self) -> bytes:
         chunks = self._chunks

@@ -1,0 +1,551 @@
+"""What writers see of the server: setups, acknowledgements, refusals, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+
+from pravega_wire import commands as wire
+from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
+from pravega_wire.event_framing import frame_event
+from segstore.attributes.updates import EVENT_COUNT
+from segstore.config import ConnectionSettings
+from segstore.testing.memory_store import MemoryStore, memory_store
+from segstore.testing.wire_client import WireClient
+
+SEGMENT = "scope/stream/0.#epoch.0"
+WRITER = bytes(range(16))
+OTHER = bytes(range(16, 32))
+settle = trio.testing.wait_all_tasks_blocked
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with memory_store() as store:
+        await store.container.create_segment(SEGMENT)
+        yield store
+
+
+def hold(store: MemoryStore) -> None:
+    """From now on nothing becomes durable but by ``store.container.commit``."""
+    store.container.auto_commit = False
+
+
+async def stored(store: MemoryStore) -> bytes:
+    length = store.container.segment_info(SEGMENT).length
+    if not length:
+        return b""
+    return (await store.container.read(SEGMENT, offset=0, length_max=length)).data
+
+
+async def attribute(store: MemoryStore, attribute_id: bytes) -> int | None:
+    values = await store.container.get_attributes(SEGMENT, [attribute_id])
+    return values.get(attribute_id)
+
+
+async def writer(store: MemoryStore, writer_id: bytes = WRITER) -> WireClient:
+    client = store.connect()
+    await client.set_up(writer_id, SEGMENT)
+    return client
+
+
+def acked(
+    number: int, previous: int, length: int, *, request_id: int = 0, writer_id: bytes = WRITER
+) -> wire.DataAppended:
+    return wire.DataAppended(writer_id, number, previous, request_id, length)
+
+
+# ---- Setup ---------------------------------------------------------------------------------------
+
+
+async def test_setting_up_a_new_writer_answers_the_least_number(store: MemoryStore) -> None:
+    client = store.connect()
+    reply = await client.call(wire.SetupAppend(77, WRITER, SEGMENT, ""))
+    assert reply == wire.AppendSetup(77, SEGMENT, WRITER, NULL_ATTRIBUTE_VALUE)
+
+
+async def test_setting_up_on_a_missing_segment(store: MemoryStore) -> None:
+    client = store.connect()
+    reply = await client.call(wire.SetupAppend(77, WRITER, "scope/stream/9", ""))
+    assert reply == wire.NoSuchSegment(77, "scope/stream/9", "", -1)
+    assert await client.set_up(WRITER, SEGMENT) == NULL_ATTRIBUTE_VALUE
+
+
+async def test_setting_up_on_a_sealed_segment_succeeds(store: MemoryStore) -> None:
+    client = await writer(store)
+    await client.append(WRITER, b"x", number=4)
+    await client.expect(wire.DataAppended)
+    await store.container.seal_segment(SEGMENT)
+    assert await store.connect().set_up(WRITER, SEGMENT) == 4
+
+
+async def test_a_table_segment_takes_no_writers(store: MemoryStore) -> None:
+    client = store.connect()
+    await client.send(wire.CreateTableSegment(1, "scope/table/0", ""))
+    await client.expect(wire.SegmentCreated)
+    reply = await client.call(wire.SetupAppend(2, WRITER, "scope/table/0", ""))
+    assert isinstance(reply, wire.ErrorMessage)
+    assert (reply.request_id, reply.error_code) == (2, 0)
+
+
+async def test_a_setup_waits_for_what_an_earlier_connection_has_in_flight(
+    store: MemoryStore,
+) -> None:
+    old = await writer(store)
+    hold(store)
+    await old.append(WRITER, b"late", number=7)
+    await settle()
+    new = store.connect()
+    await new.send(wire.SetupAppend(1, WRITER, SEGMENT, ""))
+    await new.expect_silence()
+    store.container.commit()
+    assert (await new.expect(wire.AppendSetup)).last_event_number == 7
+
+
+async def test_a_setup_waits_for_appends_of_a_connection_that_is_gone(store: MemoryStore) -> None:
+    old = await writer(store)
+    hold(store)
+    await old.append(WRITER, b"late", number=7)
+    await settle()
+    await old.stream.aclose()
+    await settle()
+    new = store.connect()
+    await new.send(wire.SetupAppend(1, WRITER, SEGMENT, ""))
+    await settle()
+    store.container.commit()
+    assert (await new.expect(wire.AppendSetup)).last_event_number == 7
+
+
+async def test_a_writer_can_be_set_up_again_on_its_connection(store: MemoryStore) -> None:
+    client = await writer(store)
+    await client.append(WRITER, b"x", number=5)
+    await client.expect(wire.DataAppended)
+    assert await client.set_up(WRITER, SEGMENT) == 5
+    await client.append(WRITER, b"y", number=6)
+    assert await client.receive() == acked(6, 5, 2)
+
+
+async def test_many_writers_share_a_connection(store: MemoryStore) -> None:
+    client = store.connect()
+    writers = [number.to_bytes(16, "big") for number in range(1, 200)]
+    for writer_id in writers:
+        await client.set_up(writer_id, SEGMENT)
+    for writer_id in writers:
+        await client.append(writer_id, b"x", number=0)
+    for count, writer_id in enumerate(writers, 1):
+        assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, count, writer_id=writer_id)
+
+
+# ---- Acknowledgements ----------------------------------------------------------------------------
+
+
+async def test_the_first_ack_names_the_number_of_the_setup(store: MemoryStore) -> None:
+    client = await writer(store)
+    await client.append(WRITER, b"abc", number=0, request_id=9)
+    assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, 3, request_id=9)
+    again = store.connect()
+    assert await again.set_up(WRITER, SEGMENT) == 0
+    await again.append(WRITER, b"d", number=1)
+    assert await again.receive() == acked(1, 0, 4)
+
+
+async def test_acks_chain_and_echo_the_request_id_of_their_append(store: MemoryStore) -> None:
+    client = await writer(store)
+    for number, request_id in ((2, 100), (3, -5), (9, 2**62)):
+        await client.append(WRITER, b"x", number=number, request_id=request_id)
+    assert await client.receive() == acked(2, NULL_ATTRIBUTE_VALUE, 1, request_id=100)
+    assert await client.receive() == acked(3, 2, 2, request_id=-5)
+    assert await client.receive() == acked(9, 3, 3, request_id=2**62)
+
+
+async def test_nothing_is_acknowledged_before_it_is_durable(store: MemoryStore) -> None:
+    client = await writer(store)
+    hold(store)
+    await client.append(WRITER, b"x", number=0)
+    await client.append(WRITER, b"y", number=1)
+    await client.expect_silence()
+    store.container.commit(1)
+    assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, 1)
+    await client.expect_silence()
+    store.container.commit(1)
+    assert await client.receive() == acked(1, 0, 2)
+
+
+async def test_appends_are_pipelined(store: MemoryStore) -> None:
+    client = await writer(store)
+    hold(store)
+    for number in range(50):
+        await client.append(WRITER, b"x", number=number)
+    await settle()
+    assert store.container.queued_count == 50
+    store.container.commit()
+    for number in range(50):
+        assert (await client.expect(wire.DataAppended)).event_number == number
+
+
+async def test_nothing_is_acknowledged_when_nothing_is_in_flight(store: MemoryStore) -> None:
+    client = await writer(store)
+    await client.expect_silence()
+    await client.append(WRITER, b"x", number=0)
+    await client.receive()
+    await client.expect_silence()
+
+
+async def test_an_empty_append_is_acknowledged_and_advances_the_writer(store: MemoryStore) -> None:
+    client = await writer(store)
+    await client.append(WRITER, b"", number=0)
+    assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, 0)
+    assert await attribute(store, WRITER) == 0
+    assert await attribute(store, EVENT_COUNT) == 1
+
+
+async def test_a_batch_of_events_counts_all_of_them(store: MemoryStore) -> None:
+    client = await writer(store)
+    await client.append(WRITER, b"three events", number=2, count=3)
+    await client.append(WRITER, b"two", number=4, count=2)
+    assert await client.receive() == acked(2, NULL_ATTRIBUTE_VALUE, 12)
+    assert await client.receive() == acked(4, 2, 15)
+    assert await attribute(store, EVENT_COUNT) == 5
+    assert await stored(store) == b"three eventstwo"
+
+
+async def test_the_same_event_number_again_is_stored_and_not_acknowledged_twice(
+    store: MemoryStore,
+) -> None:
+    client = await writer(store)
+    await client.append(WRITER, b"x", number=3)
+    await client.append(WRITER, b"y", number=3)
+    await client.append(WRITER, b"z", number=4)
+    assert await client.receive() == acked(3, NULL_ATTRIBUTE_VALUE, 1)
+    assert await client.receive() == acked(4, 3, 3)
+
+
+async def test_writers_of_one_connection_are_acknowledged_separately(store: MemoryStore) -> None:
+    client = await writer(store)
+    await client.set_up(OTHER, SEGMENT)
+    hold(store)
+    await client.append(WRITER, b"x", number=0)
+    await client.append(OTHER, b"y", number=10)
+    await client.append(WRITER, b"z", number=1)
+    await settle()
+    store.container.commit()
+    assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, 1)
+    assert await client.receive() == acked(10, NULL_ATTRIBUTE_VALUE, 2, writer_id=OTHER)
+    assert await client.receive() == acked(1, 0, 3)
+
+
+async def test_acks_that_become_due_together_leave_in_one_piece(store: MemoryStore) -> None:
+    client = await writer(store)
+    hold(store)
+    for number in range(20):
+        await client.append(WRITER, b"x", number=number)
+    await settle()
+    store.container.commit()
+    await settle()
+    data = await client.stream.receive_some(1 << 20)
+    assert len(data) == 20 * len(client._protocol.send(wire.KeepAlive())) + 20 * 48
+
+
+# ---- Exactly once --------------------------------------------------------------------------------
+
+
+async def test_a_late_append_of_a_dead_connection_fails_the_next_of_the_new_one(
+    store: MemoryStore,
+) -> None:
+    old = await writer(store)
+    new = await writer(store)
+    await old.append(WRITER, b"late", number=5)
+    await old.expect(wire.DataAppended)
+    await new.append(WRITER, b"new", number=3, request_id=8)
+    reply = await new.receive()
+    assert reply == wire.InvalidEventNumber(WRITER, 8, "", 3)
+    await new.expect_close()
+    assert await store.connect().set_up(WRITER, SEGMENT) == 5
+    assert await stored(store) == b"late"
+
+
+async def test_an_append_of_a_superseded_connection_is_refused(store: MemoryStore) -> None:
+    old = await writer(store)
+    new = await writer(store)
+    await new.append(WRITER, b"new", number=0)
+    await new.expect(wire.DataAppended)
+    await old.append(WRITER, b"old", number=1)
+    await old.expect(wire.InvalidEventNumber)
+    await old.expect_close()
+    assert await stored(store) == b"new"
+
+
+async def test_acks_before_an_invalid_event_number_are_sent_before_the_close(
+    store: MemoryStore,
+) -> None:
+    client = await writer(store)
+    hold(store)
+    for number in range(3):
+        await client.append(WRITER, b"x", number=number)
+    await settle()
+    store.container.commit(2)
+    # Another connection takes the writer over in between.
+    state = store.container._segments[SEGMENT]
+    state.attributes[WRITER] = 99
+    store.container.commit()
+    assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, 1)
+    assert await client.receive() == acked(1, 0, 2)
+    assert await client.receive() == wire.InvalidEventNumber(WRITER, 0, "", 2)
+    await client.expect_close()
+
+
+async def test_after_a_crash_the_setup_tells_what_was_stored(store: MemoryStore) -> None:
+    client = await writer(store)
+    hold(store)
+    for number in range(4):
+        await client.append(WRITER, b"%d" % number, number=number)
+    await settle()
+    store.fail(durable_count=2)
+    await client.expect_close()
+    await store.wait_online(SEGMENT)
+    store.container.auto_commit = True
+    again = store.connect()
+    assert await again.set_up(WRITER, SEGMENT) == 1
+    for number in (2, 3):
+        await again.append(WRITER, b"%d" % number, number=number)
+    assert await again.receive() == acked(2, 1, 3)
+    assert await again.receive() == acked(3, 2, 4)
+    assert await stored(store) == b"0123"
+
+
+async def test_an_event_number_that_goes_back_closes_the_connection(store: MemoryStore) -> None:
+    client = await writer(store)
+    await client.append(WRITER, b"x", number=9)
+    await client.expect(wire.DataAppended)
+    again = store.connect()
+    assert await again.set_up(WRITER, SEGMENT) == 9
+    await again.append(WRITER, b"y", number=8)
+    await again.expect_close()
+    assert await stored(store) == b"x"
+
+
+# ---- Refusals ------------------------------------------------------------------------------------
+
+
+async def test_an_append_without_setup_closes_the_connection(store: MemoryStore) -> None:
+    client = store.connect()
+    await client.append(WRITER, b"x", number=0)
+    await client.expect_close()
+
+
+async def test_an_append_before_the_answer_to_its_setup_closes_the_connection(
+    store: MemoryStore,
+) -> None:
+    hold(store)
+    client = store.connect()
+    await client.send(wire.SetupAppend(1, WRITER, SEGMENT, ""))
+    await client.append(WRITER, b"x", number=0)
+    await client.expect_close()
+
+
+async def test_a_seal_is_told_with_the_event_number_after_all_earlier_acks(
+    store: MemoryStore,
+) -> None:
+    client = await writer(store)
+    hold(store)
+    await client.append(WRITER, b"x", number=0, request_id=5)
+    await settle()
+    store.nursery.start_soon(store.container.seal_segment, SEGMENT)
+    await settle()
+    await client.append(WRITER, b"y", number=1, request_id=5)
+    await client.append(WRITER, b"z", number=2, request_id=5)
+    await settle()
+    store.container.commit()
+    assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, 1, request_id=5)
+    assert await client.receive() == wire.SegmentIsSealed(5, SEGMENT, "", 1)
+    assert await client.receive() == wire.SegmentIsSealed(5, SEGMENT, "", 2)
+    assert await client.call(wire.KeepAlive()) == wire.KeepAlive()
+
+
+async def test_a_writer_is_gone_after_a_refusal_until_it_is_set_up_again(
+    store: MemoryStore,
+) -> None:
+    client = await writer(store)
+    await store.container.seal_segment(SEGMENT)
+    await client.append(WRITER, b"x", number=0)
+    await client.expect(wire.SegmentIsSealed)
+    assert await client.set_up(WRITER, SEGMENT) == NULL_ATTRIBUTE_VALUE
+    await client.append(WRITER, b"x", number=0)
+    await client.expect(wire.SegmentIsSealed)
+    await client.append(WRITER, b"y", number=1)
+    await client.expect_close()
+
+
+async def test_an_append_to_a_deleted_segment(store: MemoryStore) -> None:
+    client = await writer(store)
+    await store.container.delete_segment(SEGMENT)
+    await client.append(WRITER, b"x", number=0, request_id=6)
+    assert await client.receive() == wire.NoSuchSegment(6, SEGMENT, "", -1)
+    await client.append(WRITER, b"x", number=1)
+    await client.expect_close()
+
+
+async def test_one_writers_refusal_does_not_disturb_the_others(store: MemoryStore) -> None:
+    other_segment = "scope/stream/1.#epoch.0"
+    await store.container.create_segment(other_segment)
+    client = await writer(store)
+    await client.set_up(OTHER, other_segment)
+    await store.container.seal_segment(SEGMENT)
+    await client.append(WRITER, b"x", number=0)
+    await client.append(OTHER, b"y", number=0)
+    await client.expect(wire.SegmentIsSealed)
+    assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, 1, writer_id=OTHER)
+
+
+async def test_a_container_that_stops_closes_the_connection_without_a_reply(
+    store: MemoryStore,
+) -> None:
+    client = await writer(store)
+    hold(store)
+    await client.append(WRITER, b"x", number=0)
+    await settle()
+    store.recovering[0] = trio.Event()
+    store.fail()
+    await client.expect_close()
+    # Until it has recovered, every request about it does the same.
+    again = store.connect()
+    await again.send(wire.SetupAppend(1, WRITER, SEGMENT, ""))
+    await again.expect_close()
+
+
+# ---- Conditional appends -------------------------------------------------------------------------
+
+
+async def test_a_conditional_append_stores_the_framed_event(store: MemoryStore) -> None:
+    client = await writer(store)
+    reply = await client.call(wire.ConditionalAppend(WRITER, 1, 0, b"event", 3))
+    assert reply == acked(1, NULL_ATTRIBUTE_VALUE, 13, request_id=3)
+    assert await stored(store) == frame_event(b"event")
+
+
+async def test_a_conditional_block_end_stores_its_bytes(store: MemoryStore) -> None:
+    client = await writer(store)
+    reply = await client.call(wire.ConditionalBlockEnd(WRITER, 0, 0, b"piece", 3))
+    assert reply == acked(0, NULL_ATTRIBUTE_VALUE, 5, request_id=3)
+    assert await stored(store) == b"piece"
+
+
+async def test_a_failed_offset_check_leaves_writer_and_connection_alone(
+    store: MemoryStore,
+) -> None:
+    client = await writer(store)
+    await client.send(wire.ConditionalAppend(WRITER, 1, 5, b"event", 3))
+    assert await client.receive() == wire.ConditionalCheckFailed(WRITER, 1, 3)
+    assert await attribute(store, WRITER) is None
+    assert await stored(store) == b""
+    reply = await client.call(wire.ConditionalAppend(WRITER, 2, 0, b"event", 4))
+    assert reply == acked(2, NULL_ATTRIBUTE_VALUE, 13, request_id=4)
+
+
+async def test_a_failed_offset_check_behind_acks_goes_back_to_the_last_of_them(
+    store: MemoryStore,
+) -> None:
+    client = await writer(store)
+    await client.append(WRITER, b"abc", number=4)
+    await client.expect(wire.DataAppended)
+    await client.send(wire.ConditionalAppend(WRITER, 5, 99, b"event", 0))
+    await client.expect(wire.ConditionalCheckFailed)
+    await client.append(WRITER, b"d", number=6)
+    assert await client.receive() == acked(6, 4, 4)
+
+
+async def test_appends_queued_behind_a_failed_offset_check_are_refused(store: MemoryStore) -> None:
+    client = await writer(store)
+    hold(store)
+    await client.send(wire.ConditionalAppend(WRITER, 1, 99, b"a", 0))
+    await client.append(WRITER, b"b", number=2)
+    await settle()
+    store.container.commit()
+    assert await client.receive() == wire.ConditionalCheckFailed(WRITER, 1, 0)
+    assert await client.receive() == wire.InvalidEventNumber(WRITER, 0, "", 2)
+    await client.expect_close()
+
+
+async def test_a_conditional_append_to_a_sealed_segment(store: MemoryStore) -> None:
+    client = await writer(store)
+    await store.container.seal_segment(SEGMENT)
+    reply = await client.call(wire.ConditionalAppend(WRITER, 3, 5, b"event", 4))
+    assert reply == wire.SegmentIsSealed(4, SEGMENT, "", 3)
+
+
+# ---- Large events --------------------------------------------------------------------------------
+
+
+async def test_a_large_event_arrives_in_pieces_and_counts_as_one(store: MemoryStore) -> None:
+    client = store.connect()
+    await client.send(wire.CreateTransientSegment(1, WRITER, SEGMENT, ""))
+    name = (await client.expect(wire.SegmentCreated)).segment
+    assert name.startswith(f"{SEGMENT}#transient.{WRITER.hex()}.")
+    assert await client.set_up(WRITER, name) == NULL_ATTRIBUTE_VALUE
+    pieces = [b"first", b"second", b"third"]
+    offset = 0
+    for number, piece in enumerate(pieces):
+        await client.send(wire.ConditionalBlockEnd(WRITER, number, offset, piece, number))
+        offset += len(piece)
+    for number in range(3):
+        assert (await client.expect(wire.DataAppended)).event_number == number
+    reply = await client.call(wire.MergeSegments(9, SEGMENT, name, ""))
+    assert reply == wire.SegmentsMerged(9, SEGMENT, name, offset)
+    assert await stored(store) == b"firstsecondthird"
+    assert await attribute(store, EVENT_COUNT) == 1
+
+
+async def test_transient_segments_go_with_their_connection(store: MemoryStore) -> None:
+    client = store.connect()
+    names = []
+    for number in range(3):
+        await client.send(wire.CreateTransientSegment(number, WRITER, SEGMENT, ""))
+        names.append((await client.expect(wire.SegmentCreated)).segment)
+    await client.send(wire.MergeSegments(9, SEGMENT, names[0], ""))
+    await client.expect(wire.SegmentsMerged)
+    other = store.connect()
+    await client.stream.aclose()
+    await settle()
+    for name in names:
+        reply = await other.call(wire.GetStreamSegmentInfo(1, name, ""))
+        assert isinstance(reply, wire.NoSuchSegment)
+
+
+async def test_a_transient_segment_has_at_most_16_writers(store: MemoryStore) -> None:
+    client = store.connect()
+    await client.send(wire.CreateTransientSegment(1, WRITER, SEGMENT, ""))
+    name = (await client.expect(wire.SegmentCreated)).segment
+    for number in range(17):
+        writer_id = bytes([number]) * 16
+        await client.set_up(writer_id, name)
+        await client.append(writer_id, b"x", number=0)
+        if number < 16:
+            await client.expect(wire.DataAppended)
+    assert (await client.expect(wire.ErrorMessage)).error_code == 0
+
+
+# ---- Back-pressure -------------------------------------------------------------------------------
+
+
+async def test_appends_beyond_the_bound_stay_in_the_socket() -> None:
+    settings = ConnectionSettings(outstanding_bytes_free=1000, outstanding_bytes_max=1000)
+    async with memory_store(settings) as store:
+        await store.container.create_segment(SEGMENT)
+        client = await writer(store)
+        hold(store)
+        for number in range(100):
+            await client.append(WRITER, bytes(100), number=number)
+        await settle()
+        taken = store.container.queued_count
+        assert 5 <= taken <= 20
+        commits = 0
+        while commits < 100:
+            commits += store.container.queued_count
+            store.container.commit()
+            await settle()
+            assert store.container.queued_count <= 20
+        for number in range(100):
+            assert (await client.expect(wire.DataAppended)).event_number == number

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from segstore.send_buffer import JOINED_BYTES_MAX, SendBuffer
+
+
+class RecordingStream(trio.abc.SendStream):
+    """Remembers what each send carried; ``gate`` holds sends up."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.gate = trio.Event()
+        self.gate.set()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.gate.wait()
+        self.sent.append(bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        raise AssertionError("not used")
+
+    async def aclose(self) -> None:
+        raise AssertionError("not used")
+
+
+async def test_what_is_put_in_one_turn_leaves_in_one_send() -> None:
+    buffer, stream = SendBuffer(pause_bytes=100), RecordingStream()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(buffer.run, stream)
+        await trio.testing.wait_all_tasks_blocked()
+        for part in (b"one ", b"two ", b"three"):
+            buffer.put(part)
+        await trio.testing.wait_all_tasks_blocked()
+        buffer.put(b"four")
+        await trio.testing.wait_all_tasks_blocked()
+        buffer.finish()
+    assert stream.sent == [b"one two three", b"four"]
+    assert buffer.size == 0
+
+
+async def test_large_replies_are_not_copied_together() -> None:
+    buffer, stream = SendBuffer(pause_bytes=100), RecordingStream()
+    large = bytes(JOINED_BYTES_MAX)
+    for part in (b"a", large, b"b", b"c"):
+        buffer.put(part)
+    buffer.finish()
+    await buffer.run(stream)
+    assert stream.sent == [b"a", large, b"bc"]
+
+
+async def test_finishing_sends_what_is_there_and_takes_nothing_more() -> None:
+    buffer, stream = SendBuffer(pause_bytes=100), RecordingStream()
+    buffer.put(b"before")
+    buffer.finish()
+    buffer.put(b"after")
+    await buffer.run(stream)
+    assert stream.sent == [b"before"]
+
+
+async def test_room_comes_back_when_bytes_are_sent() -> None:
+    buffer, stream = SendBuffer(pause_bytes=10), RecordingStream()
+    stream.gate = trio.Event()
+    buffer.put(bytes(10))
+    assert buffer.is_full
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(buffer.run, stream)
+        with pytest.raises(trio.TooSlowError), trio.fail_after(0.01):
+            await buffer.wait_for_room()
+        stream.gate.set()
+        await buffer.wait_for_room()
+        assert not buffer.is_full
+        buffer.finish()
+
+
+async def test_discarding_ends_without_sending() -> None:
+    buffer, stream = SendBuffer(pause_bytes=10), RecordingStream()
+    buffer.put(bytes(20))
+    buffer.discard()
+    await buffer.run(stream)
+    assert stream.sent == []
+    assert buffer.size == 0
+    await buffer.wait_for_room()
