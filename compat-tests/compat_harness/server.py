@@ -1,0 +1,211 @@
+"""The server under test, as its users run it: a process of its own with a data directory.
+
+Owns: starting, stopping and killing it. Servers listen on 127.0.0.1, on ports that were free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+TARGET_VARIABLE = "SEGSTORE_COMPAT_TARGET"
+"""The environment variable that names a running server to test instead of one of our own."""
+
+HOST = "127.0.0.1"
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 30.0
+POLL_SECONDS = 0.02
+LOG_TAIL_LINES = 40
+
+SEGMENT_STORE = "segment-store-0"
+CONTROLLER = "controller"
+
+
+class ServerError(Exception):
+    """The server did not do what it was asked to."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((HOST, 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def accepts(port: int) -> bool:
+    """Whether somebody listens on the port."""
+    try:
+        socket.create_connection((HOST, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+class Server:
+    """``segstore standalone`` in a directory; a context manager that starts and stops it.
+
+    It keeps its ports for life, so that clients find it again after ``restart``.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.data_dir = directory / "data"
+        self.log_path = directory / "server.log"
+        self.controller_port, self.segment_store_port = free_ports(2)
+        self._ports = {
+            SEGMENT_STORE: self.segment_store_port,
+            CONTROLLER: self.controller_port,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def controller_uri(self) -> str:
+        return f"tcp://{HOST}:{self.controller_port}"
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> float:
+        """Start it and wait until it is ready; the seconds that took."""
+        started = time.monotonic()
+        with self.log_path.open("ab") as log:
+            log_start = log.tell()
+            self._process = self._spawn(log)
+        try:
+            self._wait_until_ready(started, log_start)
+        except BaseException:
+            self.kill_all()
+            raise
+        return time.monotonic() - started
+
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        executable = Path(sys.executable).parent / "segstore"
+        if not executable.exists():
+            raise ServerError(f"{executable} is missing: run make build")
+        command = [
+            str(executable),
+            "standalone",
+            f"--data-dir={self.data_dir}",
+            f"--host={HOST}",
+            f"--controller-port={self.controller_port}",
+            f"--segment-store-port={self.segment_store_port}",
+        ]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+
+    def _wait_until_ready(self, started: float, log_start: int) -> None:
+        while True:
+            if self._running().poll() is not None:
+                raise ServerError(f"the server ended at its start:\n{self.log_tail()}")
+            with self.log_path.open("rb") as log:
+                log.seek(log_start)
+                said_ready = b"ready" in log.read()
+            if said_ready and all(accepts(port) for port in self._ports.values()):
+                return
+            if time.monotonic() - started > START_SECONDS_MAX:
+                raise ServerError(f"not ready after {START_SECONDS_MAX:.0f} s:\n{self.log_tail()}")
+            time.sleep(POLL_SECONDS)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ServerError("the server was not started")
+        return self._process
+
+    def stop(self) -> None:
+        """Ask it to end and wait until it has; an ``ServerError`` if it did not end well."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            code = process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process = process
+            self.kill_all()
+            raise ServerError(
+                f"still running {STOP_SECONDS_MAX:.0f} s after SIGTERM:\n{self.log_tail()}"
+            ) from None
+        if code not in (0, 128 + signal.SIGTERM, -signal.SIGTERM):
+            raise ServerError(f"ended with exit code {code}:\n{self.log_tail()}")
+
+    def restart(self) -> float:
+        """Stop it the gentle way and start it again; the seconds until it was ready."""
+        self.stop()
+        return self.start()
+
+    def pid(self, child: str) -> int:
+        """The process id of a child, ``SEGMENT_STORE`` or ``CONTROLLER``."""
+        return int((self.data_dir / "run" / f"{child}.pid").read_text())
+
+    def kill(self, *children: str) -> dict[str, int]:
+        """kill -9 the children, which the supervisor then starts again; their old process ids."""
+        killed = {child: self.pid(child) for child in children}
+        for pid in killed.values():
+            os.kill(pid, signal.SIGKILL)
+        return killed
+
+    def kill_segment_store(self) -> dict[str, int]:
+        return self.kill(SEGMENT_STORE)
+
+    def kill_controller(self) -> dict[str, int]:
+        return self.kill(CONTROLLER)
+
+    def kill_all(self) -> None:
+        """kill -9 everything, supervisor first, so that nobody comes back before ``start``."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for child in self._ports:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
+                os.kill(self.pid(child), signal.SIGKILL)
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        while any(accepts(port) for port in self._ports.values()):
+            if time.monotonic() > deadline:
+                raise ServerError("somebody still listens after everything was killed")
+            time.sleep(POLL_SECONDS)
+
+    def wait_until_back(self, killed: dict[str, int]) -> float:
+        """Wait until new processes of the killed children take connections; the seconds it took."""
+        started = time.monotonic()
+        for child, old_pid in killed.items():
+            while not self._is_back(child, old_pid):
+                if self._running().poll() is not None:
+                    raise ServerError(f"the supervisor ended:\n{self.log_tail()}")
+                if time.monotonic() - started > START_SECONDS_MAX:
+                    raise ServerError(
+                        f"{child} not back after {START_SECONDS_MAX:.0f} s:\n{self.log_tail()}"
+                    )
+                time.sleep(POLL_SECONDS)
+        return time.monotonic() - started
+
+    def _is_back(self, child: str, old_pid: int) -> bool:
+        try:
+            pid = self.pid(child)
+        except (FileNotFoundError, ValueError):
+            return False
+        return pid != old_pid and accepts(self._ports[child])
+
+    def log_tail(self) -> str:
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-LOG_TAIL_LINES:])

@@ -1,0 +1,144 @@
+"""kill -9 under load, again and again: what was acknowledged stays, once and in order."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from compat_harness.checker import check
+from compat_harness.java import JavaClient
+from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
+
+VICTIMS = (
+    *[(SEGMENT_STORE,)] * 7,
+    *[(CONTROLLER,)] * 4,
+    *[(SEGMENT_STORE, CONTROLLER)] * 5,
+    *[()] * 4,  # everything, the supervisor included
+)
+PAUSE_SECONDS = (0.2, 3.0)
+PROGRESS_SECONDS_MAX = 60.0
+END_SECONDS_MAX = 420.0
+ACKED_BEFORE_FIRST_KILL = 1_000
+KILLS_WITH_PROGRESS_MIN = 8
+
+
+class Workload:
+    """``KillNineWorkload`` in a directory, where its ledgers are."""
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path) -> None:
+        self.process = process
+        self.directory = directory
+
+    def acked(self) -> int:
+        """Events acknowledged so far."""
+        try:
+            return int((self.directory / "acked").read_text())
+        except FileNotFoundError:
+            return 0
+
+    def output(self) -> str:
+        return (self.directory / "output.log").read_text(errors="replace")
+
+    def wait_until_acked(self, count: int) -> float:
+        """Wait until that many events are acknowledged; the seconds it took."""
+        started = time.monotonic()
+        while self.acked() < count:
+            if self.process.poll() is not None:
+                pytest.fail(f"the workload ended:\n{self.output()}", pytrace=False)
+            if time.monotonic() - started > PROGRESS_SECONDS_MAX:
+                pytest.fail(
+                    f"{self.acked()} of {count} events acked after {PROGRESS_SECONDS_MAX:.0f} s:"
+                    f"\n{self.output()}",
+                    pytrace=False,
+                )
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+    def finish(self) -> None:
+        """Let it read to the end and finish; the test fails if it does not finish well."""
+        (self.directory / "stop").touch()
+        try:
+            code = self.process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the workload does not end:\n{self.output()}", pytrace=False)
+        if code != 0:
+            pytest.fail(f"the workload failed with {code}:\n{self.output()}", pytrace=False)
+
+
+@contextmanager
+def running_workload(
+    java_client: JavaClient, controller_uri: str, directory: Path
+) -> Iterator[Workload]:
+    directory.mkdir()
+    command = java_client.command(
+        "compat.KillNineWorkload", str(directory), controller=controller_uri
+    )
+    with (directory / "output.log").open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        yield Workload(process, directory)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def kill_and_wait(server: Server, victims: tuple[str, ...]) -> float:
+    """Kill the victims, or everything if none is named; the seconds until all is back."""
+    if victims:
+        return server.wait_until_back(server.kill(*victims))
+    server.kill_all()
+    return server.start()
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only a server of its own")
+def test_what_was_acknowledged_survives_kill_nine(java_client: JavaClient, tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEGSTORE_COMPAT_SEED", random.randrange(2**32)))
+    print(f"SEGSTORE_COMPAT_SEED={seed}")
+    rng = random.Random(seed)
+    victims = list(VICTIMS)
+    rng.shuffle(victims)
+    directory = tmp_path / "workload"
+    with (
+        Server(tmp_path) as server,
+        running_workload(java_client, server.controller_uri, directory) as workload,
+    ):
+        workload.wait_until_acked(ACKED_BEFORE_FIRST_KILL)
+        kills_with_progress = 0
+        for number, victim in enumerate(victims, 1):
+            acked_before = workload.acked()
+            time.sleep(rng.uniform(*PAUSE_SECONDS))
+            acked = workload.acked()
+            kills_with_progress += acked > acked_before
+            seconds = kill_and_wait(server, victim)
+            print(
+                f"{number:2}: killed {' and '.join(victim) or 'everything'} at {acked} acked,"
+                f" back after {seconds:.2f} s"
+            )
+        resumed = workload.wait_until_acked(workload.acked() + 1)
+        print(f"acks came again {resumed:.1f} s after the last return")
+        workload.finish()
+        print(workload.output())
+        judge(directory)
+    assert kills_with_progress >= KILLS_WITH_PROGRESS_MIN, "the server was killed, but not at work"
+
+
+def judge(directory: Path) -> None:
+    """Hold both reads, the one that ran all the time and the one at the end, to the rules."""
+    for reads in ("follow.log", "full.log"):
+        with (directory / "writes.log").open() as written, (directory / reads).open() as read:
+            report = check(written, read)
+        print(f"{reads}: {report}")
+        assert report.clean, f"{reads}: {report}"
+        assert report.acked_count >= ACKED_BEFORE_FIRST_KILL
+    assert report.rewind_count == 0
