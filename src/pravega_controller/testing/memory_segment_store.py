@@ -63,6 +63,11 @@ class MemorySegmentStore:
     """Everything that outlives the controller's connections."""
 
     def __init__(self) -> None:
+        self._nursery: trio.Nursery | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as if nothing had ever been stored."""
         self.segments: dict[str, MemorySegment] = {}
         self.tables: dict[str, MemoryTable] = {}
         self.created: list[str] = []
@@ -72,7 +77,6 @@ class MemorySegmentStore:
         self.on_seal: Callable[[str], None] = lambda segment: None
         self.refuse_connections = 0
         self._version = 0
-        self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve the streams that ``open_stream`` gives out."""

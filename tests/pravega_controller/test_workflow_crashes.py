@@ -1,0 +1,331 @@
+"""Kill the controller at every single change it makes, and see that its successor finishes.
+
+Each scenario is first run whole, to count the changes that its request makes. Then it is run once
+for every change, stopping there: once with the change carried out and its reply lost, once without.
+A new controller is opened on what is left; it must bring every begun workflow to its end. What must
+hold at any moment is checked as the segment store sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+import pytest
+import trio
+import trio.testing
+
+from pravega_controller.controller import Controller
+from pravega_controller.records import (
+    NamedCut,
+    ReaderGroupConfiguration,
+    ReaderGroupRecord,
+    ScopeRecord,
+    StreamRecord,
+    decode,
+)
+from pravega_controller.store import INTENTS, SCOPES
+from pravega_controller.streams import (
+    ScaleType,
+    ScalingPolicy,
+    StreamConfiguration,
+    fixed_configuration,
+)
+from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
+from pravega_wire import names
+
+OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
+
+GROUP_ID = "11111111-2222-3333-4444-555555555555"
+SUBSCRIBED = ReaderGroupConfiguration(
+    3000, 30000, 3, 1, (NamedCut("s", "a", {}),), (NamedCut("s", "a", {}),)
+)
+UNSUBSCRIBED = ReaderGroupConfiguration(
+    9, 30000, 3, 0, (NamedCut("s", "a", {}),), (NamedCut("s", "a", {}),)
+)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A request, what comes before it, and what must be true once it is finished."""
+
+    prepare: Callable[[Controller], Awaitable[None]]
+    request: Callable[[Controller], Awaitable[object]]
+    check: Callable[[Controller, MemorySegmentStore], Awaitable[None]]
+
+
+async def nothing(c: Controller) -> None:
+    pass
+
+
+async def scope(c: Controller) -> None:
+    await c.scopes.create("s")
+
+
+async def stream(c: Controller) -> None:
+    await scope(c)
+    await c.streams.create("s", "a", fixed_configuration(2))
+
+
+async def sealed(c: Controller) -> None:
+    await scaled(c)
+    await c.streams.seal("s", "a")
+
+
+async def scaled(c: Controller) -> None:
+    await stream(c)
+    await scale(c)
+
+
+async def group(c: Controller) -> None:
+    await stream(c)
+    await c.groups.create("s", "g", GROUP_ID, SUBSCRIBED)
+
+
+async def scale(c: Controller) -> None:
+    await c.streams.scale("s", "a", [0], [(0.0, 0.2), (0.2, 0.5)], now_ms=5)
+    # The service finishes in the background what it answered with "started".
+    await c.streams._workflows.finish("s", "a")
+
+
+def live(memory: MemorySegmentStore, prefix: str) -> dict[str, bool]:
+    """The segments of a stream that exist, and whether they are sealed."""
+    return {
+        name.removeprefix(prefix): segment.is_sealed
+        for name, segment in memory.segments.items()
+        if name.startswith(prefix)
+    }
+
+
+async def check_scope_created(c: Controller, memory: MemorySegmentStore) -> None:
+    assert await c.scopes.exists("s")
+    assert await c.streams.create("s", "a", fixed_configuration(1))
+
+
+async def check_created(c: Controller, memory: MemorySegmentStore) -> None:
+    segments = await c.streams.active_segments("s", "a")
+    assert [s.key_range for s in segments] == [(0.0, 0.5), (0.5, 1.0)]
+    assert live(memory, "s/a/") == {"0.#epoch.0": False, "1.#epoch.0": False}
+    assert live(memory, "s/_MARKa/") == {"0.#epoch.0": False}
+    assert await c.streams.exists("s", "_MARKa")
+
+
+async def check_scaled(c: Controller, memory: MemorySegmentStore) -> None:
+    segments = await c.streams.active_segments("s", "a")
+    assert [(s.number, s.epoch) for s in segments] == [(2, 1), (3, 1), (1, 0)]
+    assert live(memory, "s/a/") == {
+        "0.#epoch.0": True,
+        "1.#epoch.0": False,
+        "2.#epoch.1": False,
+        "3.#epoch.1": False,
+    }
+    successors = await c.streams.successors("s", "a", 0)
+    assert [s.segment.number for s in successors] == [2, 3]
+
+
+async def truncate(c: Controller) -> None:
+    await c.streams.truncate("s", "a", {(1 << 32) + 2: 0, (1 << 32) + 3: 0, 1: 0})
+
+
+async def check_truncated(c: Controller, memory: MemorySegmentStore) -> None:
+    assert await c.streams.head("s", "a") == {(1 << 32) + 2: 0, (1 << 32) + 3: 0, 1: 0}
+    assert "0.#epoch.0" not in live(memory, "s/a/")
+    assert len(live(memory, "s/a/")) == 3
+
+
+async def update(c: Controller) -> None:
+    policy = ScalingPolicy(ScaleType.EVENTS_PER_SECOND, 4, target_rate=7, scale_factor=2)
+    await c.streams.update("s", "a", StreamConfiguration(policy, tags=("t",)))
+
+
+async def check_updated(c: Controller, memory: MemorySegmentStore) -> None:
+    assert (await c.streams.configuration("s", "a")).tags == ("t",)
+    segments = await c.streams.active_segments("s", "a")
+    assert [s.key_range for s in segments] == [(0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1)]
+    for segment in segments:
+        created = memory.segments[names.segment_name("s", "a", segment.segment_id)]
+        assert (created.scale_type, created.target_rate) == (2, 7)
+        assert not created.is_sealed
+    assert sorted(live(memory, "s/a/").values()) == [False] * 4 + [True] * 2
+
+
+async def check_sealed(c: Controller, memory: MemorySegmentStore) -> None:
+    assert await c.streams.active_segments("s", "a") == ()
+    assert all(live(memory, "s/a/").values())
+    assert await c.streams.head("s", "a") == {0: 0, 1: 0}
+
+
+async def check_deleted(c: Controller, memory: MemorySegmentStore) -> None:
+    assert not await c.streams.exists("s", "a")
+    assert not await c.streams.exists("s", "_MARKa")
+    assert live(memory, "s/") == {}
+    assert await c.streams.create("s", "a", fixed_configuration(1))
+    (segment,) = await c.streams.active_segments("s", "a")
+    assert segment.segment_id == 4, "numbers go on after those of the deleted stream"
+
+
+async def check_group(c: Controller, memory: MemorySegmentStore) -> None:
+    group = await c.groups.get("s", "g")
+    assert (group.record.group_id, group.record.generation) == (GROUP_ID, 0)
+    assert group.record.configuration == SUBSCRIBED
+    assert await c.groups.subscribers("s", "a") == ["s/g"]
+    assert live(memory, "s/_RGg/") == {"0.#epoch.0": False}
+    assert memory.segments["s/_RGg/0.#epoch.0"].rollover_bytes == 4 * 1024 * 1024
+
+
+async def check_group_updated(c: Controller, memory: MemorySegmentStore) -> None:
+    group = await c.groups.get("s", "g")
+    assert group.record.generation == 1
+    assert group.record.configuration == UNSUBSCRIBED
+    assert await c.groups.subscribers("s", "a") == []
+
+
+async def check_group_deleted(c: Controller, memory: MemorySegmentStore) -> None:
+    assert (await c.store.list_groups("s", "")).names == []
+    assert await c.groups.subscribers("s", "a") == []
+    assert live(memory, "s/_RGg/") == live(memory, "s/_MARK_RGg/") == {}
+
+
+async def check_scope_gone(c: Controller, memory: MemorySegmentStore) -> None:
+    assert not await c.scopes.exists("s")
+    assert live(memory, "s/") == {}
+    assert [t for t in memory.tables if "objects" in t] == [
+        (await c.store.active_scope("_system")).objects
+    ]
+
+
+SCENARIOS = {
+    "create scope": Scenario(nothing, scope, check_scope_created),
+    "create stream": Scenario(
+        scope, lambda c: c.streams.create("s", "a", fixed_configuration(2)), check_created
+    ),
+    "scale": Scenario(stream, scale, check_scaled),
+    "truncate": Scenario(scaled, truncate, check_truncated),
+    "update and rescale": Scenario(stream, update, check_updated),
+    "seal": Scenario(stream, lambda c: c.streams.seal("s", "a"), check_sealed),
+    "delete": Scenario(sealed, lambda c: c.streams.delete("s", "a"), check_deleted),
+    "create group": Scenario(
+        stream, lambda c: c.groups.create("s", "g", GROUP_ID, SUBSCRIBED), check_group
+    ),
+    "update group": Scenario(
+        group, lambda c: c.groups.update("s", "g", GROUP_ID, 0, UNSUBSCRIBED), check_group_updated
+    ),
+    "delete group": Scenario(
+        group, lambda c: c.groups.delete("s", "g", GROUP_ID), check_group_deleted
+    ),
+    "delete scope": Scenario(scope, lambda c: c.scopes.delete("s"), check_scope_gone),
+    "delete scope and contents": Scenario(
+        group, lambda c: c.scopes.delete_with_contents("s"), check_scope_gone
+    ),
+}
+
+
+async def finished(memory: MemorySegmentStore) -> None:
+    """Wait until no workflow is unfinished any more."""
+    with trio.fail_after(600):
+        while memory.tables[INTENTS].entries:  # noqa: ASYNC110 (the store in memory has no events)
+            await trio.sleep(1)
+
+
+def check_promises(memory: MemorySegmentStore) -> None:
+    """Whatever is pending has an intent, or nobody would ever look at it again."""
+    intents = memory.tables[INTENTS].entries
+    for key, (value, _) in memory.tables[SCOPES].entries.items():
+        if decode(value, ScopeRecord).phase != "active":
+            assert b"scope/" + key + b"/" in intents
+    for table, content in memory.tables.items():
+        if "objects" not in table:
+            continue
+        for key, (value, _) in content.entries.items():
+            kind, name = key.decode().split("/")
+            record = decode(value, StreamRecord if kind == "s" else ReaderGroupRecord)
+            if record.pending is not None:
+                intent = ("stream" if kind == "s" else "group") + f"/s/{name}"
+                assert intent.encode() in intents
+
+
+def check_seals(memory: MemorySegmentStore) -> None:
+    """From now on, no segment is sealed before its successors are on record."""
+    histories = memory.tables
+
+    def check(segment: str) -> None:
+        name = names.parse_segment_name(segment)
+        for table, content in histories.items():
+            key = f"s/{name.stream}".encode()
+            if "objects" not in table or key not in content.entries:
+                continue
+            record = decode(content.entries[key][0], StreamRecord)
+            if type(record.pending).__name__ in ("Scale", "Update"):
+                assert record.epoch_count > record.epoch + 1, f"{segment} is sealed too early"
+
+    memory.on_seal = check
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_a_request_does_what_it_says(
+    name: str, open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    scenario = SCENARIOS[name]
+    check_seals(memory_store)
+    async with open_on_memory() as controller:
+        await scenario.prepare(controller)
+        await scenario.request(controller)
+        assert not memory_store.tables[INTENTS].entries
+        await scenario.check(controller, memory_store)
+    assert len(set(memory_store.created)) == len(memory_store.created)
+
+
+@pytest.mark.parametrize("is_applied", [False, True], ids=["not applied", "applied"])
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_a_controller_killed_anywhere_is_finished_by_the_next(
+    name: str,
+    is_applied: bool,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    scenario = SCENARIOS[name]
+    step = 0
+    while True:
+        memory_store.reset()
+        check_seals(memory_store)
+        async with open_on_memory() as controller:
+            await scenario.prepare(controller)
+            fault = Fault(memory_store.changes + step, is_applied)
+            memory_store.fault = fault
+            killed = await run_until(fault, controller, scenario)
+        if not killed:
+            break
+        memory_store.fault = None
+        check_promises(memory_store)
+        async with open_on_memory() as successor:
+            await finished(memory_store)
+            if not took_hold(memory_store, is_applied, step):
+                await scenario.request(successor)
+            await scenario.check(successor, memory_store)
+        assert len(set(memory_store.created)) == len(memory_store.created), "a name was used twice"
+        step += 1
+    assert step >= 3
+
+
+def took_hold(memory: MemorySegmentStore, is_applied: bool, step: int) -> bool:
+    """Whether the killed request got so far that it must be finished without being asked again.
+
+    Change 0 records the intent, change 1 the workflow itself: from then on it is a promise.
+    """
+    return step >= 2 or (step == 1 and is_applied)
+
+
+async def run_until(fault: Fault, controller: Controller, scenario: Scenario) -> bool:
+    """Run a request until it ends or the fault is reached; returns whether that was so."""
+    async with trio.open_nursery() as nursery:
+
+        async def request() -> None:
+            await scenario.request(controller)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(request)
+        await fault.reached.wait()
+        nursery.cancel_scope.cancel()
+    return fault.reached.is_set()
