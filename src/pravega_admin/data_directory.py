@@ -1,37 +1,29 @@
-"""The data directory of a standalone store: whose it is, and who uses it now.
+"""Who runs a standalone store in a data directory, and under which process ids.
 
-Owns: ``<data-dir>/run``: the lock, the pid files. What the servers keep in the rest is theirs.
-
-    run/standalone.lock     held, by flock, by the supervisor and all of its children
-    run/standalone.pid      the supervisor
-    run/<child>.pid         each server process
+Owns: ``<data-dir>/run``: a pid file for the supervisor and for each server process.
 
 Invariants:
-1. Two supervisors never use the same directory. The children inherit the lock, so that it is free
-   only when the last of them has ended, even after the supervisor was killed.
+1. Two supervisors never use the same directory. Their children inherit the lock, so that it is
+   free only when the last of them has ended, even after the supervisor was killed.
+2. A directory that a store cannot use is not changed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from pravega_admin.errors import ConfigurationError
+from segstore.data_directory import DataDirectory
+from segstore.errors import DataDirectoryError
 
-LOCK_SECONDS = 3.0
-"""How long the processes of a killed supervisor may take to be gone."""
-
-_RUN = "run"
-_LOCK = "standalone.lock"
+SUPERVISOR = "standalone"
 
 
 class RunDirectory:
-    """``<data-dir>/run``, locked. Children must inherit ``lock_descriptor``."""
+    """``<data-dir>/run``. Children must inherit ``lock_descriptor``."""
 
     def __init__(self, path: Path, lock_descriptor: int) -> None:
         self.path = path
@@ -47,64 +39,24 @@ class RunDirectory:
 
 
 @contextlib.contextmanager
-def open_run_directory(data_dir: Path) -> Iterator[RunDirectory]:
-    """Create the data directory if need be, and lock it.
+def open_run_directory(data_dir: Path, *, container_count: int = 4) -> Iterator[RunDirectory]:
+    """Be the supervisor of a data directory, which is made if there is none.
 
-    Raises ``ConfigurationError`` when it cannot be written or is in use.
+    Raises ``ConfigurationError`` when it cannot be used, or is in use.
     """
-    run = data_dir / _RUN
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise ConfigurationError(
-            f"data directory {data_dir} cannot be used: {error.strerror}"
-        ) from error
-    try:
-        _lock(descriptor, data_dir, run)
-        yield RunDirectory(run, descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, data_dir: Path, run: Path) -> None:
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            directory = DataDirectory.open(data_dir, container_count=container_count)
+            descriptor = stack.enter_context(directory.lock(SUPERVISOR))
+        except DataDirectoryError as error:
+            raise ConfigurationError(str(error)) from error
+        run = RunDirectory(data_dir / "run", descriptor)
+        try:
+            run.path.mkdir(exist_ok=True)
+            run.write_pid(SUPERVISOR, os.getpid())
         except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise ConfigurationError(
-                    f"data directory {data_dir} cannot be locked: {error.strerror}"
-                ) from error
-        if _owner_lives(run) or time.monotonic() > deadline:
             raise ConfigurationError(
-                f"data directory {data_dir} is in use by another segstore{_owner(run)}"
-            )
-        time.sleep(0.02)
-
-
-def _owner_lives(run: Path) -> bool:
-    pid = _owner_pid(run)
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _owner(run: Path) -> str:
-    pid = _owner_pid(run)
-    return "" if pid is None else f" (process {pid})"
-
-
-def _owner_pid(run: Path) -> int | None:
-    try:
-        return int((run / "standalone.pid").read_text())
-    except (OSError, ValueError):
-        return None
+                f"data directory {data_dir} cannot be written: {error.strerror}"
+            ) from error
+        stack.callback(run.remove_pid, SUPERVISOR)
+        yield run

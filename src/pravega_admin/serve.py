@@ -15,38 +15,75 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 import trio
 
-from pravega_admin.errors import EXIT_INTERRUPTED, ConfigurationError, leaf_errors
+from pravega_admin.errors import EXIT_INTERRUPTED, AdminError, ConfigurationError, leaf_errors
 
 Serve: TypeAlias = Callable[..., Awaitable[Any]]
+"""``serve(config, *, shutdown, task_status)``: serves until ``shutdown`` is set, then drains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What of a server is needed to run it."""
+
+    config_type: Any
+    serve: Serve
+    refusals: tuple[type[Exception], ...]
+    """Errors that mean: it cannot start as configured, and never will."""
+    failures: tuple[type[Exception], ...] = ()
+    """Errors that mean: it could not start this time. Like refusals, each is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A kind of server; ``load`` imports it and returns its configuration type and function."""
+    """A kind of server; ``load`` imports it."""
 
     title: str
-    load: Callable[[], tuple[Any, Serve]]
+    load: Callable[[], Parts]
 
 
-def _load_segment_store() -> tuple[Any, Serve]:
-    from segstore.server import serve
-
+def _load_segment_store() -> Parts:
+    from segstore.assembly import open_containers
     from segstore.config import SegmentStoreConfig
+    from segstore.errors import DataDirectoryError
+    from segstore.server import AddressInUseError, serve
 
-    return SegmentStoreConfig, serve
+    async def serve_with_containers(
+        config: SegmentStoreConfig, *, shutdown: trio.Event, task_status: trio.TaskStatus[int]
+    ) -> None:
+        async with open_containers(config) as open_container:
+            await serve(config, open_container, shutdown=shutdown, task_status=task_status)
+
+    return Parts(
+        SegmentStoreConfig,
+        serve_with_containers,
+        refusals=(DataDirectoryError, AddressInUseError),
+    )
 
 
-def _load_controller() -> tuple[Any, Serve]:
-    from pravega_controller.server import serve
-
+def _load_controller() -> Parts:
     from pravega_controller.config import ControllerConfig
+    from pravega_controller.server import StartupError, serve
+    from pravega_controller.service import ListenError
 
-    return ControllerConfig, serve
+    async def serve_until(
+        config: ControllerConfig,
+        *,
+        shutdown: trio.Event,
+        task_status: trio.TaskStatus[tuple[str, int]],
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            task_status.started(await nursery.start(serve, config))
+            await shutdown.wait()
+            nursery.cancel_scope.cancel()
+
+    return Parts(ControllerConfig, serve_until, refusals=(ListenError,), failures=(StartupError,))
 
 
 SEGMENT_STORE = "segment-store"
@@ -64,54 +101,57 @@ def run_server(
 
     Raises ``ConfigurationError`` when it cannot start as told.
     """
-    config_type, serve = server.load()
+    parts = server.load()
     try:
-        config = msgspec.convert(settings, config_type)
+        config = msgspec.convert(settings, parts.config_type, dec_hook=_decode_path)
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigurationError(f"the {server.title}'s settings are wrong: {error}") from error
     try:
-        trio.run(_serve_until_signal, serve, config, on_ready)
-    except (OSError, BaseExceptionGroup) as group:
-        for error in leaf_errors(group):
-            _raise_if_configuration(error, config)
+        trio.run(_serve_until_signal, parts.serve, config, on_ready)
+    except Exception as failure:
+        for leaf in leaf_errors(failure):
+            if (meaning := _meaning(leaf, parts, config)) is not None:
+                raise meaning from failure
         raise
 
 
+def _decode_path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(kind)
+
+
 async def _serve_until_signal(serve: Serve, config: Any, on_ready: Callable[[], None]) -> None:
+    shutdown = trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_end_on_signal, signals, nursery.cancel_scope)
+        async with trio.open_nursery() as watch:
+            watch.start_soon(_end_on_signal, signals, shutdown)
             async with trio.open_nursery() as server:
-                await server.start(serve, config)
+                await server.start(partial(serve, config, shutdown=shutdown))
                 on_ready()
-            nursery.cancel_scope.cancel()
+            watch.cancel_scope.cancel()
 
 
-async def _end_on_signal(signals: Any, scope: trio.CancelScope) -> None:
-    """The first signal cancels the server; its drain is its own matter."""
+async def _end_on_signal(signals: Any, shutdown: trio.Event) -> None:
+    """The first signal asks the server to end; how it drains is its own matter."""
     async for _ in signals:
-        scope.cancel()
-        # From now on the default applies again: a second signal ends the process.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, _exit_interrupted)
-        return
+        if shutdown.is_set():
+            raise SystemExit(EXIT_INTERRUPTED)
+        shutdown.set()
 
 
-def _exit_interrupted(number: int, frame: object) -> None:
-    raise SystemExit(EXIT_INTERRUPTED)
-
-
-def _raise_if_configuration(error: BaseException, config: Any) -> None:
-    """Raise ``ConfigurationError`` if this is what a wrong setting leads to."""
-    if isinstance(error, ConfigurationError):
-        raise error
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        raise ConfigurationError(
-            f"port {config.port} on {config.host} is in use by another process"
-        ) from error
-    if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
-        raise ConfigurationError(f"{config.host} is not an address of this machine") from error
+def _meaning(error: BaseException, parts: Parts, config: Any) -> AdminError | None:
+    """What an error means to a user, if it is one that users can do something about."""
+    if isinstance(error, parts.refusals):
+        return ConfigurationError(str(error))
+    if isinstance(error, parts.failures):
+        return AdminError(str(error))
     if isinstance(error, socket.gaierror):
-        raise ConfigurationError(f"{config.host} is not a known host") from error
-    if type(error).__name__ == "DataDirectoryError":
-        raise ConfigurationError(str(error)) from error
+        return ConfigurationError(f"{config.host} is not a known host")
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return ConfigurationError(
+            f"port {config.port} on {config.host} is in use by another process"
+        )
+    if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
+        return ConfigurationError(f"{config.host} is not an address of this machine")
+    return None

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import ipaddress
 import json
-import os
 import signal
 import socket
 import sys
@@ -24,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pravega_admin.data_directory import RunDirectory, open_run_directory
+from pravega_admin.data_directory import open_run_directory
 from pravega_admin.errors import AdminError, ConfigurationError, leaf_errors
 from pravega_admin.options import LogFormat, LogLevel
 from pravega_admin.output import note
@@ -66,7 +65,12 @@ def run_standalone(settings: StandaloneSettings, *, started: float) -> None:
         ("--segment-store-port", settings.segment_store_port),
     ):
         check_port(settings.host, port, option)
-    with open_run_directory(settings.data_dir) as directory, _open_log(settings) as log_file:
+    with (
+        open_run_directory(
+            settings.data_dir, container_count=settings.container_count
+        ) as directory,
+        _open_log(settings) as log_file,
+    ):
         from pravega_admin.supervisor import Supervisor
 
         supervisor = Supervisor(
@@ -74,7 +78,7 @@ def run_standalone(settings: StandaloneSettings, *, started: float) -> None:
         )
         # The children's imports take as long as our own: let both happen at once.
         supervisor.spawn_all()
-        _supervise(supervisor, directory, settings, started)
+        _supervise(supervisor, settings, started)
 
 
 def check_exposure(host: str, *, allow_insecure: bool) -> None:
@@ -145,9 +149,7 @@ def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
     ]
 
 
-def _supervise(
-    supervisor: Supervisor, directory: RunDirectory, settings: StandaloneSettings, started: float
-) -> None:
+def _supervise(supervisor: Supervisor, settings: StandaloneSettings, started: float) -> None:
     import trio
 
     async def run() -> None:
@@ -171,7 +173,6 @@ def _supervise(
                 supervisor.kill_all()
             is_first = False
 
-    directory.write_pid("standalone", os.getpid())
     try:
         trio.run(run)
     except BaseExceptionGroup as group:
@@ -181,7 +182,6 @@ def _supervise(
         raise
     finally:
         supervisor.kill_all()
-        directory.remove_pid("standalone")
 
 
 def _welcome(settings: StandaloneSettings, seconds: float) -> None:

@@ -133,7 +133,8 @@ class Supervisor:
             if not child.was_ready:
                 failed_starts += 1
                 if failed_starts >= START_ATTEMPTS:
-                    raise AdminError(f"{child.spec.name} cannot start: it {how}; see its log")
+                    reason = verdict.error or f"it {how}; see its log"
+                    raise AdminError(f"{child.spec.name} cannot start: {reason}")
             if ready_at is not None and trio.current_time() - ready_at >= STABLE_SECONDS:
                 pauses = _pauses()
             self._report(f"{child.spec.name} {how}; starting it again")
