@@ -5,8 +5,8 @@ Run from the repository's root:
 
 1. One server runs at a time, freshly started in an empty directory for every row of every round;
    the servers take turns, and which goes first alternates with the rounds.
-2. Server CPU and memory are those of the measured seconds; written bytes are those of the whole
-   load with its warm-up.
+2. Server CPU, memory and written bytes are those of the measured seconds: what tier 2 still owes
+   when they end is made up for by what it owed when they began.
 3. A run that lost an event, or on which a client saw an error, has no numbers.
 4. CPU used by anything else on the machine is measured too, and a run with much of it says so.
 """
@@ -110,7 +110,7 @@ def load_outcome(peer: Peer, load: Load, *, directory: Path, client_heap: str) -
     others = max(0.0, busy - client_cpu - whole.cpu_seconds)
     window = meter.cost(start_epoch=result.start_epoch, end_epoch=result.end_epoch)
     return Outcome(
-        numbers=load_numbers(result, window=window, written_bytes=meter.total().written_bytes),
+        numbers=load_numbers(result, window=window),
         failure=result.failure(),
         remarks=tuple(result.remarks()),
         other_cpu_share=others / (elapsed * (os.cpu_count() or 1)),
@@ -123,9 +123,7 @@ def _children_cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def load_numbers(
-    result: LoadResult, *, window: Cost, written_bytes: int
-) -> dict[Metric, float | None]:
+def load_numbers(result: LoadResult, *, window: Cost) -> dict[Metric, float | None]:
     """The quantities to compare: rates when unthrottled, latencies and CPU seconds when paced."""
     publish, end_to_end = result.publish, result.end_to_end
     events = publish.events or None
@@ -144,9 +142,9 @@ def load_numbers(
         Metric("server CPU per event", "us", "lower"): events and window.cpu_seconds / events * 1e6,
         Metric("peak RSS", "MB", "lower"): window.resident_bytes_peak / 1e6,
     }
-    payload = result.totals["acknowledged"] * result.load.event_size
+    payload = publish.events * result.load.event_size
     written = Metric("written per payload byte", "", "lower")
-    numbers[written] = written_bytes / payload if payload else None
+    numbers[written] = window.written_bytes / payload if payload else None
     return numbers
 
 
