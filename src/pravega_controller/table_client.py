@@ -139,11 +139,11 @@ class TableClient:
         ) and await self.get(table, key):
             raise VersionConflictError(f"{key!r} in {table} no longer has version {version}")
 
-    async def page(self, table: str, token: bytes, *, count: int = PAGE_ENTRIES) -> Page:
-        """About ``count`` entries after the token; no entries only at the end of the table."""
+    async def page(self, table: str, token: bytes) -> Page:
+        """The next entries after the token; no entries only at the end of the table."""
         args = TableIteratorArgs(continuation_token=token)
         reply = await self._request(
-            table, lambda i: ReadTableEntries(i, table, NO_TOKEN, count, args)
+            table, lambda i: ReadTableEntries(i, table, NO_TOKEN, PAGE_ENTRIES, args)
         )
         expect(reply, TableEntriesRead)
         assert isinstance(reply, TableEntriesRead)

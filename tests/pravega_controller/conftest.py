@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import grpc
 import pytest
 import trio
+from google.protobuf import message_factory
+from google.protobuf.message import Message
 
+import segstore.server
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Controller, Environment, open_controller
+from pravega_controller.server import serve
+from pravega_controller.service import SERVICE
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from segstore.assembly import open_containers
+from segstore.config import SegmentStoreConfig
 
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
 
@@ -43,12 +52,47 @@ def open_on_memory(memory_store: MemorySegmentStore) -> OpenController:
     return open_it
 
 
+async def serve_segments(config: SegmentStoreConfig, *, task_status: trio.TaskStatus[int]) -> None:
+    async with open_containers(config) as open_container:
+        await segstore.server.serve(config, open_container, task_status=task_status)
+
+
 @pytest.fixture
 async def segment_store(tmp_path: Path, nursery: trio.Nursery) -> tuple[str, int]:
     """The address of a real segment store that is served over TCP, with four containers."""
-    server = pytest.importorskip("segstore.server", reason="there is no segment store to serve")
-    from segstore.config import SegmentStoreConfig
-
     config = SegmentStoreConfig(host="127.0.0.1", port=0, data_dir=tmp_path, container_count=4)
-    address: tuple[str, int] = await nursery.start(server.serve, config)
-    return address
+    port: int = await nursery.start(serve_segments, config)
+    return "127.0.0.1", port
+
+
+class GrpcClient:
+    """Calls a controller's methods by their names, in threads."""
+
+    def __init__(self, target: str, *options: tuple[str, Any]) -> None:
+        self._channel = grpc.insecure_channel(target, options=options)
+
+    async def call(self, name: str, request: Message) -> Any:
+        """The answer; raises ``grpc.RpcError``."""
+        method = SERVICE.methods_by_name[name]
+        invoke = self._channel.unary_unary(
+            f"/{SERVICE.full_name}/{name}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+        )
+        return await trio.to_thread.run_sync(lambda: invoke(request, timeout=30))
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+@pytest.fixture
+async def grpc_on_memory(
+    memory_store: MemorySegmentStore, nursery: trio.Nursery
+) -> AsyncIterator[GrpcClient]:
+    """A client of a served controller whose segment store is in memory."""
+    environment = Environment(random=Random(7), open_stream=memory_store.open_stream)
+    config = ControllerConfig(port=0, drain_seconds=0.5)
+    host, port = await nursery.start(partial(serve, config, environment=environment))
+    client = GrpcClient(f"{host}:{port}")
+    yield client
+    client.close()

@@ -76,6 +76,10 @@ class MemorySegmentStore:
         self.changes = 0
         self.on_seal: Callable[[str], None] = lambda segment: None
         self.refuse_connections = 0
+        self.page_entries_max = 1000
+        self.pause: trio.Event | None = None
+        """While set to an event, requests wait for it."""
+        self.is_paused = trio.Event()
         self._version = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -102,6 +106,9 @@ class MemorySegmentStore:
             while data := await stream.receive_some(65536):
                 for command in connection.receive_data(data):
                     assert isinstance(command, wire.Request)
+                    if self.pause is not None:
+                        self.is_paused.set()
+                        await self.pause.wait()
                     reply = self._answer(command)
                     if reply is None:
                         await trio.sleep_forever()
@@ -257,7 +264,8 @@ class MemorySegmentStore:
             return wire.NoSuchSegment(q.request_id, q.segment)
         after = q.args.continuation_token
         ordered = sorted((_hash(key), key) for key in table.entries)
-        rest = [entry for entry in ordered if entry[0] > after][: q.suggested_entry_count]
+        count = min(q.suggested_entry_count, self.page_entries_max)
+        rest = [entry for entry in ordered if entry[0] > after][:count]
         token = rest[-1][0] if rest else after
         found = tuple(
             wire.TableEntry(wire.TableKey(key, table.entries[key][1]), table.entries[key][0])

@@ -1,0 +1,113 @@
+"""A served controller over a real segment store: what only the two together can show."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from pravega_controller.config import ControllerConfig
+from pravega_controller.server import serve
+from pravega_wire import controller_pb2 as pb
+from pravega_wire import names
+from pravega_wire.blocking import SegmentConnection
+from pravega_wire.commands import (
+    GetStreamSegmentInfo,
+    NoSuchSegment,
+    StreamSegmentInfo,
+)
+
+
+def info(stream: str) -> pb.StreamInfo:
+    return pb.StreamInfo(scope="s", stream=stream)
+
+
+def config(stream: str, count: int) -> pb.StreamConfig:
+    policy = pb.ScalingPolicy(minNumSegments=count)
+    return pb.StreamConfig(streamInfo=info(stream), scalingPolicy=policy)
+
+
+@pytest.fixture
+def client_type(grpc_on_memory: Any) -> Any:
+    return type(grpc_on_memory)
+
+
+async def segment_info(address: tuple[str, int], stream: str, segment_id: int) -> Any:
+    name = names.segment_name("s", stream, segment_id)
+
+    def ask() -> Any:
+        with SegmentConnection(*address) as connection:
+            return connection.call(GetStreamSegmentInfo(connection.next_request_id(), name, ""))
+
+    return await trio.to_thread.run_sync(ask)
+
+
+async def test_everything_outlives_the_controller(
+    segment_store: tuple[str, int], client_type: Any
+) -> None:
+    settings = ControllerConfig(port=0, segment_stores=(segment_store,), drain_seconds=1)
+    entry = pb.ScaleRequest.KeyRangeEntry
+
+    async with trio.open_nursery() as nursery:
+        host, port = await nursery.start(partial(serve, settings))
+        client = client_type(f"{host}:{port}")
+        assert (await client.call("createScope", pb.ScopeInfo(scope="s"))).status == 0
+        assert (await client.call("createStream", config("a", 2))).status == 0
+        started = await client.call(
+            "scale",
+            pb.ScaleRequest(
+                streamInfo=info("a"),
+                sealedSegments=[0, 1],
+                newKeyRanges=[entry(start=0, end=1)],
+            ),
+        )
+        assert started.status == pb.ScaleResponse.STARTED
+        client.close()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        host, port = await nursery.start(partial(serve, settings))
+        client = client_type(f"{host}:{port}")
+        question = pb.ScaleStatusRequest(streamInfo=info("a"), epoch=0)
+        with trio.fail_after(30):
+            in_progress = pb.ScaleStatusResponse.IN_PROGRESS
+            while (await client.call("checkScale", question)).status == in_progress:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        current = await client.call("getCurrentSegments", info("a"))
+        merged = (1 << 32) + 2
+        assert [s.segmentId.segmentId for s in current.segmentRanges] == [merged]
+        for segment_id, is_sealed in ((0, True), (1, True), (merged, False)):
+            reply = await segment_info(segment_store, "a", segment_id)
+            assert isinstance(reply, StreamSegmentInfo)
+            assert reply.is_sealed is is_sealed
+        node = await client.call("getURI", pb.SegmentId(streamInfo=info("a"), segmentId=merged))
+        assert (node.endpoint, node.port) == segment_store
+        client.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stream_truncated_sealed_and_deleted_leaves_no_segments(
+    segment_store: tuple[str, int], client_type: Any
+) -> None:
+    settings = ControllerConfig(port=0, segment_stores=(segment_store,), drain_seconds=1)
+    async with trio.open_nursery() as nursery:
+        host, port = await nursery.start(partial(serve, settings))
+        client = client_type(f"{host}:{port}")
+        await client.call("createScope", pb.ScopeInfo(scope="s"))
+        await client.call("createStream", config("a", 2))
+        assert (await client.call("updateStream", config("a", 3))).status == 0
+        current = await client.call("getCurrentSegments", info("a"))
+        cut = {s.segmentId.segmentId: 0 for s in current.segmentRanges}
+        assert len(cut) == 3
+        truncated = await client.call("truncateStream", pb.StreamCut(streamInfo=info("a"), cut=cut))
+        assert truncated.status == pb.UpdateStreamStatus.SUCCESS
+        assert isinstance(await segment_info(segment_store, "a", 0), NoSuchSegment)
+        assert (await client.call("sealStream", info("a"))).status == 0
+        assert (await client.call("deleteStream", info("a"))).status == 0
+        for segment_id in cut:
+            assert isinstance(await segment_info(segment_store, "a", segment_id), NoSuchSegment)
+        assert (await client.call("deleteScope", pb.ScopeInfo(scope="s"))).status == 0
+        client.close()
+        nursery.cancel_scope.cancel()
