@@ -19,6 +19,9 @@ from segstore.attributes.updates import (
     AttributeUpdateType,
     SegmentType,
 )
+from segstore.cache.heap import HeapCache
+from segstore.cache.manager import CacheManager
+from segstore.container import open_container
 from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -29,7 +32,9 @@ from segstore.errors import (
     SegmentStoreError,
     SegmentTruncatedError,
 )
+from segstore.storage.rolling import RollingSegmentStorage
 from segstore.testing.memory_container import MemoryContainer
+from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 
 WRITER = bytes(range(16))
 OTHER_WRITER = bytes(range(16, 32))
@@ -41,7 +46,18 @@ async def open_memory_container() -> AsyncIterator[SegmentContainer]:
     yield MemoryContainer(3)
 
 
-IMPLEMENTATIONS: dict[str, OpenContainer] = {"memory": open_memory_container}
+@asynccontextmanager
+async def open_durable_container() -> AsyncIterator[SegmentContainer]:
+    storage = RollingSegmentStorage(MemoryChunkStorage())
+    cache_manager = CacheManager(HeapCache(64 * 1024 * 1024))
+    async with open_container(3, MemoryDataLogFactory(), storage, cache_manager) as container:
+        yield container
+
+
+IMPLEMENTATIONS: dict[str, OpenContainer] = {
+    "memory": open_memory_container,
+    "durable": open_durable_container,
+}
 """Each opens an empty container with the id 3."""
 
 
