@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Protocol
 
 from segstore.tiers.api import Buffer
+from segstore.tiers.vectored_io import IOV_MAX, pwrite_all, remainder
 
-IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 JOIN_BYTES_MAX = 32 * 1024
 
 
@@ -140,7 +140,7 @@ class LocalFile:
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write all the buffers."""
-        self._write_all(joined_if_small(buffers), offset)
+        pwrite_all(self._descriptor, joined_if_small(buffers), offset)
 
     def write_durably(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write all the buffers and sync, in one system call where one is enough."""
@@ -157,7 +157,7 @@ class LocalFile:
             if written == length:
                 return
             buffers, offset = remainder(buffers, written), offset + written
-        self._write_all(buffers, offset)
+        pwrite_all(self._descriptor, buffers, offset)
         os.fdatasync(self._descriptor)
 
     def sync(self) -> None:
@@ -170,30 +170,9 @@ class LocalFile:
         if descriptor >= 0:
             os.close(descriptor)
 
-    def _write_all(self, buffers: Sequence[Buffer], offset: int) -> None:
-        while buffers:
-            written = os.pwritev(self._descriptor, buffers[:IOV_MAX], offset)
-            if written == 0:
-                raise OSError(errno.EIO, "the file takes no more bytes")
-            buffers, offset = remainder(buffers, written), offset + written
-
 
 def joined_if_small(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
     """Many small buffers as one: copying them costs less than describing them to the kernel."""
     if len(buffers) > 1 and sum(map(len, buffers)) <= JOIN_BYTES_MAX:
         return [b"".join(buffers)]
     return buffers
-
-
-def remainder(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
-    """What is left of the buffers after their first ``written`` bytes."""
-    rest: list[Buffer] = []
-    for buffer in buffers:
-        if written >= len(buffer):
-            written -= len(buffer)
-        elif written > 0:
-            rest.append(memoryview(buffer)[written:])
-            written = 0
-        else:
-            rest.append(buffer)
-    return rest

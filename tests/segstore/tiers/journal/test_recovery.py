@@ -240,17 +240,16 @@ async def test_what_clients_store_cannot_pose_as_a_batch() -> None:
 async def test_damage_after_the_recovery_is_found_when_it_is_read() -> None:
     disk, entries = await disk_with_batches(5)
     starts = batch_starts(disk, FIRST)
-    read = []
+    async def read_all(log: ContainerLog) -> None:
+        async for entry in log.read():
+            read.append(entry.data)
+
+    read: list[bytes] = []
+    offset = starts[3] + BATCH_HEADER_BYTES
     async with opened(disk) as log:
         disk.flip_bit(FIRST, starts[3] + 200, 1)
-        try:
-            async for entry in log.read():
-                read.append(entry.data)
-        except DataLogCorruptError as error:
-            offset = starts[3] + BATCH_HEADER_BYTES
-            assert f"{FIRST}, offset {offset}: " in str(error)
-        else:
-            pytest.fail("the damage was not found")
+        with pytest.raises(DataLogCorruptError, match=f"{FIRST}, offset {offset}: "):
+            await read_all(log)
     assert entries[: len(read)] == read
 
 

@@ -1,0 +1,242 @@
+"""The directory in which a store keeps everything: whose it is, and who uses what in it.
+
+Owns: ``DataDirectory``, the version file and the locks; docs/formats/data-directory.md describes
+the layout.
+
+Invariants:
+1. ``segstore.toml`` is written once, whole, before anything else of a store; nothing that was
+   there before is overwritten, and a directory that is not empty and has no such file is refused.
+2. A journal is used by one process at a time: whoever opens it holds its lock until the process
+   ends, however it ends.
+3. A directory that cannot be used is not changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from segstore.errors import DataDirectoryError
+
+FORMAT_VERSION = 1
+VERSION_FILE = "segstore.toml"
+FOREIGN_NAMES = frozenset({"run", "logs", "lost+found"})
+"""What may lie in a directory before a store is made in it: supervisors' files, a fresh disk's."""
+LOCK_SECONDS = 3.0
+"""How long a process that was killed may take to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """A data directory of this version. Use ``DataDirectory.open``."""
+
+    path: Path
+    container_count: int
+    journal_count: int
+
+    @classmethod
+    def open(cls, path: Path, *, container_count: int = 4, journal_count: int = 1) -> DataDirectory:
+        """Open the directory, making it first if there is none or it is empty.
+
+        The counts of an existing directory are kept: ``journal_count`` as it was given when the
+        directory was made, and another ``container_count`` is refused, since segments would be
+        looked for in the wrong containers. Blocks. Raises ``DataDirectoryError``.
+        """
+        try:
+            found = _read_version_file(path)
+            if found is None:
+                _refuse_foreign(path)
+                _make(path, container_count=container_count, journal_count=journal_count)
+                found = _read_version_file(path)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"data directory {path} cannot be used: {error.strerror or error}"
+            ) from error
+        assert found is not None, "it was just made"
+        if found.container_count != container_count:
+            raise DataDirectoryError(
+                f"data directory {path} was made for {found.container_count} containers and cannot"
+                f" be used with {container_count}"
+            )
+        return found
+
+    @property
+    def storage_path(self) -> Path:
+        """Where tier 2 is unless it is configured to be elsewhere."""
+        return self.path / "storage"
+
+    def journal_path(self, journal: int) -> Path:
+        """The directory of a journal."""
+        return self.path / f"journal-{journal}"
+
+    def journal_of(self, container_id: int) -> int:
+        """The journal in which a container's log is, whatever process hosts the container."""
+        return container_id % self.journal_count
+
+    @contextmanager
+    def lock_journal(self, journal: int, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[Path]:
+        """Hold a journal and yield its directory, which exists.
+
+        Waits up to ``wait_seconds`` for a killed process to be gone, blocking; raises
+        ``DataDirectoryError`` naming the process that holds it.
+        """
+        assert 0 <= journal < self.journal_count
+        path = self.journal_path(journal)
+        with self.lock(f"journal-{journal}", wait_seconds=wait_seconds):
+            try:
+                _make_directory(path)
+            except OSError as error:
+                raise DataDirectoryError(
+                    f"journal directory {path} cannot be made: {error.strerror}"
+                ) from error
+            yield path
+
+    @contextmanager
+    def lock(self, role: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[int]:
+        """Play ``role`` in this directory, alone. Like ``lock_journal`` for other uses.
+
+        Yields a file descriptor: processes that inherit it hold the lock too.
+        """
+        path = self.path / f"{role}.lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DataDirectoryError(f"{path} cannot be opened: {error.strerror}") from error
+        try:
+            self._acquire(descriptor, role, wait_seconds)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode().ljust(16), 0)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _acquire(self, descriptor: int, role: str, wait_seconds: float) -> None:
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise DataDirectoryError(
+                        f"{role} of data directory {self.path} cannot be locked: {error.strerror}"
+                    ) from error
+            holder = _holder(descriptor)
+            if time.monotonic() > deadline or (holder is not None and _lives(holder)):
+                who = "" if holder is None else f" (process {holder})"
+                raise DataDirectoryError(
+                    f"data directory {self.path} is in use by another segstore{who}: it holds"
+                    f" {role}.lock"
+                )
+            time.sleep(0.02)
+
+
+def _read_version_file(path: Path) -> DataDirectory | None:
+    """Read and check the version file; None when there is none."""
+    try:
+        text = (path / VERSION_FILE).read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        raise DataDirectoryError(f"data directory {path} is not a directory") from None
+    except UnicodeDecodeError as error:
+        raise DataDirectoryError(f"{path / VERSION_FILE} is damaged: {error}") from error
+    try:
+        fields = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DataDirectoryError(f"{path / VERSION_FILE} is damaged: {error}") from error
+    version = fields.get("format_version")
+    if version != FORMAT_VERSION:
+        raise DataDirectoryError(
+            f"data directory {path} has format version {version}; this segstore reads version"
+            f" {FORMAT_VERSION}"
+        )
+    counts = [fields.get("container_count"), fields.get("journal_count")]
+    match counts:
+        case [int(container_count), int(journal_count)] if container_count > 0 < journal_count:
+            return DataDirectory(path, container_count, journal_count)
+        case _:
+            raise DataDirectoryError(f"{path / VERSION_FILE} is damaged: its counts are {counts}")
+
+
+def _refuse_foreign(path: Path) -> None:
+    try:
+        names = sorted(set(os.listdir(path)) - FOREIGN_NAMES)
+    except FileNotFoundError:
+        return
+    if names and not all(name.startswith(f"{VERSION_FILE}.new-") for name in names):
+        raise DataDirectoryError(
+            f"{path} holds {names[0]} and no {VERSION_FILE}: it is not a segstore data directory,"
+            " and a new one is made only where nothing is"
+        )
+
+
+def _make(path: Path, *, container_count: int, journal_count: int) -> None:
+    """Make the directory and its version file, unless another process is faster."""
+    assert container_count > 0
+    assert journal_count > 0
+    _make_directory(path)
+    text = (
+        "# A segstore data directory. Written once; do not edit.\n"
+        f"format_version = {FORMAT_VERSION}\n"
+        f"container_count = {container_count}\n"
+        f"journal_count = {journal_count}\n"
+    )
+    unfinished = path / f"{VERSION_FILE}.new-{os.getpid()}"
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        with suppress(FileExistsError):
+            os.link(unfinished, path / VERSION_FILE)
+    finally:
+        unfinished.unlink()
+    _sync_directory(path)
+
+
+def _make_directory(path: Path) -> None:
+    """Make a directory and those above it, durably."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        _make_directory(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir()
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a directory")
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _holder(descriptor: int) -> int | None:
+    """The process that wrote its number into the lock file."""
+    try:
+        return int(os.pread(descriptor, 16, 0))
+    except ValueError:
+        return None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

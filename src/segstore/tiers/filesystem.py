@@ -1,0 +1,389 @@
+"""Tier 2 in a directory: one file per chunk. Also for NFS.
+
+Owns: ``FilesystemChunkStorage`` and the mapping between chunk names and paths, which
+docs/formats/chunks.md describes.
+
+Invariants:
+1. The mapping is one to one, and no name leads out of the root, whatever bytes it has.
+2. A chunk's file appears under its name only with its first bytes durable in it.
+3. A call that returned is durable: the file's bytes, its name and the directories above it.
+4. What is listed is durable: what a process that was killed wrote is synced before it is counted.
+5. Blocking calls run in threads, at most as many at a time as the limiter allows; at most
+   ``DESCRIPTORS_MAX`` files stay open between calls.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote, unquote
+
+import trio
+
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.tiers.api import Buffer, ChunkInfo
+from segstore.tiers.vectored_io import pwrite_all
+
+T = TypeVar("T")
+
+DESCRIPTORS_MAX = 256
+KNOWN_PATHS_MAX = 65536
+THREADS_MAX = 8
+PIECE_BYTES_MAX = 240
+CREATE_ATTEMPTS_MAX = 10
+
+SAFE_CHARACTERS = "#$"  # besides letters, digits and _.-
+CHUNK_SUFFIX = ".chunk"
+UNFINISHED_SUFFIX = ".chunk%new"
+
+
+def path_of(name: str) -> str:
+    """The path, relative to the root, of the file that holds a chunk."""
+    *directories, last = name.split("/")
+    pieces = [piece for directory in directories for piece in _directory_pieces(directory)]
+    *continued, end = _pieces(_encoded(last))
+    return "/".join([*pieces, *(f"{piece}%" for piece in continued), end + CHUNK_SUFFIX])
+
+
+def name_of(path: str) -> str | None:
+    """The chunk whose file has this relative path, or None when it is no chunk's."""
+    *directories, last = path.split("/")
+    if not last.endswith(CHUNK_SUFFIX):
+        return None
+    encoded = ""
+    for directory in directories:
+        encoded += directory[:-1] if _is_continued(directory) else directory + "/"
+    return "/".join(
+        "" if component == "%" else unquote(component, errors="surrogatepass")
+        for component in (encoded + last.removesuffix(CHUNK_SUFFIX)).split("/")
+    )
+
+
+def _encoded(component: str) -> str:
+    """A component of a chunk name as a file name; the encoding of a prefix is a prefix of it."""
+    text = quote(component, safe=SAFE_CHARACTERS, errors="surrogatepass").replace("~", "%7E")
+    if text.startswith("."):
+        return "%2E" + text[1:]
+    return text
+
+
+def _directory_pieces(component: str) -> list[str]:
+    *continued, end = _pieces(_encoded(component) or "%")
+    if end.endswith(CHUNK_SUFFIX):
+        end = end.removesuffix(CHUNK_SUFFIX) + "%2Echunk"
+    return [*(f"{piece}%" for piece in continued), end]
+
+
+def _pieces(encoded: str) -> list[str]:
+    """Cut what is too long for one file name; all but the last are written with a final ``%``."""
+    starts = range(0, max(len(encoded), 1), PIECE_BYTES_MAX)
+    return [encoded[start : start + PIECE_BYTES_MAX] for start in starts]
+
+
+def _is_continued(directory: str) -> bool:
+    return len(directory) > 1 and directory.endswith("%")
+
+
+@dataclass(slots=True)
+class _Open:
+    descriptor: int
+    user_count: int = 0
+    dropped: bool = False
+
+
+class _Descriptors:
+    """Open files, the least recently used closed first. Used from several threads."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+
+    @contextmanager
+    def use(self, path: str) -> Iterator[int]:
+        """An open descriptor of the file, which must exist."""
+        entry = self._acquire(path)
+        try:
+            yield entry.descriptor
+        finally:
+            with self._lock:
+                entry.user_count -= 1
+                self._close_if_unused(entry)
+
+    def drop(self, path: str) -> None:
+        """Keep the file open no longer than it is in use."""
+        with self._lock:
+            entry = self._open.pop(path, None)
+            if entry is not None:
+                entry.dropped = True
+                self._close_if_unused(entry)
+
+    def drop_all(self) -> None:
+        """Close everything that is not in use."""
+        for path in list(self._open):
+            self.drop(path)
+
+    def _acquire(self, path: str) -> _Open:
+        with self._lock:
+            entry = self._open.get(path)
+            if entry is not None:
+                self._open.move_to_end(path)
+                entry.user_count += 1
+                return entry
+        opened = _Open(os.open(f"{self._root}/{path}", os.O_RDWR | os.O_CLOEXEC), user_count=1)
+        with self._lock:
+            other = self._open.get(path)
+            if other is not None:  # two threads opened it
+                opened.dropped = True
+                return opened
+            self._open[path] = opened
+            while len(self._open) > DESCRIPTORS_MAX:
+                _, oldest = self._open.popitem(last=False)
+                oldest.dropped = True
+                self._close_if_unused(oldest)
+            return opened
+
+    def _close_if_unused(self, entry: _Open) -> None:
+        if entry.dropped and entry.user_count == 0:
+            os.close(entry.descriptor)
+
+
+class _KnownDurable:
+    """Paths whose files (or entries, for directories) need no sync; forgets the oldest."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._paths: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._paths
+
+    def add(self, path: str) -> None:
+        with self._lock:
+            self._paths[path] = None
+            if len(self._paths) > KNOWN_PATHS_MAX:
+                self._paths.popitem(last=False)
+
+
+class FilesystemChunkStorage:
+    """Chunks as files below ``root``, which exists."""
+
+    def __init__(self, root: Path, *, limiter: trio.CapacityLimiter | None = None) -> None:
+        self._root = os.fspath(root)
+        self._limiter = limiter or trio.CapacityLimiter(THREADS_MAX)
+        self._descriptors = _Descriptors(self._root)
+        self._known_durable = _KnownDurable()
+
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
+        await self._run(name, "write", lambda: self._write(name, offset, data))
+
+    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+        """Read exactly ``length`` bytes."""
+        return await self._run(name, "read", lambda: self._read(name, offset, length))
+
+    async def info(self, name: str) -> ChunkInfo:
+        """Tell a chunk's length."""
+        return await self._run(name, "look up", lambda: self._info(name))
+
+    async def delete(self, name: str) -> None:
+        """Delete a chunk's file, and the directories that become empty."""
+        await self._run(name, "delete", lambda: self._delete(name))
+
+    async def list_chunks(self, prefix: str) -> list[ChunkInfo]:
+        """List chunks by prefix, sorted by name."""
+        return await self._run(prefix, "list", lambda: sorted(self._list(prefix), key=_by_name))
+
+    def close(self) -> None:
+        """Close the files that stayed open. Blocks shortly."""
+        self._descriptors.drop_all()
+
+    async def _run(self, name: str, verb: str, function: Callable[[], T]) -> T:
+        try:
+            return await trio.to_thread.run_sync(function, limiter=self._limiter)
+        except FileNotFoundError as error:
+            raise ChunkNotFoundError(f"there is no chunk {name} in {self._root}") from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StorageError(f"tier 2 in {self._root} cannot {verb} {name}: {reason}") from error
+
+    def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> None:
+        path = path_of(name)
+        try:
+            with self._descriptors.use(path) as descriptor:
+                length = os.fstat(descriptor).st_size
+                if not 0 <= offset <= length:
+                    raise InvalidChunkOffsetError(f"chunk {name} has {length} bytes, not {offset}")
+                try:
+                    pwrite_all(descriptor, data, offset)
+                    os.fdatasync(descriptor)
+                except OSError:
+                    self._descriptors.drop(path)
+                    raise
+        except FileNotFoundError:
+            if offset != 0:
+                raise
+            self._create(path, data)
+
+    def _create(self, path: str, data: Sequence[Buffer]) -> None:
+        """Write a new file under a name that nobody looks for, then rename it."""
+        unfinished = path.removesuffix(CHUNK_SUFFIX) + UNFINISHED_SUFFIX
+        for attempt in range(CREATE_ATTEMPTS_MAX):
+            self._make_directories(os.path.dirname(path))
+            try:
+                flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                descriptor = os.open(f"{self._root}/{unfinished}", flags, 0o644)
+                break
+            except FileNotFoundError:  # somebody removed the directory while it was empty
+                if attempt + 1 == CREATE_ATTEMPTS_MAX:
+                    raise
+        try:
+            pwrite_all(descriptor, data, 0)
+            os.fsync(descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(f"{self._root}/{unfinished}")
+            raise
+        finally:
+            os.close(descriptor)
+        os.rename(f"{self._root}/{unfinished}", f"{self._root}/{path}")
+        self._sync_directory(os.path.dirname(path))
+
+    def _make_directories(self, directory: str) -> None:
+        """Make a directory and those above it, durably."""
+        if not directory or os.path.isdir(f"{self._root}/{directory}"):
+            return
+        parent = os.path.dirname(directory)
+        self._make_directories(parent)
+        with suppress(FileExistsError, FileNotFoundError):
+            os.mkdir(f"{self._root}/{directory}", 0o755)
+        self._sync_directory(parent)
+
+    def _sync_directory(self, directory: str) -> None:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            descriptor = os.open(f"{self._root}/{directory}", flags)
+        except FileNotFoundError:
+            return  # removed again by another process: its creation need not last
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _read(self, name: str, offset: int, length: int) -> bytes:
+        with self._descriptors.use(path_of(name)) as descriptor:
+            if offset < 0 or length < 0:
+                raise InvalidChunkOffsetError(f"chunk {name} has no range {offset}+{length}")
+            data = os.pread(descriptor, length, offset)
+            if len(data) < length:
+                data += self._read_rest(descriptor, offset + len(data), length - len(data))
+            if len(data) < length:
+                raise InvalidChunkOffsetError(
+                    f"chunk {name} has {os.fstat(descriptor).st_size} bytes: it has no range"
+                    f" {offset}+{length}"
+                )
+            return data
+
+    @staticmethod
+    def _read_rest(descriptor: int, offset: int, length: int) -> bytes:
+        """Go on after a short read, up to the end of the file."""
+        pieces = []
+        while length > 0:
+            piece = os.pread(descriptor, length, offset)
+            if not piece:
+                break
+            pieces.append(piece)
+            offset += len(piece)
+            length -= len(piece)
+        return b"".join(pieces)
+
+    def _info(self, name: str) -> ChunkInfo:
+        path = path_of(name)
+        length = os.stat(f"{self._root}/{path}").st_size
+        self._make_durable(path)
+        return ChunkInfo(name, length)
+
+    def _make_durable(self, path: str) -> None:
+        """Sync a file, and the directories above it, that this process has not written itself."""
+        if path in self._known_durable:
+            return
+        descriptor = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._known_durable.add(path)
+        directory = path
+        while directory:
+            directory = os.path.dirname(directory)
+            if f"{directory}/" not in self._known_durable:
+                self._sync_directory(directory)
+                self._known_durable.add(f"{directory}/")
+
+    def _delete(self, name: str) -> None:
+        path = path_of(name)
+        self._descriptors.drop(path)
+        directory = os.path.dirname(path)
+        unfinished = path.removesuffix(CHUNK_SUFFIX) + UNFINISHED_SUFFIX
+        for victim in (path, unfinished):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self._root}/{victim}")
+        while directory:
+            try:
+                os.rmdir(f"{self._root}/{directory}")
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                break
+            directory = os.path.dirname(directory)
+        self._sync_directory(directory)
+
+    def _list(self, prefix: str) -> Iterator[ChunkInfo]:
+        """Look through the directories that can hold chunks of the prefix."""
+        *complete, partial = prefix.split("/")
+        pieces = [piece for directory in complete for piece in _directory_pieces(directory)]
+        yield from self._walk("/".join(pieces), "", _encoded(partial), prefix)
+
+    def _walk(self, directory: str, so_far: str, wanted: str, prefix: str) -> Iterator[ChunkInfo]:
+        """Yield the chunks below ``directory``. ``so_far`` is the part of the component after the
+        prefix's last slash that continued directories hold; it must agree with ``wanted``."""
+        try:
+            with os.scandir(f"{self._root}/{directory}") as scan:
+                entries = list(scan)
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            path = f"{directory}/{entry.name}" if directory else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                continued = _is_continued(entry.name)
+                part = so_far + (entry.name[:-1] if continued else entry.name)
+                if not continued and part.endswith("%2Echunk") and part != "%2Echunk":
+                    part = part.removesuffix("%2Echunk") + CHUNK_SUFFIX
+                if not (part.startswith(wanted) or (continued and wanted.startswith(part))):
+                    continue
+                if continued:
+                    yield from self._walk(path, part, wanted, prefix)
+                else:
+                    yield from self._walk(path, "", "", prefix)
+            else:
+                name = name_of(path)
+                if name is not None and name.startswith(prefix):
+                    try:
+                        length = entry.stat(follow_symlinks=False).st_size
+                        self._make_durable(path)
+                    except FileNotFoundError:  # deleted meanwhile
+                        continue
+                    yield ChunkInfo(name, length)
+
+
+def _by_name(chunk: ChunkInfo) -> str:
+    return chunk.name

@@ -1,0 +1,134 @@
+"""What every chunk storage does, whichever vendor keeps it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
+from segstore.testing.faulty_chunks import FaultyChunkStorage
+from segstore.tiers.api import ChunkInfo, ChunkStorage
+from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.memory import MemoryChunkStorage
+
+
+@pytest.fixture(params=["memory", "filesystem", "faulty"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> ChunkStorage:
+    if request.param == "memory":
+        return MemoryChunkStorage()
+    if request.param == "filesystem":
+        return FilesystemChunkStorage(tmp_path)
+    return FaultyChunkStorage(MemoryChunkStorage())  # with no fault it is a storage like others
+
+
+NAME = "scope/stream/0.#epoch.0$00000000000000000000"
+
+
+async def test_a_write_at_zero_creates_the_chunk(storage: ChunkStorage) -> None:
+    await storage.write(NAME, offset=0, data=[b"hello"])
+    assert await storage.info(NAME) == ChunkInfo(NAME, 5)
+    assert await storage.read(NAME, offset=0, length=5) == b"hello"
+
+
+async def test_an_empty_write_creates_an_empty_chunk(storage: ChunkStorage) -> None:
+    await storage.write(NAME, offset=0, data=[])
+    assert await storage.info(NAME) == ChunkInfo(NAME, 0)
+    assert await storage.read(NAME, offset=0, length=0) == b""
+    await storage.write(NAME, offset=0, data=[b"now"])
+    assert await storage.info(NAME) == ChunkInfo(NAME, 3)
+
+
+async def test_writes_append_and_overwrite(storage: ChunkStorage) -> None:
+    await storage.write(NAME, offset=0, data=[b"0123", bytearray(b"45"), memoryview(b"67")])
+    await storage.write(NAME, offset=8, data=[b"89"])
+    await storage.write(NAME, offset=6, data=[b"6789ab"])
+    assert await storage.read(NAME, offset=0, length=12) == b"0123456789ab"
+    assert await storage.read(NAME, offset=3, length=4) == b"3456"
+
+
+async def test_a_write_of_very_many_buffers_is_whole(storage: ChunkStorage) -> None:
+    data = [bytes([index % 256]) * (index % 7) for index in range(5000)]
+    await storage.write(NAME, offset=0, data=data)
+    joined = b"".join(data)
+    assert await storage.read(NAME, offset=0, length=len(joined)) == joined
+
+
+async def test_a_write_beyond_the_end_is_refused(storage: ChunkStorage) -> None:
+    with pytest.raises(ChunkNotFoundError):
+        await storage.write(NAME, offset=1, data=[b"x"])
+    await storage.write(NAME, offset=0, data=[b"abc"])
+    with pytest.raises(InvalidChunkOffsetError):
+        await storage.write(NAME, offset=4, data=[b"x"])
+    assert await storage.info(NAME) == ChunkInfo(NAME, 3)
+
+
+async def test_a_read_is_of_exactly_what_was_asked(storage: ChunkStorage) -> None:
+    await storage.write(NAME, offset=0, data=[b"abc"])
+    for offset, length in [(0, 4), (3, 1), (-1, 1), (0, -1)]:
+        with pytest.raises(InvalidChunkOffsetError):
+            await storage.read(NAME, offset=offset, length=length)
+    with pytest.raises(ChunkNotFoundError):
+        await storage.read("other", offset=0, length=1)
+
+
+async def test_a_missing_chunk_has_no_info_and_can_be_deleted(storage: ChunkStorage) -> None:
+    with pytest.raises(ChunkNotFoundError):
+        await storage.info(NAME)
+    await storage.delete(NAME)
+    await storage.write(NAME, offset=0, data=[b"abc"])
+    await storage.delete(NAME)
+    await storage.delete(NAME)
+    with pytest.raises(ChunkNotFoundError):
+        await storage.read(NAME, offset=0, length=1)
+
+
+async def test_a_chunk_can_be_created_again_after_it_was_deleted(storage: ChunkStorage) -> None:
+    await storage.write(NAME, offset=0, data=[b"old bytes"])
+    assert await storage.read(NAME, offset=0, length=3) == b"old"
+    await storage.delete(NAME)
+    await storage.write(NAME, offset=0, data=[b"new"])
+    assert await storage.read(NAME, offset=0, length=3) == b"new"
+    assert await storage.info(NAME) == ChunkInfo(NAME, 3)
+
+
+async def test_listing_is_by_prefix_and_sorted(storage: ChunkStorage) -> None:
+    names = ["a/b$1", "a/b$0", "a/bc$0", "a/b", "a", "b$0", "a/b$0/x", "a//b$0", "/a", ""]
+    for name in names:
+        await storage.write(name, offset=0, data=[name.encode()])
+    for prefix in [
+        "",
+        "a",
+        "a/",
+        "a/b",
+        "a/b$",
+        "a/b$0",
+        "a/b$0/",
+        "b",
+        "c",
+        "a//",
+        "/",
+        "a/bc$00",
+    ]:
+        expected = sorted(name for name in names if name.startswith(prefix))
+        found = await storage.list_chunks(prefix)
+        assert [chunk.name for chunk in found] == expected
+        assert [chunk.length for chunk in found] == [len(name) for name in expected]
+
+
+async def test_many_chunks_are_written_and_read_at_the_same_time(storage: ChunkStorage) -> None:
+    async def work(number: int) -> None:
+        name = f"scope/stream/{number}"
+        for round_number in range(5):
+            await storage.write(name, offset=round_number * 10, data=[b"0123456789"])
+        for round_number in range(5):
+            assert await storage.read(name, offset=round_number * 10, length=10) == b"0123456789"
+        if number % 2:
+            await storage.delete(name)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(40):
+            nursery.start_soon(work, number)
+    left = await storage.list_chunks("scope/stream/")
+    assert len(left) == 20

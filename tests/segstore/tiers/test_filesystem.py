@@ -1,0 +1,167 @@
+"""What is particular to chunks in files: names, durability, limits, errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.errors import ChunkNotFoundError, StorageError
+from segstore.tiers import filesystem
+from segstore.tiers.filesystem import FilesystemChunkStorage, name_of, path_of
+
+COMPONENTS = st.one_of(
+    st.sampled_from(
+        ["", ".", "..", "%", "a%", ".chunk", "x.chunk", "x%2Echunk", "~", "a.chunk%new"]
+    ),
+    st.text(max_size=8),
+    st.text(alphabet="ab./#_$%-", max_size=12),
+    st.integers(235, 250).map(lambda length: "n" * length),
+    st.integers(470, 490).map(lambda length: "." + "m" * length + ".chunk"),
+    st.integers(75, 85).map(lambda length: "é" * length),
+)
+NAMES = st.lists(COMPONENTS, min_size=1, max_size=5).map("/".join)
+
+
+@given(NAMES)
+def test_a_name_comes_back_from_its_path(name: str) -> None:
+    path = path_of(name)
+    assert name_of(path) == name
+    components = path.split("/")
+    assert all(0 < len(os.fsencode(component)) <= 255 for component in components)
+    assert not {".", ".."} & set(components)
+    assert "\0" not in path
+
+
+@given(NAMES, NAMES)
+def test_no_file_is_where_another_chunk_needs_a_directory(first: str, second: str) -> None:
+    assert not path_of(second).startswith(path_of(first) + "/")
+
+
+@pytest.mark.parametrize("path", ["a", "a.chunk%new", "dir/a.txt", "segstore.toml", "a.chunk/b"])
+def test_other_files_are_no_chunks(path: str) -> None:
+    assert name_of(path) is None
+
+
+def test_usual_names_stay_readable() -> None:
+    name = "scope/stream/0.#epoch.0$00000000000000000000"
+    assert path_of(name) == f"{name}.chunk"
+
+
+@given(st.lists(NAMES, max_size=6, unique=True), NAMES, st.integers(0, 300))
+async def test_every_prefix_lists_what_it_should(names: list[str], other: str, cut: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as root:
+        storage = FilesystemChunkStorage(Path(root))
+        for name in names:
+            await storage.write(name, offset=0, data=[b"x"])
+        for name in [*names, other]:
+            prefix = name[:cut]
+            expected = sorted(name for name in names if name.startswith(prefix))
+            assert [chunk.name for chunk in await storage.list_chunks(prefix)] == expected
+        storage.close()
+
+
+async def test_a_name_never_leaves_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    storage = FilesystemChunkStorage(root)
+    for name in ["../out", "/etc/x", "..", "a/../../out", ".", "./a", "a/./b"]:
+        await storage.write(name, offset=0, data=[b"x"])
+        assert await storage.read(name, offset=0, length=1) == b"x"
+    assert os.listdir(tmp_path) == ["root"]
+    assert len(await storage.list_chunks("")) == 7
+    storage.close()
+
+
+async def test_directories_go_with_their_last_chunk(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    await storage.write("a/b/c", offset=0, data=[b"x"])
+    await storage.write("a/d", offset=0, data=[b"x"])
+    await storage.delete("a/b/c")
+    assert sorted(os.listdir(tmp_path / "a")) == ["d.chunk"]
+    await storage.delete("a/d")
+    assert os.listdir(tmp_path) == []
+    storage.close()
+
+
+async def test_an_unfinished_chunk_is_not_listed_and_is_overwritten(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    (tmp_path / "a.chunk%new").write_bytes(b"left by a crash, and longer than what follows")
+    assert await storage.list_chunks("") == []
+    with pytest.raises(ChunkNotFoundError):
+        await storage.info("a")
+    await storage.write("a", offset=0, data=[b"new"])
+    assert await storage.read("a", offset=0, length=3) == b"new"
+    assert (await storage.info("a")).length == 3
+    (tmp_path / "b.chunk%new").write_bytes(b"left")
+    await storage.delete("b")
+    assert os.listdir(tmp_path) == ["a.chunk"]
+    storage.close()
+
+
+async def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystem, "DESCRIPTORS_MAX", 5)
+    storage = FilesystemChunkStorage(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(30):
+        await storage.write(f"c{number}", offset=0, data=[b"x"])
+        await storage.write(f"c{number}", offset=1, data=[b"y"])
+    assert len(os.listdir("/proc/self/fd")) <= before + 5
+    for number in range(30):
+        assert await storage.read(f"c{number}", offset=0, length=2) == b"xy"
+    storage.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_another_process_sees_what_was_written(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    await storage.write("s/c$0", offset=0, data=[b"raw ", b"bytes"])
+    storage.close()
+    assert (tmp_path / "s" / "c$0.chunk").read_bytes() == b"raw bytes"
+
+
+def test_a_full_disk_is_a_storage_error_with_a_sentence(tmp_path: Path) -> None:
+    script = """
+import resource, signal, sys, trio
+from pathlib import Path
+from segstore.errors import StorageError
+from segstore.tiers.filesystem import FilesystemChunkStorage
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+async def main():
+    storage = FilesystemChunkStorage(Path(sys.argv[1]))
+    await storage.write("a", offset=0, data=[b"x" * 60_000])
+    for name, offset in (("a", 60_000), ("b", 0)):
+        try:
+            await storage.write(name, offset=offset, data=[b"x" * 120_000])
+        except StorageError as error:
+            print(error)
+    assert (await storage.info("a")).length >= 60_000
+    assert [chunk.name for chunk in await storage.list_chunks("")] == ["a"]
+    await storage.write("a", offset=60_000, data=[b"y" * 10])
+    assert await storage.read("a", offset=59_999, length=11) == b"x" + b"y" * 10
+trio.run(main)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    reason = os.strerror(errno.EFBIG)
+    assert done.stdout.splitlines() == [
+        f"tier 2 in {tmp_path} cannot write a: {reason}",
+        f"tier 2 in {tmp_path} cannot write b: {reason}",
+    ]
+
+
+async def test_a_lost_root_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    storage = FilesystemChunkStorage(tmp_path / "file")
+    with pytest.raises(StorageError, match="cannot write a"):
+        await storage.write("a", offset=0, data=[b"x"])
