@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+import trio
+import trio.testing
+from structlog.testing import capture_logs
+
+from segstore.api import SegmentContainer
+from segstore.config import TableSettings
+from segstore.errors import ContainerOfflineError, DataDirectoryError, WrongHostError
+from segstore.registry import ContainerRegistry
+from segstore.testing.memory_container import MemoryContainer
+
+IN_CONTAINER_0 = "examples/test/0"
+IN_CONTAINER_1 = "examples/test/1"
+IN_CONTAINER_3 = "scope/stream/0"
+
+
+class Host:
+    """Opens containers as told: ``before`` may fail or wait, ``fail`` ends an open one."""
+
+    def __init__(self) -> None:
+        self.opened: list[int] = []
+        self.before: dict[int, Callable[[], None]] = {}
+        self.failures: dict[int, trio.Event] = {}
+        self.open_now: set[int] = set()
+
+    @asynccontextmanager
+    async def open_container(self, number: int) -> AsyncIterator[SegmentContainer]:
+        self.opened.append(number)
+        self.before.get(number, lambda: None)()
+        self.failures[number] = trio.Event()
+        self.open_now.add(number)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._fail_when_told, number)
+                yield MemoryContainer(number)
+                nursery.cancel_scope.cancel()
+        finally:
+            self.open_now.discard(number)
+
+    async def _fail_when_told(self, number: int) -> None:
+        await self.failures[number].wait()
+        raise OSError(f"container {number} broke")
+
+    def registry(self, *numbers: int) -> ContainerRegistry:
+        return ContainerRegistry(
+            self.open_container,
+            container_count=4,
+            container_ids=numbers,
+            tables=TableSettings(),
+            restart_seconds_min=1,
+            restart_seconds_max=4,
+        )
+
+
+@asynccontextmanager
+async def running(registry: ContainerRegistry) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(registry.run)
+        await registry.wait_until_tried()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_segments_are_found_by_their_container() -> None:
+    registry = Host().registry(0, 1, 2, 3)
+    async with running(registry):
+        assert registry.online_count == 4
+        for segment, number in ((IN_CONTAINER_0, 0), (IN_CONTAINER_1, 1), (IN_CONTAINER_3, 3)):
+            assert registry.container_for(segment).container_id == number
+        transaction = f"{IN_CONTAINER_3}.#epoch.0#transaction.{'0' * 32}"
+        assert registry.container_for(transaction) is registry.container_for(IN_CONTAINER_3)
+        assert registry.tables_for(IN_CONTAINER_3) is registry.tables_for(transaction)
+
+
+async def test_segments_of_containers_that_are_not_hosted_are_elsewhere() -> None:
+    registry = Host().registry(0)
+    async with running(registry):
+        with pytest.raises(WrongHostError) as caught:
+            registry.container_for(IN_CONTAINER_1)
+        assert caught.value.segment == IN_CONTAINER_1
+
+
+async def test_a_container_is_offline_before_it_is_open_and_after_the_end() -> None:
+    registry = Host().registry(0)
+    with pytest.raises(ContainerOfflineError):
+        registry.container_for(IN_CONTAINER_0)
+    async with running(registry):
+        registry.container_for(IN_CONTAINER_0)
+    with pytest.raises(ContainerOfflineError):
+        registry.tables_for(IN_CONTAINER_0)
+
+
+async def test_a_failed_container_is_logged_and_recovered_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    host = Host()
+    registry = host.registry(0, 1)
+    async with running(registry):
+        first = registry.container_for(IN_CONTAINER_0)
+        other = registry.container_for(IN_CONTAINER_1)
+        with capture_logs() as logs:
+            host.failures[0].set()
+            await trio.testing.wait_all_tasks_blocked()
+        assert [(line["event"], line["container"]) for line in logs] == [("container failed", 0)]
+        with pytest.raises(ContainerOfflineError):
+            registry.container_for(IN_CONTAINER_0)
+        assert registry.container_for(IN_CONTAINER_1) is other
+        await registry.find(IN_CONTAINER_0).wait_online()
+        assert registry.container_for(IN_CONTAINER_0) is not first
+    assert sorted(host.opened) == [0, 0, 1]
+    assert not host.open_now
+
+
+async def test_recovery_that_fails_is_tried_again_more_and_more_slowly(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    host = Host()
+    times: list[float] = []
+
+    def fail_four_times() -> None:
+        times.append(trio.current_time())
+        if len(times) <= 4:
+            raise OSError("no")
+
+    host.before[0] = fail_four_times
+    registry = host.registry(0, 1)
+    async with running(registry):
+        registry.container_for(IN_CONTAINER_1)
+        with pytest.raises(ContainerOfflineError):
+            registry.container_for(IN_CONTAINER_0)
+        await registry.find(IN_CONTAINER_0).wait_online()
+    assert [round(later - earlier) for earlier, later in pairwise(times)] == [
+        1,
+        2,
+        4,
+        4,
+    ]
+
+
+async def test_after_a_good_time_the_pause_is_short_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    host = Host()
+    registry = host.registry(0)
+    async with running(registry):
+        for _ in range(3):
+            started = trio.current_time()
+            host.failures[0].set()
+            await trio.testing.wait_all_tasks_blocked()
+            await registry.find(IN_CONTAINER_0).wait_online()
+            assert trio.current_time() - started == pytest.approx(1, abs=0.1)
+
+
+async def test_an_unusable_data_directory_ends_everything() -> None:
+    host = Host()
+
+    def refuse() -> None:
+        raise DataDirectoryError("of another version")
+
+    host.before[0] = refuse
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with running(host.registry(0, 1)):
+            await trio.sleep_forever()
+    assert caught.group_contains(DataDirectoryError)
