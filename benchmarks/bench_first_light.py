@@ -307,7 +307,10 @@ def main(arguments: Sequence[str]) -> int:
             client_heap=options.client_heap,
         )
     ours = None if options.only == "peer" else SegstoreStandalone()
-    peer = None if options.only == "ours" else OriginalStandalone(heap=options.peer_heap)
+    peer = None
+    if options.only != "ours":
+        properties = dict(options.peer_property)
+        peer = OriginalStandalone(heap=options.peer_heap, properties=properties)
     moment = datetime.now(UTC)
     directory = Path(tempfile.mkdtemp(prefix="first-light-", dir=options.directory))
     try:
@@ -342,6 +345,13 @@ def _row_names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"not NAME=VALUE: {text}")
+    return name, value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_first_light")
     works = "; ".join(f"{row.name}: {row.work}" for row in LOAD_ROWS)
@@ -351,6 +361,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=USUAL.seconds, help="measured seconds")
     parser.add_argument("--client-heap", default=USUAL.client_heap, help="-Xmx of the driver")
     parser.add_argument("--peer-heap", default="4g", help="-Xmx of the original")
+    parser.add_argument(
+        "--peer-property",
+        type=_property,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property of the original, such as pravegaservice.cache.size.max=2147483648",
+    )
     parser.add_argument("--only", choices=("ours", "peer"), help="leave the other server out")
     parser.add_argument("--small", action="store_true", help="the size the test suite runs")
     parser.add_argument("--directory", help="where the servers keep their data (a temporary one)")

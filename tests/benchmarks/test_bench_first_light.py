@@ -92,6 +92,21 @@ def test_a_report_names_work_machine_servers_and_failures(tmp_path: Path) -> Non
     assert "python -m benchmarks.bench_first_light --rows T1" in text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rows", "L1,X9"], "unknown rows ['X9']"),
+        (["--peer-property", "cache"], "not NAME=VALUE: cache"),
+    ],
+)
+def test_wrong_options_are_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        bench_first_light.main(arguments)
+    assert words in capsys.readouterr().err
+
+
 def test_busy_seconds_only_grow() -> None:
     before = busy_seconds()
     sum(range(2_000_000))

@@ -23,7 +23,7 @@ import java.util.function.ToLongFunction;
  */
 public final class LoadDriver {
     private static final long JOIN_LIMIT_NANOS = 5_000_000_000L;
-    private static final long CLEANUP_LIMIT_MILLIS = 20_000;
+    private static final long CLEANUP_LIMIT_MILLIS = 10_000;
 
     private final Options options;
     private final Failures writeFailures = new Failures();
