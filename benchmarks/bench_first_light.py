@@ -261,7 +261,8 @@ def report(
     moment: datetime,
 ) -> str:
     """The Markdown report of one run."""
-    work = "\n".join(f"| {r.name} | {r.work} |" for r in LOAD_ROWS if r.name in plan.rows)
+    limit = "" if plan.rate_max is None else f", at most {plan.rate_max:g} events/s"
+    work = "\n".join(f"| {r.name} | {r.work}{limit} |" for r in LOAD_ROWS if r.name in plan.rows)
     remarks = "\n".join(f"- {remark}" for remark in comparison.remarks()) or "- none"
     return f"""# First light, {moment:%d %B %Y}
 
@@ -269,7 +270,7 @@ def report(
 
 Ratio: ours divided by the peer's, both the median of {plan.rounds} interleaved rounds. Each run:
 a fresh server, a warm-up of {plan.warmup_seconds:g} s, {plan.seconds:g} s measured, one producer,
-one consumer, no keys, read time-out 10 ms. Latency counts from the actual send.
+one consumer, no keys, read time-out 10 ms unless the row names another. Latency counts from the actual send.
 
 | row | work |
 | --- | --- |

@@ -76,7 +76,7 @@ def test_a_report_names_work_machine_servers_and_failures(tmp_path: Path) -> Non
     )
     text = bench_first_light.report(
         comparison,
-        Plan(rows=("T1",)),
+        Plan(rows=("T1",), rate_max=50),
         machine=this_machine(tmp_path),
         servers=[SegstoreStandalone(), OriginalStandalone()],
         command="python -m benchmarks.bench_first_light --rows T1",
@@ -84,7 +84,7 @@ def test_a_report_names_work_machine_servers_and_failures(tmp_path: Path) -> Non
     )
     assert text.startswith("# First light, 02 January 2030\n")
     assert "| T1 | published (events/s) | 9 | - |" in text
-    assert "| T1 | 100 B, 1 segment, unthrottled |" in text
+    assert "| T1 | 100 B, 1 segment, unthrottled, at most 50 events/s |" in text
     assert "- T1, ours, round 1: slow disk\n" in text
     assert "- T1, ours, round 1: others used 50% of the CPUs\n" in text
     assert "- T1, peer, round 1: FAILED: acks stopped\n" in text
