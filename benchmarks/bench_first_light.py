@@ -270,7 +270,8 @@ def report(
 
 Ratio: ours divided by the peer's, both the median of {plan.rounds} interleaved rounds. Each run:
 a fresh server, a warm-up of {plan.warmup_seconds:g} s, {plan.seconds:g} s measured, one producer,
-one consumer, no keys, read time-out 10 ms unless the row names another. Latency counts from the actual send.
+one consumer, no keys, read time-out 10 ms unless the row names another. Latency
+counts from the actual send.
 
 | row | work |
 | --- | --- |
