@@ -1,0 +1,165 @@
+"""Whose a data directory is, and who may use it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from segstore.data_directory import VERSION_FILE, DataDirectory
+from segstore.errors import DataDirectoryError
+
+
+def test_a_new_directory_is_made_with_those_above_it(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    directory = DataDirectory.open(path, container_count=8, journal_count=2)
+    assert os.listdir(path) == [VERSION_FILE]
+    assert DataDirectory.open(path, container_count=8) == directory
+    assert directory.journal_count == 2
+    assert [directory.journal_of(container) for container in range(4)] == [0, 1, 0, 1]
+
+
+def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "lost+found").mkdir()
+    DataDirectory.open(tmp_path)
+    assert (tmp_path / VERSION_FILE).exists()
+
+
+def test_a_directory_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(DataDirectoryError, match=r"holds thesis\.tex and no segstore\.toml"):
+        DataDirectory.open(tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(DataDirectoryError, match="directory"):
+            DataDirectory.open(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("format_version = 2\n", "has format version 2; this segstore reads version 1"),
+        ("", "has format version None"),
+        ("format_version = ", "is damaged"),
+        ("format_version = 1\n", "its counts are"),
+        ("format_version = 1\ncontainer_count = 0\njournal_count = 1\n", "its counts are"),
+        ("format_version = 1\ncontainer_count = 4\njournal_count = 'x'\n", "its counts are"),
+        ("\ufffd\n", "is damaged"),
+    ],
+)
+def test_another_version_file_is_refused_and_not_changed(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    (tmp_path / VERSION_FILE).write_text(text)
+    with pytest.raises(DataDirectoryError, match=sentence):
+        DataDirectory.open(tmp_path)
+    assert (tmp_path / VERSION_FILE).read_text() == text
+
+
+def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
+    (tmp_path / VERSION_FILE).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataDirectoryError, match="is damaged"):
+        DataDirectory.open(tmp_path)
+
+
+def test_another_count_of_containers_is_refused(tmp_path: Path) -> None:
+    DataDirectory.open(tmp_path, container_count=4)
+    with pytest.raises(DataDirectoryError, match="made for 4 containers and cannot be used with 8"):
+        DataDirectory.open(tmp_path, container_count=8)
+
+
+def test_what_a_crash_left_of_the_making_does_not_disturb(tmp_path: Path) -> None:
+    (tmp_path / f"{VERSION_FILE}.new-123").write_text("format_ver")
+    DataDirectory.open(tmp_path)
+    assert DataDirectory.open(tmp_path).container_count == 4
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_permission_is_an_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(DataDirectoryError, match="cannot be used"):
+        DataDirectory.open(tmp_path / "data")
+
+
+def test_a_journal_has_one_user_in_a_process(tmp_path: Path) -> None:
+    directory = DataDirectory.open(tmp_path, journal_count=2)
+    with directory.lock_journal(0) as path, directory.lock_journal(1) as other:
+        assert path.is_dir()
+        assert path != other
+        with (
+            pytest.raises(DataDirectoryError, match=f"process {os.getpid()}"),
+            directory.lock_journal(0),
+        ):
+            pass
+    with directory.lock_journal(0):
+        pass
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from segstore.data_directory import DataDirectory
+directory = DataDirectory.open(Path(sys.argv[1]))
+with directory.lock_journal(0):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_another_process_is_named_and_its_death_frees_the_journal(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        directory = DataDirectory.open(tmp_path)
+        started = time.monotonic()
+        with (
+            pytest.raises(DataDirectoryError) as caught,
+            directory.lock_journal(0, wait_seconds=30),
+        ):
+            pass
+        assert time.monotonic() - started < 5
+        assert str(caught.value) == (
+            f"data directory {tmp_path} is in use by another segstore (process {holder.pid}): it"
+            " holds journal-0.lock"
+        )
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        with directory.lock_journal(0):
+            pass
+    finally:
+        holder.kill()
+        holder.wait()
+        if holder.stdout is not None:
+            holder.stdout.close()
+
+
+def test_makers_at_the_same_time_agree(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from segstore.data_directory import DataDirectory;"
+        "print(DataDirectory.open(Path(sys.argv[1]), journal_count=int(sys.argv[2])).journal_count)"
+    )
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "data"), str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(1, 5)
+    ]
+    answers = {maker.communicate()[0] for maker in makers}
+    assert all(maker.returncode == 0 for maker in makers)
+    assert len(answers) == 1
+    assert os.listdir(tmp_path / "data") == [VERSION_FILE]
