@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -118,7 +119,7 @@ class Server:
                 raise ServerError(f"the server ended at its start:\n{self.log_tail()}")
             with self.log_path.open("rb") as log:
                 log.seek(log_start)
-                said_ready = b"ready" in log.read()
+                said_ready = re.search(rb"\bready\b", log.read()) is not None
             if said_ready and all(accepts(port) for port in self._ports.values()):
                 return
             if time.monotonic() - started > START_SECONDS_MAX:

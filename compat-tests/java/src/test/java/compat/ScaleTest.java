@@ -71,6 +71,9 @@ class ScaleTest {
             writer.writeEvent("a", OrderCheck.event("a", 1)).get(10, TimeUnit.SECONDS);
             scale(controller, stream, List.of(0.1, 0.9), Map.of(0.0, 1.0));
             writer.writeEvent("a", OrderCheck.event("a", 2)).get(10, TimeUnit.SECONDS);
+            // The client is still telling its other segments' writers of the scale, and a close in
+            // the middle of that can loop for ever, whatever the server does.
+            pause();
         }
         assertEquals(List.of("a:0", "a:1", "a:2"), scope.readAll(stream, 3).values());
     }
