@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 
 from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
@@ -22,6 +23,9 @@ def main(arguments: Sequence[str]) -> int:
     die_with_supervisor()
     kind, text = arguments
     settings = json.loads(text)
+    # The log library imports rich if it can, which takes longer than the rest of it; a server
+    # process draws nothing.
+    sys.modules["rich"] = None  # type: ignore[assignment]
     import structlog
 
     from pravega_admin.logs import configure_logs

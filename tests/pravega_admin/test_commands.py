@@ -1,0 +1,361 @@
+"""The verbs for scopes, streams and events against a running store."""
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pravega_admin.cli import app
+
+if TYPE_CHECKING:
+    from .conftest import Standalone
+
+Invoke = Callable[..., Result]
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def invoke(store: "Standalone") -> Invoke:
+    def run(*arguments: str, input: bytes | str | None = None, code: int = 0) -> Result:
+        environment = {"SEGSTORE_CONTROLLER": store.controller}
+        result = CliRunner().invoke(app, list(arguments), input=input, env=environment)
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def scope(invoke: Invoke) -> str:
+    name = f"scope{next(NUMBERS)}"
+    invoke("scope", "create", name)
+    return name
+
+
+@pytest.fixture
+def stream(invoke: Invoke, scope: str) -> Iterator[str]:
+    name = f"{scope}/stream"
+    invoke("stream", "create", name, "--segments", "2")
+    yield name
+    invoke("stream", "delete", name, "--seal", "--if-exists")
+
+
+def described(invoke: Invoke, stream: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(invoke("stream", "describe", stream, "-o", "json").stdout)
+    return document
+
+
+def keyed_lines(first: int, count: int, keys: int = 10) -> bytes:
+    numbers = range(first, first + count)
+    return b"".join(b"key-%d %d\n" % (number % keys, number) for number in numbers)
+
+
+def assert_every_key_is_in_order(lines: list[str], count: int) -> None:
+    """``keyed_lines`` from 0 on: each once, those of a key in order."""
+    assert len(lines) == count
+    assert len(set(lines)) == count
+    last: dict[str, int] = {}
+    for line in lines:
+        key, number = line.split()
+        assert last.get(key, -1) < int(number)
+        last[key] = int(number)
+
+
+# ---- Scopes --------------------------------------------------------------------------------------
+
+
+def test_scopes_are_created_listed_and_deleted(invoke: Invoke) -> None:
+    assert invoke("scope", "create", "fruit").stderr == "scope fruit created\n"
+    assert "fruit" in invoke("scope", "list").stdout.split()
+    listed = json.loads(invoke("scope", "list", "-o", "json").stdout)
+    assert {"scope": "fruit"} in listed
+    assert not any(row["scope"].startswith("_") for row in listed)
+    assert "_system" in invoke("scope", "list", "--system").stdout.split()
+    assert json.loads(invoke("scope", "delete", "fruit", "-o", "json").stdout) == {
+        "scope": "fruit",
+        "deleted": True,
+    }
+    assert "fruit" not in invoke("scope", "list").stdout.split()
+
+
+def test_a_scope_that_exists_is_exit_code_4_or_nothing_to_do(invoke: Invoke, scope: str) -> None:
+    result = invoke("scope", "create", scope, code=4)
+    assert result.stderr == f"segstore: scope {scope} exists already\n"
+    result = invoke("scope", "create", scope, "--if-not-exists", "-o", "json")
+    assert json.loads(result.stdout) == {"scope": scope, "created": False}
+
+
+def test_a_scope_with_streams_is_deleted_only_recursively(
+    invoke: Invoke, scope: str, stream: str
+) -> None:
+    result = invoke("scope", "delete", scope, code=6)
+    assert result.stderr == f"segstore: scope {scope} is not empty\n"
+    invoke("scope", "delete", scope, "--recursive")
+    invoke("stream", "list", scope, code=3)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["scope", "delete", "absent"],
+        ["stream", "list", "absent"],
+        ["stream", "create", "absent/stream"],
+        ["stream", "describe", "absent/stream"],
+        ["stream", "seal", "absent/stream"],
+        ["stream", "delete", "absent/stream"],
+        ["stream", "update", "absent/stream", "--tag", "t"],
+        ["stream", "scale", "absent/stream", "--segments", "2"],
+        ["stream", "truncate", "absent/stream", "--tail"],
+        ["read", "absent/stream"],
+        ["write", "absent/stream"],
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_exist_is_one_sentence_and_exit_code_3(
+    invoke: Invoke, arguments: list[str]
+) -> None:
+    result = invoke(*arguments, input=b"line\n", code=3)
+    assert result.stdout == ""
+    assert "does not exist" in result.stderr.splitlines()[-1]
+
+
+def test_names_that_cannot_be_are_exit_code_2(invoke: Invoke, scope: str) -> None:
+    assert "cannot be the name of a scope" in invoke("scope", "create", "no good", code=2).stderr
+    result = invoke("stream", "create", f"{scope}/no good", code=2)
+    assert "cannot be the name of a stream" in result.stderr
+
+
+# ---- Streams -------------------------------------------------------------------------------------
+
+
+def test_a_stream_shows_what_it_was_created_with(invoke: Invoke, scope: str) -> None:
+    name = f"{scope}/rich"
+    invoke(
+        *("stream", "create", name, "--segments", "3", "--scale-by-events", "100"),
+        *("--scale-factor", "4", "--retention-size", "10GB", "--retention-max", "20GB"),
+        *("--tag", "blue", "--tag", "red", "--rollover-size", "64MiB"),
+    )
+    fields = described(invoke, name)
+    segments = fields.pop("segments")
+    assert fields == {
+        "scope": scope,
+        "stream": "rich",
+        "sealed": False,
+        "scaling": "events",
+        "segments_min": 3,
+        "target_rate": 100,
+        "scale_factor": 4,
+        "retention": "size",
+        "retention_min_bytes": 10 * 10**9,
+        "retention_max_bytes": 20 * 10**9,
+        "tags": ["blue", "red"],
+        "rollover_size_bytes": 64 * 2**20,
+        "head": {"0": 0, "1": 0, "2": 0},
+    }
+    assert [segment["number"] for segment in segments] == [0, 1, 2]
+    assert segments[0]["low_key"] == 0.0
+    assert segments[-1]["high_key"] == 1.0
+    table = invoke("stream", "describe", name).stdout
+    assert "target rate" in table
+    assert "LOW KEY" in table
+
+
+def test_an_update_changes_what_it_names_and_nothing_else(invoke: Invoke, scope: str) -> None:
+    name = f"{scope}/changing"
+    invoke("stream", "create", name, "--retention-time", "7d", "--tag", "a", "--tag", "b")
+    invoke("stream", "update", name, "--untag", "a", "--tag", "c")
+    fields = described(invoke, name)
+    assert fields["tags"] == ["b", "c"]
+    assert fields["retention_min_ms"] == 7 * 86_400_000
+    invoke("stream", "update", name, "--no-retention", "--scale-by-kbytes", "50")
+    fields = described(invoke, name)
+    assert (fields["retention"], fields["scaling"], fields["scale_factor"]) == ("none", "kbytes", 2)
+    result = invoke("stream", "update", name, "--tag", "c", "-o", "json")
+    assert json.loads(result.stdout) == {"stream": name, "updated": False}
+
+
+def test_streams_are_listed_without_internal_ones_and_by_tag(invoke: Invoke, scope: str) -> None:
+    invoke("stream", "create", f"{scope}/one", "--tag", "t")
+    invoke("stream", "create", f"{scope}/two")
+    rows = json.loads(invoke("stream", "list", scope, "-o", "json").stdout)
+    assert rows == [{"scope": scope, "stream": "one"}, {"scope": scope, "stream": "two"}]
+    assert invoke("stream", "list", scope, "--tag", "t").stdout.split()[-1] == "one"
+
+
+def test_a_stream_that_exists_is_exit_code_4_or_nothing_to_do(invoke: Invoke, stream: str) -> None:
+    invoke("stream", "create", stream, code=4)
+    invoke("stream", "create", stream, "--if-not-exists")
+
+
+def test_only_a_sealed_stream_is_deleted(invoke: Invoke, stream: str) -> None:
+    result = invoke("stream", "delete", stream, code=6)
+    assert result.stderr == f"segstore: stream {stream} must be sealed first\n"
+    invoke("stream", "seal", stream)
+    invoke("stream", "seal", stream)
+    invoke("stream", "delete", stream)
+    invoke("stream", "delete", stream, code=3)
+    invoke("stream", "delete", stream, "--if-exists")
+
+
+def test_a_sealed_stream_takes_no_events_but_gives_them(invoke: Invoke, stream: str) -> None:
+    invoke("write", stream, input=b"last words\n")
+    invoke("stream", "seal", stream)
+    result = invoke("write", stream, input=b"too late\n", code=6)
+    assert f"stream {stream} is sealed" in result.stderr
+    assert invoke("read", stream).stdout == "last words\n"
+    assert invoke("read", stream, "--follow").stdout == "last words\n"
+    result = invoke("read", stream, "--count", "2", code=1)
+    assert "ended after 1 of 2 events" in result.stderr
+    assert described(invoke, stream)["sealed"] is True
+
+
+# ---- Scaling and truncation ----------------------------------------------------------------------
+
+
+def test_segments_are_split_merged_and_replaced(invoke: Invoke, stream: str) -> None:
+    invoke("stream", "scale", stream, "--split", "0", "--into", "3")
+    segments = described(invoke, stream)["segments"]
+    assert [segment["epoch"] for segment in segments] == [1, 1, 1, 0]
+    first, second = (str(segment["id"]) for segment in segments[:2])
+    result = invoke("stream", "scale", stream, "--merge", f"{second},{first}", "-o", "json")
+    assert len(json.loads(result.stdout)["segments"]) == 3
+    invoke("stream", "scale", stream, "--segments", "5")
+    segments = described(invoke, stream)["segments"]
+    assert len(segments) == 5
+    assert all(left["high_key"] == right["low_key"] for left, right in itertools.pairwise(segments))
+    result = invoke("stream", "scale", stream, "--split", "0", code=3)
+    assert "segment 0 is not one of the stream's current segments" in result.stderr
+
+
+def test_events_keep_the_order_of_their_keys_through_scalings(invoke: Invoke, stream: str) -> None:
+    invoke("write", stream, "--key-field", "1", "-d", " ", input=keyed_lines(0, 500))
+    invoke("stream", "scale", stream, "--segments", "7")
+    invoke("write", stream, "--key-field", "1", "-d", " ", input=keyed_lines(500, 500))
+    invoke("stream", "scale", stream, "--segments", "2")
+    invoke("write", stream, "--key-field", "1", "-d", " ", input=keyed_lines(1000, 500))
+    lines = invoke("read", stream).stdout.splitlines()
+    assert_every_key_is_in_order(lines, 1500)
+
+
+def test_truncation_at_the_tail_leaves_what_comes_after(invoke: Invoke, stream: str) -> None:
+    invoke("write", stream, input=b"old\n" * 100)
+    invoke("stream", "truncate", stream, "--tail")
+    assert invoke("read", stream).stdout == ""
+    invoke("write", stream, input=b"new\n")
+    assert invoke("read", stream).stdout == "new\n"
+
+
+def test_truncation_at_a_cut(invoke: Invoke, scope: str) -> None:
+    name = f"{scope}/cut"
+    invoke("stream", "create", name)
+    invoke("write", name, input=b"one\ntwo\nthree\n")
+    rows = [json.loads(line) for line in invoke("read", name, "-o", "json").stdout.splitlines()]
+    assert [row["event"] for row in rows] == ["one", "two", "three"]
+    assert [row["offset"] for row in rows] == [0, 11, 22]
+    result = invoke("stream", "truncate", name, "--cut", f"0:{rows[1]['offset']}", "-o", "json")
+    assert json.loads(result.stdout)["head"] == {"0": 11}
+    assert invoke("read", name).stdout == "two\nthree\n"
+
+
+# ---- Events --------------------------------------------------------------------------------------
+
+
+def test_lines_come_back_as_they_went_in(invoke: Invoke, stream: str) -> None:
+    text = "first\n\n  spaces  \nümlaut ✓\nlast without end"
+    result = invoke("write", stream, "--key", "one key", input=text.encode())
+    assert "5 events" in result.stderr
+    assert result.stdout == ""
+    assert invoke("read", stream).stdout == text + "\n"
+
+
+def test_a_file_is_written_and_reported_as_json(
+    invoke: Invoke, stream: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(keyed_lines(0, 20_000))
+    result = invoke("write", stream, str(path), "--key-field", "1", "-d", " ", "-o", "json")
+    report = json.loads(result.stdout)
+    assert report.pop("seconds") >= 0
+    assert report == {"stream": stream, "events": 20_000, "bytes": path.stat().st_size - 20_000}
+    assert_every_key_is_in_order(invoke("read", stream).stdout.splitlines(), 20_000)
+
+
+def test_binary_and_large_events(invoke: Invoke, stream: str) -> None:
+    binary = bytes(range(256)).replace(b"\n", b"")
+    large = b"x" * (3 * 1024 * 1024)
+    invoke("write", stream, "--key", "k", input=binary + b"\n" + large + b"\n")
+    rows = [json.loads(line) for line in invoke("read", stream, "-o", "json").stdout.splitlines()]
+    import base64
+
+    assert base64.b64decode(rows[0]["event_base64"]) == binary
+    assert rows[1]["event"] == large.decode()
+
+
+def test_a_line_longer_than_an_event_is_refused(invoke: Invoke, stream: str) -> None:
+    result = invoke("write", stream, input=b"ok\n" + b"y" * (8 * 1024 * 1024 + 1) + b"\n", code=2)
+    assert "line 2 is longer than the 8388608 bytes of an event" in result.stderr
+
+
+def test_a_line_without_the_key_field_is_refused(invoke: Invoke, stream: str) -> None:
+    result = invoke("write", stream, "--key-field", "2", "-d", ",", input=b"a,b\nc\n", code=2)
+    assert "a line has 1 fields, none is number 2" in result.stderr
+
+
+def test_reading_ends_with_count_or_timeout(invoke: Invoke, stream: str) -> None:
+    invoke("write", stream, "--key", "k", input=b"1\n2\n3\n")
+    assert invoke("read", stream, "--count", "2").stdout == "1\n2\n"
+    assert invoke("read", stream, "--timeout", "0.2").stdout == "1\n2\n3\n"
+    result = invoke("read", stream, "--count", "4", "--timeout", "0.2", code=7)
+    assert result.stdout == "1\n2\n3\n"
+    assert "3 of 4 events" in result.stderr
+    assert invoke("read", stream, "--from", "tail", "--timeout", "0.2").stdout == ""
+
+
+def test_a_follower_gets_events_as_they_come(
+    store: "Standalone", invoke: Invoke, stream: str
+) -> None:
+    import subprocess
+
+    command = [
+        *(sys.executable, "-m", "pravega_admin", "read", stream, "--from", "tail"),
+        *("--count", "3", "--controller", store.controller),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
+        assert follower.stdout is not None
+        # Begins at the tail at an unknown moment: feed it until it has seen something.
+        first = ""
+        while not first:
+            invoke("write", stream, "--key", "k", input=b"first\n")
+            import select
+
+            if select.select([follower.stdout], [], [], 0.2)[0]:
+                first = follower.stdout.readline()
+        assert first == "first\n"
+        invoke("stream", "scale", stream, "--segments", "4")
+        for _ in range(2):
+            invoke("write", stream, "--key", "k", input=b"next\n")
+        rest, _ = follower.communicate(timeout=60)
+        assert rest.splitlines()[-1] == "next"
+        assert follower.returncode == 0
+
+
+def test_whoever_closes_our_output_ends_the_reading(
+    store: "Standalone", invoke: Invoke, stream: str
+) -> None:
+    import subprocess
+
+    invoke("write", stream, input=b"z" * 100 + b"\n" + keyed_lines(0, 20_000))
+    command = (
+        f"{sys.executable} -m pravega_admin read {stream} --controller {store.controller}"
+        " | head -n 1; exit ${PIPESTATUS[0]}"
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
