@@ -240,6 +240,7 @@ async def test_what_clients_store_cannot_pose_as_a_batch() -> None:
 async def test_damage_after_the_recovery_is_found_when_it_is_read() -> None:
     disk, entries = await disk_with_batches(5)
     starts = batch_starts(disk, FIRST)
+
     async def read_all(log: ContainerLog) -> None:
         async for entry in log.read():
             read.append(entry.data)
