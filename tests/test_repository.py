@@ -1,0 +1,303 @@
+"""Habits of the repository that no linter knows: size, structure, language, true documents."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE_BYTES_MAX = 1024 * 1024
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+
+# Left to itself this file would find its own patterns.
+SPEAKS_OF_OTHER_THINGS = {
+    "a path of somebody's machine": r"/work/|/home/\w|/Users/\w|\.\./shared",
+    "unfinished work": r"\b(?:TODO|FIXME|XXX)\b",
+    "an issue by number": r"\b[Ii]ssue #?\d",
+    "a merge conflict": r"^(?:<<<<<<<|>>>>>>>) ",
+}
+FOREIGN_NOUNS = re.compile(r"(?:^|_)(?:topic|broker|ledger)s?(?:_|$)", re.IGNORECASE)
+BAD_NOUNS = re.compile(r"(?:Impl|(?<!^Cache)Manager|Util|Utils|Base)$")
+"""The cache manager is a noun of the streaming cache's design."""
+GENERATED = {"src/pravega_wire/controller_pb2.py", "src/pravega_wire/controller_pb2.pyi"}
+
+
+def tracked_files() -> list[Path]:
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def python_sources(folder: str = "src") -> list[Path]:
+    return [
+        path
+        for path in tracked_files()
+        if path.suffix == ".py" and name_of(path).startswith(f"{folder}/")
+        if name_of(path) not in GENERATED
+    ]
+
+
+def text_files() -> list[Path]:
+    suffixes = {".py", ".pyx", ".pxd", ".pyi", ".md", ".toml", ".proto", ".java", ".xml", ".yaml"}
+    plain = {"Makefile", "run", "prepare"}
+    return [path for path in tracked_files() if path.suffix in suffixes or path.name in plain]
+
+
+def markdown_files() -> list[Path]:
+    return [path for path in tracked_files() if path.suffix == ".md"]
+
+
+# ---- Files ---------------------------------------------------------------------------------------
+
+
+def test_no_large_or_built_file_is_tracked() -> None:
+    built = {".so", ".o", ".c", ".class", ".jar", ".whl", ".pyc"}
+    offenders = [
+        name_of(path)
+        for path in tracked_files()
+        if path.stat().st_size > FILE_BYTES_MAX or path.suffix in built
+    ]
+    assert offenders == []
+
+
+def test_files_speak_of_the_product_alone() -> None:
+    offenders = []
+    for path in text_files():
+        if path == Path(__file__).resolve():
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for what, pattern in SPEAKS_OF_OTHER_THINGS.items():
+                if re.search(pattern, line):
+                    offenders.append(f"{name_of(path)}:{number}: {what}")
+    assert offenders == []
+
+
+# ---- Modules -------------------------------------------------------------------------------------
+
+
+def test_modules_open_with_what_they_own() -> None:
+    silent = [
+        name_of(path)
+        for path in python_sources()
+        if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
+
+
+def test_modules_and_functions_stay_small() -> None:
+    offenders = []
+    for path in python_sources():
+        text = path.read_text()
+        lines = text.count("\n")
+        if lines > MODULE_LINES_MAX and not is_table(path):
+            offenders.append(f"{name_of(path)}: {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                length = node.end_lineno - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    offenders.append(f"{name_of(path)}:{node.lineno}: {node.name}, {length} lines")
+    assert offenders == []
+
+
+def is_table(path: Path) -> bool:
+    """The command table is declarations and nothing else; cutting it up would help nobody."""
+    return name_of(path) == "src/pravega_wire/commands.py"
+
+
+def test_names_are_those_of_the_product() -> None:
+    offenders = []
+    for path in python_sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name)
+                if FOREIGN_NOUNS.search(words):
+                    offenders.append(f"{name_of(path)}:{node.lineno}: {node.name}")
+            if isinstance(node, ast.ClassDef) and BAD_NOUNS.search(node.name):
+                offenders.append(f"{name_of(path)}:{node.lineno}: {node.name}")
+    assert offenders == []
+
+
+def test_tests_mirror_the_sources() -> None:
+    homeless = []
+    for path in python_sources("tests"):
+        folder = path.parent.relative_to(ROOT / "tests")
+        top = folder.parts[0] if folder.parts else ""
+        if (ROOT / "src" / top).is_dir() and not (ROOT / "src" / folder).is_dir():
+            homeless.append(name_of(path))
+    assert homeless == []
+
+
+def test_no_test_is_switched_off() -> None:
+    offenders = [
+        f"{name_of(path)}:{number}"
+        for folder in ("tests", "compat-tests")
+        for path in python_sources(folder)
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"mark\.(?:skip|xfail)\b(?!if)", line)
+    ]
+    assert offenders == []
+
+
+# ---- Documents -----------------------------------------------------------------------------------
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for path in markdown_files():
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
+            if "://" not in target and not (path.parent / target).exists():
+                broken.append(f"{name_of(path)} -> {target}")
+    assert broken == []
+
+
+def test_every_decision_is_in_the_index_under_its_title() -> None:
+    index = (ROOT / "docs/adr/README.md").read_text()
+    rows = dict(re.findall(r"^\| \[\d{4}\]\(([^)]+)\) \| (.+) \|$", index, re.MULTILINE))
+    pages = {
+        path.name: path.read_text().splitlines()[0]
+        for path in tracked_files()
+        if path.parent == ROOT / "docs/adr" and path.name != "README.md"
+    }
+    assert rows.keys() == pages.keys()
+    for name, heading in pages.items():
+        number = name[:4]
+        assert heading.startswith(f"# {number}: "), name
+        if number != "0000":
+            assert rows[name] == heading.removeprefix(f"# {number}: ")
+
+
+def test_the_folder_table_names_every_folder() -> None:
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"^\| `([^`]+)/` \|", text, re.MULTILINE))
+    packages = {f"src/{path.parent.name}" for path in (ROOT / "src").glob("*/__init__.py")}
+    others = {
+        name_of(path).split("/")[0]
+        for path in tracked_files()
+        if "/" in name_of(path) and not name_of(path).startswith((".", "src/"))
+    }
+    assert named == packages | others
+
+
+def test_the_changelog_has_a_place_for_what_is_new() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert "\n## [Unreleased]\n" in text
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", text, re.MULTILINE)
+    assert version in released or version == "0.1.0"
+
+
+def code_blocks(*languages: str) -> list[tuple[str, str]]:
+    """The documents' code in these languages, each with where it stands."""
+    return [
+        (f"{name_of(path)}", block)
+        for path in markdown_files()
+        for language, block in re.findall(
+            r"^```(\w*)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL
+        )
+        if language in languages
+    ]
+
+
+def shell_lines() -> list[tuple[str, str]]:
+    """What the documents tell people to type."""
+    return [
+        (where, line.removeprefix("$ "))
+        for where, block in code_blocks("console")
+        for line in block.splitlines()
+        if line.startswith("$ ")
+    ]
+
+
+def test_commands_in_documents_are_commands() -> None:
+    import shlex
+
+    import typer.main
+
+    from pravega_admin.cli import app
+
+    root = typer.main.get_command(app)
+    checked = 0
+    for where, line in shell_lines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>;&")
+        lexer.whitespace_split = True
+        tokens = list(lexer)
+        while "segstore" in tokens:
+            tokens = tokens[tokens.index("segstore") + 1 :]
+            words = []
+            for token in tokens:
+                if set(token) <= set("|<>;&"):
+                    break
+                words.append(token)
+            assert_parses(root, words, where=f"{where}: {line}")
+            checked += 1
+    assert checked > 20
+
+
+def assert_parses(root: object, words: list[str], *, where: str) -> None:
+    """The verbs exist and take these options; nothing is run."""
+    command: object = root
+    name = "segstore"
+    while hasattr(command, "commands"):
+        assert words, where
+        name, words = words[0], words[1:]
+        assert name in command.commands, f"{where}: no verb {name}"
+        command = command.commands[name]
+    try:
+        command.make_context(name, list(words))  # type: ignore[attr-defined]
+    except Exception as error:
+        raise AssertionError(f"{where}: {error}") from error
+
+
+def test_python_in_documents_compiles() -> None:
+    blocks = code_blocks("python")
+    assert blocks
+    for where, block in blocks:
+        compile(block, where, "exec")
+
+
+def test_settings_in_documents_are_settings(tmp_path: Path) -> None:
+    import msgspec
+
+    from pravega_admin.serve_commands import read_settings
+    from pravega_controller.config import ControllerConfig
+    from segstore.config import SegmentStoreConfig
+
+    blocks = code_blocks("toml")
+    assert blocks
+    for where, block in blocks:
+        path = tmp_path / "settings.toml"
+        path.write_text(block)
+        tables = read_settings(path)
+        store = {"data_dir": str(tmp_path), **tables.get("segment_store", {})}
+        controller = tables.get("controller", {})
+        for settings, kind in ((store, SegmentStoreConfig), (controller, ControllerConfig)):
+            try:
+                msgspec.convert(settings, kind, dec_hook=lambda kind, value: kind(value))
+            except msgspec.ValidationError as error:
+                raise AssertionError(f"{where}: {error}") from error
+
+
+def test_make_targets_in_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in markdown_files():
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text(), re.MULTILINE):
+            assert target in targets, f"{name_of(path)}: make {target}"
+
+
+def test_ci_runs_what_developers_run() -> None:
+    text = (ROOT / ".ci/run").read_text()
+    assert re.search(r"^exec make .*test$", text, re.MULTILINE)
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111
