@@ -285,10 +285,10 @@ class Journal:
         self._closed = True
         self._runner.stop()
 
-    def _fail_rest(self) -> None:
-        rest = [*self._queue.control, *self._queue.ordered]
+    def _fail_rest(self, records: list[Record]) -> None:
+        """Fail what the writer could not write before it ended."""
         error = self.failure or DataLogError("the journal was closed while it had no space")
-        self._batch_over(WrittenBatch(rest, -1, 0, 0.0, error))
+        self._batch_over(WrittenBatch(records, -1, 0, 0.0, error))
 
 
 class ContainerLog:
@@ -463,5 +463,5 @@ async def open_journal(
                 journal._close()
                 nursery.cancel_scope.shield = True
     finally:
-        journal._fail_rest()
+        journal._fail_rest(writer.take_everything())
         writer.close()

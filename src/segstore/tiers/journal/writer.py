@@ -54,6 +54,19 @@ class Tail:
 
 
 @dataclass(slots=True)
+class PreparedBatch:
+    """A batch that is to be written: ``buffers`` at ``offset`` of ``file``, durably."""
+
+    records: list[Record]
+    file: JournalFile
+    offset: int
+    buffers: list[Buffer]
+    length: int
+    """How many bytes of the buffers are the batch; the rest fills up the page."""
+    started: float
+
+
+@dataclass(slots=True)
 class WrittenBatch:
     """A batch that is over: durable in the file of ``generation``, or failed."""
 
@@ -94,7 +107,7 @@ class BatchWriter:
         self._state = state
         self._settings = settings
         self._clock = clock
-        self._waiting: tuple[list[Record], list[Buffer], int] | None = None
+        self._prepared: PreparedBatch | None = None
         self._marked = True
         self.failure: DataLogError | None = None
         self.disk_full = False
@@ -102,37 +115,59 @@ class BatchWriter:
     @property
     def unmarked(self) -> bool:
         """Whether something was written since the journal's end was last marked."""
-        return not self._marked and self._waiting is None and self.failure is None
+        return not self._marked and self._prepared is None and self.failure is None
 
     def step(self) -> WrittenBatch | None:
         """Write the next batch durably and return it; None when nothing can be written now.
 
         When the disk is full, ``disk_full`` is set and the same batch is tried at the next call.
         """
-        if self.failure is not None:
-            return self._failed_batch(self._take_everything())
-        started = self._clock()
-        records: list[Record] = []
+        batch = self.prepare()
+        if batch is None:
+            return self._failed_batch() if self.failure is not None else None
         try:
-            if self._waiting is None:
-                records = self._take()
-                if not records:
-                    return None
-                self._waiting = (records, *self._encode(records))
-            records, buffers, length = self._waiting
-            self._write(buffers, length)
+            batch.file.disk_file.write_durably(batch.buffers, batch.offset)
         except OSError as error:
-            if error.errno in NO_SPACE_ERRNOS:
-                self.disk_full = True
-                return None
-            return self._fail(error, records)
+            return self.not_written(batch, error)
+        return self.written(batch)
+
+    def prepare(self) -> PreparedBatch | None:
+        """The batch that is to be written next; None when there is none or no place for it.
+
+        It must be passed to ``written`` or ``not_written`` before the next call.
+        """
+        if self.failure is not None:
+            return None
+        if self._prepared is None:
+            started = self._clock()
+            records = self._take()
+            if records:
+                self._prepared = self._prepare(records, started)
+        return self._prepared
+
+    def written(self, batch: PreparedBatch) -> WrittenBatch:
+        """Go on behind a batch that is durable."""
+        self._prepared = None
         self.disk_full = False
-        self._waiting = None
-        assert self._tail.file is not None
-        for record in records:
+        self._marked = False
+        self._tail.offset = aligned(batch.offset + batch.length, BATCH_ALIGNMENT)
+        self._tail.batch_number += 1
+        for record in batch.records:
             self._state.apply(record)
-        generation = self._tail.file.generation
-        return WrittenBatch(records, generation, length, self._clock() - started)
+        generation = batch.file.generation
+        if batch.records[-1].kind == Kind.END:
+            self._state.live.add(generation)
+            batch.file.disk_file.close()
+            self._tail.file = None
+        return WrittenBatch(batch.records, generation, batch.length, self._clock() - batch.started)
+
+    def not_written(self, batch: PreparedBatch, error: OSError) -> WrittenBatch | None:
+        """Keep a batch that met a full disk for another try; after any other error give up."""
+        if error.errno in NO_SPACE_ERRNOS:
+            self.disk_full = True
+            return None
+        self.failure = failure_of(error, batch.file)
+        return self._failed_batch()
 
     def mark_end(self, *, durably: bool = False) -> None:
         """Mark where the journal ends, for a recovery to tell damage before it from a torn write.
@@ -140,13 +175,15 @@ class BatchWriter:
         The next batch overwrites the mark. Without ``durably`` it reaches the disk at leisure.
         """
         file, offset = self._tail.file, self._tail.offset
-        if file is None or self._marked or self._waiting is not None or self.failure is not None:
+        if file is None or self._marked or self._prepared is not None or self.failure is not None:
             return
         self._marked = True
-        buffers, length = self._encode([])
-        buffers.append(bytes(BATCH_ALIGNMENT - length))
+        batch = self._prepare([], self._clock())
         try:
-            (file.disk_file.write_durably if durably else file.disk_file.write)(buffers, offset)
+            if durably:
+                file.disk_file.write_durably(batch.buffers, offset)
+            else:
+                file.disk_file.write(batch.buffers, offset)
         except OSError as error:
             if error.errno not in NO_SPACE_ERRNOS:
                 self.failure = failure_of(error, file)
@@ -164,20 +201,22 @@ class BatchWriter:
             self._pool.take().disk_file.close()
 
     def _take(self) -> list[Record]:
-        """Choose the records of the next batch, rolling over to the next file when that helps."""
-        while self._queue:
-            if self._tail.file is None and not self._begin_file():
+        """Choose the records of the next batch: from the queue, or the END of a full file."""
+        if not self._queue:
+            return []
+        following = self._pool.peek()
+        if self._tail.file is None:
+            if following is None:
                 return []
-            file = self._tail.file
-            assert file is not None
-            room = file.header.file_bytes - END_BYTES - self._tail.offset - BATCH_HEADER_BYTES
-            records = self._take_fitting(room)
-            if records:
-                return records
-            if self._pool.peek() is None:
-                return []
-            self._end_file(file)
-        return []
+            self._tail.file = self._pool.take()
+            self._tail.offset = FILE_HEADER_BYTES
+        file = self._tail.file
+        room = file.header.file_bytes - END_BYTES - self._tail.offset - BATCH_HEADER_BYTES
+        records = self._take_fitting(room)
+        if not records and following is not None:
+            assert self._tail.offset > FILE_HEADER_BYTES, "an empty file takes every entry"
+            records = [Record(Kind.END, 0, 0, following.generation)]
+        return records
 
     def _take_fitting(self, room: int) -> list[Record]:
         """Take what fits into ``room`` bytes, from the queues' heads."""
@@ -203,66 +242,37 @@ class BatchWriter:
             used += record.stored_bytes
         return records if len(records) > snapshot_count else []
 
-    def _begin_file(self) -> bool:
-        """Go to the start of the pool's next file, if there is one."""
-        if self._pool.peek() is None:
-            return False
-        self._tail.file = self._pool.take()
-        self._tail.offset = FILE_HEADER_BYTES
-        return True
-
-    def _end_file(self, file: JournalFile) -> None:
-        """Write the END record, which names the pool's next file, and close this one."""
-        following = self._pool.peek()
-        assert following is not None
-        end = Record(Kind.END, 0, 0, following.generation)
-        self._write(*self._encode([end]))
-        self._state.live.add(file.generation)
-        file.disk_file.close()
-        self._tail.file = None
-
-    def _encode(self, records: list[Record]) -> tuple[list[Buffer], int]:
-        file = self._tail.file
-        assert file is not None
-        return encode_batch(
-            records,
-            generation=file.generation,
-            salt=file.header.salt,
-            batch_number=self._tail.batch_number,
-            durable=self._tail.batch_number - 1,
-        )
-
-    def _write(self, buffers: list[Buffer], length: int) -> None:
-        """Write one batch durably and move the tail behind it.
+    def _prepare(self, records: list[Record], started: float) -> PreparedBatch:
+        """Encode a batch for the tail.
 
         The write is filled up with zeros to the end of the page: the kernel then never has to read
         a page of a recycled file from the disk, and nothing stale stands right behind the tail.
         """
         file, offset = self._tail.file, self._tail.offset
         assert file is not None
+        buffers, length = encode_batch(
+            records,
+            generation=file.generation,
+            salt=file.header.salt,
+            batch_number=self._tail.batch_number,
+            durable=self._tail.batch_number - 1,
+        )
         end = min(aligned(offset + length, PAGE_BYTES), file.header.file_bytes)
-        padded: list[Buffer] = [*buffers, bytes(end - offset - length)]
-        file.disk_file.write_durably(padded, offset)
-        self._tail.offset = aligned(offset + length, BATCH_ALIGNMENT)
-        self._tail.batch_number += 1
-        self._marked = False
+        buffers.append(bytes(end - offset - length))
+        return PreparedBatch(records, file, offset, buffers, length, started)
 
-    def _take_everything(self) -> list[Record]:
-        records: list[Record] = []
+    def take_everything(self) -> list[Record]:
+        """Give up every record that is not durable; only when nothing is being written."""
+        records = self._prepared.records if self._prepared is not None else []
+        self._prepared = None
         for queue in (self._queue.control, self._queue.ordered):
             while queue:
                 records.append(queue.popleft())
         return records
 
-    def _fail(self, error: OSError, records: list[Record]) -> WrittenBatch | None:
-        self.failure = failure_of(error, self._tail.file)
-        self._waiting = None
-        return self._failed_batch(records + self._take_everything())
-
-    def _failed_batch(self, records: list[Record]) -> WrittenBatch | None:
-        if not records:
-            return None
-        return WrittenBatch(records, -1, 0, 0.0, self.failure)
+    def _failed_batch(self) -> WrittenBatch | None:
+        records = self.take_everything()
+        return WrittenBatch(records, -1, 0, 0.0, self.failure) if records else None
 
 
 def failure_of(error: OSError, file: JournalFile | None) -> DataLogError:

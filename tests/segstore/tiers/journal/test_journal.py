@@ -194,6 +194,23 @@ async def test_a_full_journal_can_be_opened_and_truncated_again_and_again() -> N
         assert appends.answers == [None]
 
 
+async def test_closing_on_a_full_disk_fails_what_waits(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    disk = SimulatedDisk()
+    appends = Appends()
+    async with open_simulated_journal(disk, SETTINGS) as journal:
+        log = await journal.open_log(0)
+        await trio.testing.wait_all_tasks_blocked()
+        disk.write_errors = {disk.step_count + number: errno.ENOSPC for number in range(100)}
+        for _ in range(3):
+            appends.add(log, b"x")
+            await trio.sleep(0)
+        assert appends.answers == []
+    assert len(appends.answers) == 3
+    assert "while it had no space" in str(appends.answers[0])
+
+
 async def test_closing_a_full_journal_fails_what_waits() -> None:
     disk = SimulatedDisk()
     appends = Appends()
