@@ -23,12 +23,16 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     connections_max: int = 15_000
     backlog: int = 1_000
-    receive_bytes: int = 1 * MIB
+    receive_bytes: int = 256 * KIB
     """Size of the receive buffer that all connections share."""
+    commands_per_turn: int = 200
+    """Commands of one connection that are taken up before others get their turn."""
     first_command_seconds_max: float = 30.0
     """A connection that has not sent one whole command by then is closed."""
     requests_max: int = 1_000
     """Requests of one connection that are being served; more are left in the socket."""
+    large_replies_max: int = 8
+    """Table reads of one connection that are answered at the same time."""
     parked_reads_max: int = 16_384
     """Tail reads that one connection may park; it is closed when it asks for more."""
     send_bytes_pause: int = 8 * MIB
@@ -54,8 +58,8 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Updates that wait are appended together up to this size."""
     kept_value_bytes_max: int = KIB
     """Values up to this size stay in memory with the index."""
-    index_bytes_max: int = 256 * MIB
-    """Indexes of tables not in use are dropped when all of them together take more."""
+    index_bytes_max: int = 64 * MIB
+    """Indexes of tables not in use are dropped when all those of a container take more."""
     page_bytes_max: int = 2 * MIB
     """Keys and values of one page of an iteration; exceeded by at most one bucket."""
     reply_bytes_max: int = 15 * MIB
@@ -66,7 +70,7 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Tables smaller than this are never compacted."""
     compaction_step_bytes: int = 4 * MIB
     """How much of the head one step of a compaction rewrites and truncates."""
-    read_bytes: int = MIB
+    read_bytes: int = 256 * KIB
     """Size of the reads that build an index."""
 
 

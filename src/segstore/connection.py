@@ -98,7 +98,9 @@ class ServerConnection:
         )
         self._lanes = RequestLanes()
         self._parked: set[ReadInProgress] = set()
+        self._large_replies = trio.Semaphore(settings.large_replies_max)
         self._request_count = 0
+        self._request_bytes = 0
         self._received_bytes = 0
         self._closing = False
         self._changed: trio.Event | None = None
@@ -127,6 +129,8 @@ class ServerConnection:
         finally:
             self._forget_reads()
             self._replies.finish()
+            # Requests that never had their turn will not have it now.
+            self._outstanding.release(self._request_bytes)
             await trio.aclose_forcefully(self._stream)
             await self._delete_transient_segments()
 
@@ -201,13 +205,16 @@ class ServerConnection:
         if patience.cancelled_caught:
             self.close("no command came in time")
             return
+        turn = self._settings.commands_per_turn
         while commands:
-            for command in commands:
+            for count, command in enumerate(commands):
                 if self._is_full:
                     await self._wait_for_room()
                 if self._closing:
                     return
                 self._dispatch(command)
+                if count % turn == turn - 1:
+                    await trio.lowlevel.checkpoint()
             await self._wait_for_room()
             commands = await self._next_commands()
 
@@ -275,30 +282,43 @@ class ServerConnection:
             return
 
         def start_late(ticket: Ticket) -> None:
-            self._count_request(-1)
+            self._release(command)
             if not self._closing:
                 start(command)
             self._lanes.leave(ticket)
 
-        self._count_request(1)
+        self._hold(command)
         self._lanes.enter((command.segment,), start_late, exclusive=False)
 
     def _dispatch_task(self, request: Any, handler: Handler) -> None:
         def start(ticket: Ticket) -> None:
             self._nursery.start_soon(self._handle, request, handler, ticket)
 
-        self._count_request(1)
+        self._hold(request)
         self._lanes.enter(handler.segments(request), start, exclusive=handler.exclusive)
 
-    def _count_request(self, change: int) -> None:
-        self._request_count += change
+    def _hold(self, request: Any) -> None:
+        """Count a request that waits or is being served, and its payload."""
+        count = _payload_bytes(request)
+        self._request_count += 1
+        self._request_bytes += count
+        self._outstanding.add(count)
+
+    def _release(self, request: Any) -> None:
+        count = _payload_bytes(request)
+        self._request_count -= 1
+        self._request_bytes -= count
+        self._outstanding.release(count)
         self._note_completed()
 
     async def _handle(self, request: Any, handler: Handler, ticket: Ticket) -> None:
-        held_bytes = _held_bytes(request)
-        self._outstanding.add(held_bytes)
         try:
-            self.send(await handler.handle(self._context, request))
+            if handler.large_reply:
+                async with self._large_replies:
+                    await self._replies.wait_for_room()
+                    self.send(await handler.handle(self._context, request))
+            else:
+                self.send(await handler.handle(self._context, request))
         except SegmentStoreError as error:
             self._refuse(error, handler.asked(request))
         except LocalProtocolError as error:
@@ -311,8 +331,7 @@ class ServerConnection:
             self._log.exception("request failed", request=type(request).__name__)
             self.close("internal error")
         finally:
-            self._outstanding.release(held_bytes)
-            self._count_request(-1)
+            self._release(request)
             self._lanes.leave(ticket)
 
     def _refuse(self, error: SegmentStoreError, asked: Asked) -> None:
@@ -387,10 +406,13 @@ class ServerConnection:
         )
 
 
-def _held_bytes(request: Any) -> int:
-    """The payload of a table update, which is held in memory until it is durable."""
-    if type(request) is wire.UpdateTableEntries:
+def _payload_bytes(request: Any) -> int:
+    """The payload that a request keeps in memory until it is durable."""
+    kind = type(request)
+    if kind is Append:
+        return len(request.data)
+    if kind is wire.UpdateTableEntries:
         return sum(len(entry.key.key) + len(entry.value) for entry in request.table_entries)
-    if type(request) is wire.RemoveTableKeys:
+    if kind is wire.RemoveTableKeys:
         return sum(len(key.key) for key in request.keys)
     return 0

@@ -63,13 +63,15 @@ HandleType = TypeVar("HandleType", bound=Handle)
 class Handler:
     """How a kind of request is answered.
 
-    ``segments`` are those that it is about; a refusal names the first.
+    ``segments`` are those that it is about; a refusal names the first. Few of those with a
+    ``large_reply`` are answered at the same time on one connection.
     """
 
     handle: Handle
     exclusive: bool
     segments: Callable[[Any], tuple[str, ...]]
     offset: Callable[[Any], int]
+    large_reply: bool = False
 
     def asked(self, request: Any) -> Asked:
         """What a refusal of ``request`` repeats."""
@@ -91,12 +93,13 @@ class HandlerTable(dict[type[wire.Command], Handler]):
         exclusive: bool = False,
         segments: Callable[[Any], tuple[str, ...]] = lambda request: (request.segment,),
         offset: Callable[[Any], int] = lambda request: NO_OFFSET,
+        large_reply: bool = False,
     ) -> Callable[[HandleType], HandleType]:
         """Enter the decorated function."""
 
         def enter(handle: HandleType) -> HandleType:
             assert kind not in self, f"{kind.__name__} has a handler"
-            self[kind] = Handler(handle, exclusive, segments, offset)
+            self[kind] = Handler(handle, exclusive, segments, offset, large_reply)
             return handle
 
         return enter

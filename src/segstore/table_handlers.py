@@ -79,14 +79,14 @@ async def remove_table_keys(context: RequestContext, request: wire.RemoveTableKe
     return wire.TableKeysRemoved(request.request_id, request.segment)
 
 
-@handles(wire.ReadTable)
+@handles(wire.ReadTable, large_reply=True)
 async def read_table(context: RequestContext, request: wire.ReadTable) -> wire.Reply:
     keys = [key.key for key in request.keys]
     entries = await _tables(context, request.segment).read(request.segment, keys)
     return wire.TableRead(request.request_id, request.segment, tuple(entries))
 
 
-@handles(wire.ReadTableKeys)
+@handles(wire.ReadTableKeys, large_reply=True)
 async def read_table_keys(context: RequestContext, request: wire.ReadTableKeys) -> wire.Reply:
     page = await _tables(context, request.segment).iterate_keys(
         request.segment,
@@ -100,7 +100,7 @@ async def read_table_keys(context: RequestContext, request: wire.ReadTableKeys) 
     )
 
 
-@handles(wire.ReadTableEntries)
+@handles(wire.ReadTableEntries, large_reply=True)
 async def read_table_entries(context: RequestContext, request: wire.ReadTableEntries) -> wire.Reply:
     page = await _tables(context, request.segment).iterate_entries(
         request.segment,
@@ -114,7 +114,7 @@ async def read_table_entries(context: RequestContext, request: wire.ReadTableEnt
     )
 
 
-@handles(wire.ReadTableEntriesDelta)
+@handles(wire.ReadTableEntriesDelta, large_reply=True)
 async def read_table_entries_delta(
     context: RequestContext, request: wire.ReadTableEntriesDelta
 ) -> wire.Reply:

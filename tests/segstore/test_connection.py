@@ -383,6 +383,46 @@ async def test_a_closed_connection_finishes_what_it_had_queued(store: MemoryStor
     assert store.container.segment_info(SEGMENT).length == 4
 
 
+async def test_nothing_stays_counted_for_a_connection_that_is_gone(store: MemoryStore) -> None:
+    client = store.connect()
+    table = "scope/table/0"
+    await client.call(wire.CreateTableSegment(1, table, ""))
+    await client.set_up(WRITER, SEGMENT)
+    store.container.auto_commit = False
+    entry = wire.TableEntry(wire.TableKey(b"key"), b"value")
+    await client.send(wire.UpdateTableEntries(2, table, "", (entry,)))
+    await client.send(wire.DeleteTableSegment(3, table, False, ""))
+    await client.send(wire.UpdateTableEntries(4, table, "", (entry,)))
+    await client.append(WRITER, b"append", number=0)
+    await client.send(wire.UpdateSegmentPolicy(5, SEGMENT, 0, 0, ""))
+    await client.append(WRITER, b"held up", number=1)
+    await settle()
+    assert store.server._outstanding_total.total == 2 * 8 + 6 + 7
+    await client.stream.aclose()
+    await settle()
+    for _ in range(3):
+        store.container.commit()
+        await settle()
+    assert store.server._outstanding_total.total == 0
+
+
+async def test_a_flood_on_one_connection_lets_the_others_have_their_turn() -> None:
+    async with memory_store(ConnectionSettings(commands_per_turn=10)) as store:
+        await store.container.create_segment(SEGMENT)
+        flood, other = store.connect(), store.connect()
+        await flood.set_up(WRITER, SEGMENT)
+        await other.call(wire.HELLO)
+        store.container.auto_commit = False
+        block = b"".join(
+            append_block(WRITER, [b"x"], last_event_number=number, request_id=0)
+            for number in range(1000)
+        )
+        await flood.stream.send_all(block)
+        await other.send(wire.KeepAlive())
+        await other.expect(wire.KeepAlive)
+        assert store.container.queued_count < 500
+
+
 # ---- Bad peers -----------------------------------------------------------------------------------
 
 

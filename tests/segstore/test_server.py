@@ -85,13 +85,12 @@ async def test_a_writer_and_a_reader_over_tcp(server: Server) -> None:
             connection.send_bytes(
                 append_block(WRITER, [b"event %d" % number], last_event_number=number, request_id=1)
             )
-        previous = -(2**63)
+        previous, length = -(2**63), 0
         while previous < 999:
             ack = connection.receive()
             assert isinstance(ack, wire.DataAppended)
             assert ack.previous_event_number == previous
-            previous = ack.event_number
-        length = ack.current_segment_write_offset
+            previous, length = ack.event_number, ack.current_segment_write_offset
         read = connection.call(
             wire.ReadSegment(SEGMENT, 0, length, "", connection.next_request_id())
         )
