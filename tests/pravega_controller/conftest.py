@@ -60,7 +60,9 @@ async def serve_segments(config: SegmentStoreConfig, *, task_status: trio.TaskSt
 @pytest.fixture
 async def segment_store(tmp_path: Path, nursery: trio.Nursery) -> tuple[str, int]:
     """The address of a real segment store that is served over TCP, with four containers."""
-    config = SegmentStoreConfig(host="127.0.0.1", port=0, data_dir=tmp_path, container_count=4)
+    config = SegmentStoreConfig(
+        host="127.0.0.1", port=0, data_dir=tmp_path, container_count=4, drain_seconds=0.1
+    )
     port: int = await nursery.start(serve_segments, config)
     return "127.0.0.1", port
 

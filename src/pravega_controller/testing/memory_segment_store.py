@@ -43,6 +43,8 @@ class Fault:
 
     at: int
     is_applied: bool
+    lasts: bool = True
+    """Whether everything after it is lost, too, as if the controller had been killed."""
     reached: trio.Event = field(default_factory=trio.Event)
 
 
@@ -77,6 +79,8 @@ class MemorySegmentStore:
         self.on_seal: Callable[[str], None] = lambda segment: None
         self.refuse_connections = 0
         self.page_entries_max = 1000
+        self.wrong_host_replies = 0
+        """So many changes are refused as if their container were elsewhere."""
         self.pause: trio.Event | None = None
         """While set to an event, requests wait for it."""
         self.is_paused = trio.Event()
@@ -121,9 +125,12 @@ class MemorySegmentStore:
             return wire.HELLO
         fault = self.fault
         if isinstance(request, _CHANGES):
+            if self.wrong_host_replies:
+                self.wrong_host_replies -= 1
+                return wire.WrongHost(request.request_id, request.segment, "")
             number = self.changes
             self.changes += 1
-            if fault is not None and number >= fault.at:
+            if fault is not None and (number == fault.at or (fault.lasts and number > fault.at)):
                 if number == fault.at and fault.is_applied:
                     self._apply(request)
                 fault.reached.set()

@@ -1,0 +1,89 @@
+"""Records and the page that describes them: each example decodes and encodes to the same bytes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pravega_controller import records
+from pravega_controller.errors import CorruptMetadataError
+from pravega_controller.history import Epoch
+from pravega_controller.records import EpochRecord, StreamRecord, decode, encode
+from pravega_controller.store import INTENTS, NUMBERS, SCOPES
+from pravega_controller.streams import (
+    SEGMENTS_PER_STREAM_MAX,
+    Segment,
+    even_ranges,
+    fixed_configuration,
+    segments_in_ranges,
+)
+
+PAGE = Path(__file__).parents[2] / "docs/formats/controller-metadata.md"
+VALUE_BYTES_MAX = 1024 * 1024 - 8192
+
+
+def examples() -> list[tuple[str, bytes]]:
+    """Each section's examples: the record's name and the bytes."""
+    found = []
+    for section in re.split(r"^### ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        name = section.splitlines()[0]
+        found += [
+            (name, text.encode()) for text in re.findall(r"```json\n(.*?)\n```", section, re.DOTALL)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("name", "value"), examples())
+def test_the_page_shows_the_bytes_as_they_are(name: str, value: bytes) -> None:
+    assert encode(decode(value, getattr(records, name))) == value
+
+
+def test_the_page_shows_every_record() -> None:
+    stored = {name for name in vars(records) if name.endswith("Record")}
+    assert {name for name, _ in examples()} == stored
+
+
+def test_the_page_names_the_fixed_tables() -> None:
+    for table in (SCOPES, INTENTS, NUMBERS):
+        assert f"`{table}`" in PAGE.read_text()
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**62))
+def test_doubles_and_ids_come_back_bit_for_bit(low: float, high: float, identifier: int) -> None:
+    epoch = Epoch(0, 0, 1, (Segment(identifier, low, high),))
+    (segment,) = decode(encode(EpochRecord(epoch)), EpochRecord).epoch.created
+    assert (segment.segment_id, segment.low.hex(), segment.high.hex()) == (
+        identifier,
+        low.hex(),
+        high.hex(),
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{}", b'{"format":2,"next_number":1}', b'{"format":1}', b"\xff"],
+)
+def test_what_is_no_record_is_refused(value: bytes) -> None:
+    with pytest.raises(CorruptMetadataError):
+        decode(value, records.NumberRecord)
+
+
+def test_the_largest_epoch_fits_a_table_value_with_its_workflow_around_it() -> None:
+    count = SEGMENTS_PER_STREAM_MAX
+    ranges = [(low / 3, high / 3) for low, high in even_ranges(count)]
+    created = segments_in_ranges(ranges, epoch=10**6, first_number=10**9)
+    sealed = tuple(segment.segment_id for segment in created)
+    epoch = Epoch(10**6, 10**6, 10**13, created, sealed)
+    record = StreamRecord(
+        fixed_configuration(count),
+        created_ms=10**13,
+        epoch=10**6,
+        epoch_count=10**6,
+        head=dict.fromkeys(sealed, 2**62),
+        pending=records.Scale(epoch),
+    )
+    assert len(encode(record)) <= VALUE_BYTES_MAX

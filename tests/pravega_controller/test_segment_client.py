@@ -1,0 +1,342 @@
+"""The client of segment stores against one in memory that fails in every way it can."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from pravega_controller.errors import (
+    NoSuchTableError,
+    SegmentStoreError,
+    StoreUnavailableError,
+    TableNotEmptyError,
+    VersionConflictError,
+)
+from pravega_controller.placement import StaticPlacement
+from pravega_controller.segment_client import (
+    SegmentClient,
+    SegmentInfo,
+    for_each,
+    open_segment_client,
+)
+from pravega_controller.store_connection import REQUESTS_IN_FLIGHT_MAX
+from pravega_controller.table_client import NOT_EXISTS, TableClient
+from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
+from pravega_wire import commands as wire
+
+PLACEMENT = StaticPlacement((("127.0.0.1", 6000),), 4)
+SEGMENT = "s/a/0.#epoch.0"
+TABLE = "_system/_tables/t"
+
+
+@pytest.fixture
+async def client(
+    memory_store: MemorySegmentStore,
+) -> AsyncIterator[SegmentClient]:
+    async with open_segment_client(
+        PLACEMENT,
+        open_stream=memory_store.open_stream,
+        random=Random(1),
+        reply_seconds_max=5,
+        retry_seconds_max=20,
+    ) as opened:
+        yield opened
+
+
+async def create(client: SegmentClient, segment: str = SEGMENT) -> None:
+    await client.create_segment(segment, scale_type=1, target_rate=7, rollover_bytes=9)
+
+
+async def test_a_segment_is_created_sealed_truncated_and_deleted(
+    client: SegmentClient, memory_store: MemorySegmentStore
+) -> None:
+    assert await client.segment_info(SEGMENT) is None
+    await create(client)
+    stored = memory_store.segments[SEGMENT]
+    assert (stored.scale_type, stored.target_rate, stored.rollover_bytes) == (1, 7, 9)
+    stored.length = 10
+    await client.truncate_segment(SEGMENT, offset=4)
+    await client.update_policy(SEGMENT, scale_type=2, target_rate=8)
+    assert (stored.scale_type, stored.target_rate) == (2, 8)
+    await client.seal_segment(SEGMENT)
+    assert await client.segment_info(SEGMENT) == SegmentInfo(4, 10, is_sealed=True)
+    await client.delete_segment(SEGMENT)
+    assert memory_store.segments == {}
+
+
+async def test_doing_it_twice_is_the_same_as_once(
+    client: SegmentClient, memory_store: MemorySegmentStore
+) -> None:
+    for _ in range(2):
+        await create(client)
+    memory_store.segments[SEGMENT].length = 10
+    for offset in (4, 4, 2):
+        await client.truncate_segment(SEGMENT, offset=offset)
+    assert memory_store.segments[SEGMENT].start == 4
+    for _ in range(2):
+        await client.seal_segment(SEGMENT)
+    for _ in range(2):
+        await client.delete_segment(SEGMENT)
+    await client.seal_segment(SEGMENT)
+    await client.truncate_segment(SEGMENT, offset=9)
+    await client.update_policy(SEGMENT, scale_type=0, target_rate=0)
+
+
+async def test_truncating_beyond_the_end_is_no_success(client: SegmentClient) -> None:
+    await create(client)
+    with pytest.raises(SegmentStoreError):
+        await client.truncate_segment(SEGMENT, offset=1)
+
+
+async def test_a_store_that_comes_back_is_waited_for(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    memory_store.refuse_connections = 10
+    await create(client)
+    assert memory_store.refuse_connections == 0
+    assert memory_store.created == [SEGMENT]
+
+
+async def test_a_store_that_stays_away_is_given_up_in_time(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    memory_store.refuse_connections = 1_000_000
+    begun = trio.current_time()
+    with pytest.raises(StoreUnavailableError, match="nobody listens"):
+        await create(client)
+    assert 15 < trio.current_time() - begun <= 20
+    assert 1_000_000 - memory_store.refuse_connections < 60, "the pauses grow"
+
+
+async def test_a_store_that_does_not_own_the_segment_is_asked_again(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    memory_store.wrong_host_replies = 3
+    await create(client)
+    assert memory_store.created == [SEGMENT]
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+async def test_a_request_without_an_answer_is_sent_again_on_a_new_connection(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    is_applied: bool,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    await create(client, "s/b/0.#epoch.0")
+    memory_store.fault = Fault(memory_store.changes, is_applied, lasts=False)
+    await create(client)
+    assert memory_store.created == ["s/b/0.#epoch.0", SEGMENT]
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+async def test_a_conditional_update_whose_reply_was_lost_has_happened_once(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    is_applied: bool,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    tables = TableClient(client)
+    await tables.create(TABLE)
+    first = await tables.put(TABLE, b"k", b"1", version=NOT_EXISTS)
+    memory_store.fault = Fault(memory_store.changes, is_applied, lasts=False)
+    second = await tables.put(TABLE, b"k", b"2", version=first)
+    entry = await tables.get(TABLE, b"k")
+    assert entry is not None
+    assert (entry.value, entry.version) == (b"2", second)
+    memory_store.fault = Fault(memory_store.changes, is_applied, lasts=False)
+    await tables.remove(TABLE, b"k", version=second)
+    assert await tables.get(TABLE, b"k") is None
+
+
+async def test_another_writer_is_noticed(client: SegmentClient) -> None:
+    tables = TableClient(client)
+    await tables.create(TABLE)
+    old = await tables.put(TABLE, b"k", b"1", version=NOT_EXISTS)
+    with pytest.raises(VersionConflictError):
+        await tables.put(TABLE, b"k", b"2", version=NOT_EXISTS)
+    await tables.put(TABLE, b"k", b"3")
+    with pytest.raises(VersionConflictError):
+        await tables.put(TABLE, b"k", b"4", version=old)
+    with pytest.raises(VersionConflictError):
+        await tables.remove(TABLE, b"k", version=old)
+    await tables.remove(TABLE, b"k")
+    with pytest.raises(VersionConflictError):
+        await tables.put(TABLE, b"k", b"4", version=old)
+
+
+async def test_many_keys_are_read_in_their_order(client: SegmentClient) -> None:
+    tables = TableClient(client)
+    await tables.create(TABLE)
+    keys = [f"k{number}".encode() for number in range(50)]
+    for key in keys[::2]:
+        await tables.put(TABLE, key, key.upper())
+    found = await tables.get_all(TABLE, keys)
+    assert [entry and entry.value for entry in found] == [
+        key.upper() if number % 2 == 0 else None for number, key in enumerate(keys)
+    ]
+
+
+async def test_pages_give_every_entry_once(
+    client: SegmentClient, memory_store: MemorySegmentStore
+) -> None:
+    memory_store.page_entries_max = 7
+    tables = TableClient(client)
+    await tables.create(TABLE)
+    keys = {f"k{number}".encode() for number in range(50)}
+    for key in keys:
+        await tables.put(TABLE, key, b"v")
+    read = [entry.key async for page in tables.pages(TABLE) for entry in page]
+    assert len(read) == len(keys)
+    assert set(read) == keys
+
+
+async def test_a_table_that_is_missing_or_not_empty_is_an_error(client: SegmentClient) -> None:
+    tables = TableClient(client)
+    with pytest.raises(NoSuchTableError):
+        await tables.get(TABLE, b"k")
+    with pytest.raises(NoSuchTableError):
+        await tables.put(TABLE, b"k", b"v")
+    await tables.delete(TABLE, must_be_empty=True)
+    await tables.create(TABLE)
+    await tables.put(TABLE, b"k", b"v")
+    with pytest.raises(TableNotEmptyError):
+        await tables.delete(TABLE, must_be_empty=True)
+    await tables.delete(TABLE, must_be_empty=False)
+    with pytest.raises(NoSuchTableError):
+        await tables.remove(TABLE, b"k")
+
+
+async def test_more_requests_than_fit_in_flight_all_get_their_own_reply(
+    client: SegmentClient, memory_store: MemorySegmentStore
+) -> None:
+    count = REQUESTS_IN_FLIGHT_MAX + 100
+    segments = [f"s/a/{number}.#epoch.0" for number in range(count)]
+    async with trio.open_nursery() as nursery:
+        for segment in segments:
+            nursery.start_soon(create, client, segment)
+    assert sorted(memory_store.created) == sorted(segments)
+    for number, segment in enumerate(segments):
+        memory_store.segments[segment].length = number
+    infos: dict[str, Any] = {}
+
+    async def ask(segment: str) -> None:
+        infos[segment] = await client.segment_info(segment)
+
+    await for_each(segments, ask, limit=count)
+    assert [infos[segment].length for segment in segments] == list(range(count))
+
+
+async def test_a_cancelled_request_leaves_the_others_alone(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    await create(client)
+    memory_store.pause = trio.Event()
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(1) as scope:
+            nursery.start_soon(create, client, "s/b/0.#epoch.0")
+            await create(client, "s/c/0.#epoch.0")
+        assert scope.cancelled_caught
+        memory_store.pause.set()
+    assert "s/b/0.#epoch.0" in memory_store.created
+
+
+async def broken_peer(answer: bytes) -> Callable[[str, int], Any]:
+    async def open_stream(host: str, port: int) -> trio.abc.Stream:
+        ours, theirs = trio.testing.memory_stream_pair()
+        await ours.send_all(answer)
+        return theirs
+
+    return open_stream
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        wire.Hello.code.to_bytes(4, "big", signed=True) + bytes(100),
+        bytes.fromhex("ffffff81 00000008 00000063 00000062"),
+    ],
+    ids=["another protocol", "malformed", "a later version"],
+)
+async def test_a_peer_that_is_no_segment_store_is_given_up(
+    answer: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_segment_client(
+        PLACEMENT,
+        open_stream=await broken_peer(answer),
+        random=Random(1),
+        reply_seconds_max=1,
+        retry_seconds_max=3,
+    ) as client:
+        with pytest.raises(StoreUnavailableError):
+            await create(client)
+
+
+async def test_requests_go_to_the_store_of_their_container(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    placement = StaticPlacement((("h", 0), ("h", 1), ("h", 2)), 8)
+    stores = [MemorySegmentStore() for _ in placement.stores]
+    for store in stores:
+        await nursery.start(store.run)
+
+    async def open_stream(host: str, port: int) -> trio.abc.Stream:
+        return await stores[port].open_stream(host, port)
+
+    async with open_segment_client(
+        placement, open_stream=open_stream, random=Random(1), reply_seconds_max=5,
+        retry_seconds_max=5,
+    ) as client:  # fmt: skip
+        segments = [f"s/a/{number}.#epoch.0" for number in range(30)]
+        await for_each(segments, lambda segment: create(client, segment))
+    for segment in segments:
+        assert segment in stores[placement.store_of(segment)[1]].segments
+    assert all(store.segments for store in stores)
+
+
+async def test_the_first_failure_of_many_comes_out_as_it_is() -> None:
+    async def fail(number: int) -> None:
+        if number == 3:
+            raise SegmentStoreError("three")
+        await trio.sleep_forever()
+
+    with pytest.raises(SegmentStoreError, match="three"):
+        await for_each(range(10), fail, limit=5)
+
+
+async def test_no_more_than_the_limit_run_at_a_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    running: list[int] = []
+    most = 0
+
+    async def run(number: int) -> None:
+        nonlocal most
+        running.append(number)
+        most = max(most, len(running))
+        await trio.sleep(1)
+        running.remove(number)
+
+    await for_each(range(20), run, limit=4)
+    assert most == 4
+
+
+def test_a_placement_needs_stores_and_containers() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        StaticPlacement((), 4)
+    with pytest.raises(ValueError, match="at least one"):
+        StaticPlacement((("h", 1),), 0)
