@@ -85,10 +85,12 @@ $(VENV)/.installed: $(BIN)/python $(SOURCES)
 	@.ci/prepare compiler $(BIN)/python
 	@echo "installing into $(VENV) and compiling"
 	@$(PIP) install --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(VENV)/.tested: $(BIN)/python $(SOURCES)
 	@.ci/prepare compiler $(BIN)/python
 	@echo "installing into $(VENV) with what the tests need, and compiling"
 	@$(PIP) install --editable '.[test]'
+	@$(BIN)/python -m compileall -q src
 	@touch $(VENV)/.installed $@
