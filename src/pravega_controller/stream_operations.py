@@ -20,6 +20,7 @@ from pravega_controller.errors import (
     InvalidRequestError,
     InvalidStreamCutError,
     NotFoundError,
+    ScalePreconditionError,
     StreamNotSealedError,
     StreamSealedError,
 )
@@ -82,11 +83,15 @@ class StreamOperations:
     ) -> StartedScale:
         """Begin to replace segments; whoever asks finishes it by ``finish``.
 
-        Raises ``ScalePreconditionError`` and ``InvalidRequestError``.
+        Raises ``ScalePreconditionError``, also when the policy asks for more segments, and
+        ``InvalidRequestError``.
         """
         async with self._workflows.exclusive(scope, name):
             stream = await self._unsealed(scope, name)
             epoch = scaled_epoch(stream.history, sealed, ranges, created_ms=now_ms)
+            count = len(stream.history.latest) - len(epoch.sealed) + len(epoch.created)
+            if count < stream.record.configuration.scaling.segment_count_min:
+                raise ScalePreconditionError(f"the scaling policy asks for more than {count}")
             pending = Scale(epoch)
             await self._workflows.start(stream, structs.replace(stream.record, pending=pending))
             return StartedScale(stream.record.epoch, epoch.created)

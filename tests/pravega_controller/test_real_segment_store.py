@@ -54,13 +54,13 @@ async def test_everything_outlives_the_controller(
         host, port = await nursery.start(partial(serve, settings))
         client = client_type(f"{host}:{port}")
         assert (await client.call("createScope", pb.ScopeInfo(scope="s"))).status == 0
-        assert (await client.call("createStream", config("a", 2))).status == 0
+        assert (await client.call("createStream", config("a", 1))).status == 0
         started = await client.call(
             "scale",
             pb.ScaleRequest(
                 streamInfo=info("a"),
-                sealedSegments=[0, 1],
-                newKeyRanges=[entry(start=0, end=1)],
+                sealedSegments=[0],
+                newKeyRanges=[entry(start=0, end=0.5), entry(start=0.5, end=1)],
             ),
         )
         assert started.status == pb.ScaleResponse.STARTED
@@ -76,13 +76,13 @@ async def test_everything_outlives_the_controller(
             while (await client.call("checkScale", question)).status == in_progress:  # noqa: ASYNC110
                 await trio.sleep(0.02)
         current = await client.call("getCurrentSegments", info("a"))
-        merged = (1 << 32) + 2
-        assert [s.segmentId.segmentId for s in current.segmentRanges] == [merged]
-        for segment_id, is_sealed in ((0, True), (1, True), (merged, False)):
+        lower, upper = (1 << 32) + 1, (1 << 32) + 2
+        assert [s.segmentId.segmentId for s in current.segmentRanges] == [lower, upper]
+        for segment_id, is_sealed in ((0, True), (lower, False), (upper, False)):
             reply = await segment_info(segment_store, "a", segment_id)
             assert isinstance(reply, StreamSegmentInfo)
             assert reply.is_sealed is is_sealed
-        node = await client.call("getURI", pb.SegmentId(streamInfo=info("a"), segmentId=merged))
+        node = await client.call("getURI", pb.SegmentId(streamInfo=info("a"), segmentId=lower))
         assert (node.endpoint, node.port) == segment_store
         client.close()
         nursery.cancel_scope.cancel()

@@ -277,6 +277,19 @@ async def test_a_scale_is_started_and_then_done(grpc_on_memory: Any) -> None:
     assert again.status == pb.ScaleResponse.PRECONDITION_FAILED
 
 
+async def test_a_scale_below_the_policys_segment_count_is_not_started(grpc_on_memory: Any) -> None:
+    await make_stream(grpc_on_memory, count=2)
+    merge = pb.ScaleRequest(
+        streamInfo=info("a"),
+        sealedSegments=[0, 1],
+        newKeyRanges=[pb.ScaleRequest.KeyRangeEntry(start=0, end=1)],
+    )
+    answer = await grpc_on_memory.call("scale", merge)
+    assert answer.status == pb.ScaleResponse.PRECONDITION_FAILED
+    current = await grpc_on_memory.call("getCurrentSegments", info("a"))
+    assert len(current.segmentRanges) == 2
+
+
 async def test_stream_cuts_can_be_asked_about_and_truncated_to(
     grpc_on_memory: Any, memory_store: MemorySegmentStore
 ) -> None:
