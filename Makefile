@@ -39,7 +39,7 @@ lint: $(VENV)/.tested ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/cython-lint src/_fast
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/_fast
 
 .PHONY: unit
 unit: $(VENV)/.tested ## unit tests only, without Java
