@@ -25,7 +25,7 @@ PAUSE_SECONDS = (0.2, 3.0)
 PROGRESS_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 420.0
 ACKED_BEFORE_FIRST_KILL = 1_000
-KILLS_WITH_PROGRESS_MIN = 8
+KILLS_WITH_PROGRESS_MIN = 5
 
 
 class Workload:
@@ -115,18 +115,23 @@ def test_what_was_acknowledged_survives_kill_nine(java_client: JavaClient, tmp_p
     ):
         workload.wait_until_acked(ACKED_BEFORE_FIRST_KILL)
         kills_with_progress = 0
+        slowest = 0.0
         for number, victim in enumerate(victims, 1):
             acked_before = workload.acked()
+            # Every other time the load is flowing again; else recovery itself may be killed.
+            if rng.random() < 0.5:
+                workload.wait_until_acked(acked_before + 1)
             time.sleep(rng.uniform(*PAUSE_SECONDS))
             acked = workload.acked()
             kills_with_progress += acked > acked_before
             seconds = kill_and_wait(server, victim)
+            slowest = max(slowest, seconds)
             print(
                 f"{number:2}: killed {' and '.join(victim) or 'everything'} at {acked} acked,"
                 f" back after {seconds:.2f} s"
             )
         resumed = workload.wait_until_acked(workload.acked() + 1)
-        print(f"acks came again {resumed:.1f} s after the last return")
+        print(f"slowest return {slowest:.1f} s; acks came {resumed:.1f} s after the last return")
         workload.finish()
         print(workload.output())
         judge(directory)

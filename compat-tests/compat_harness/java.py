@@ -70,8 +70,8 @@ class JavaClient:
 
     def command(self, main_class: str, *arguments: str, **properties: str) -> list[str]:
         """The command line of a main class; properties get the prefix ``compat.``."""
-        # Errors of the client itself are part of the story; its warnings about each retry are not.
-        level = os.environ.get("SEGSTORE_COMPAT_CLIENT_LOG", "error")
+        # The client logs a trace for each connection that breaks: of use only when asked for.
+        level = os.environ.get("SEGSTORE_COMPAT_CLIENT_LOG", "off")
         return [
             require("java"),
             *JVM_OPTIONS,
