@@ -148,7 +148,7 @@ class ReaderGroupOperations:
         async with self._exclusive(scope, name):
             try:
                 group = await self._settled(scope, name)
-            except NotFoundError:
+            except ReaderGroupNotFoundError:
                 return
             await self._run(group, DeleteGroup())
 
@@ -241,7 +241,7 @@ class ReaderGroupOperations:
     async def _create(self, group: ReaderGroup) -> ReaderGroup:
         configuration = fixed_configuration(1, rollover_bytes=STATE_STREAM_ROLLOVER_BYTES)
         state_stream = names.reader_group_stream(group.name)
-        await self._streams.create(group.scope.name, state_stream, configuration)
+        await self._streams.create_internal(group.scope, state_stream, configuration)
         await self._subscribe(group, group.record.configuration.subscribed, generation=0)
         return await self._store.write_group(group, structs.replace(group.record, pending=None))
 

@@ -134,19 +134,21 @@ class ScopeOperations:
         """Empty a scope until it can go: what was being made when it closed may still turn up."""
         while True:
             try:
-                while groups := (await self._store.list_groups(scope.name, "")).names:
-                    for group in groups:
-                        await self._groups.delete_in_any_case(scope.name, group)
-                while streams := (await self._store.list_streams(scope.name, "")).names:
-                    for stream in streams:
-                        await self._streams.delete_internal(scope.name, stream)
-                await self._store.delete_scope_tables(scope)
-            except TableNotEmptyError:
-                continue
+                groups = (await self._store.list_groups(scope.name, "")).names
+                streams = (await self._store.list_streams(scope.name, "")).names
             except ScopeNotFoundError:
                 # The tables went in an earlier attempt that did not get to the record.
-                log.debug("the tables of the scope are gone", scope=scope.name)
-            break
+                break
+            for group in groups:
+                await self._groups.delete_in_any_case(scope.name, group)
+            for stream in streams:
+                await self._streams.delete_internal(scope.name, stream)
+            if not groups and not streams:
+                try:
+                    await self._store.delete_scope_tables(scope)
+                    break
+                except TableNotEmptyError:
+                    log.info("something was still being made in the scope", scope=scope.name)
         await self._store.remove_scope(scope)
         await self._store.remove_intent(_intent(scope.name))
 

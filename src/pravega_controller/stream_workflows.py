@@ -47,7 +47,7 @@ from pravega_controller.records import (
     Update,
 )
 from pravega_controller.segment_client import SegmentClient, for_each
-from pravega_controller.store import MetadataStore, Stream
+from pravega_controller.store import MetadataStore, Scope, Stream
 from pravega_controller.streams import (
     ScaleType,
     Segment,
@@ -119,8 +119,19 @@ class StreamWorkflows:
 
     async def create(self, scope: str, name: str, configuration: StreamConfiguration) -> bool:
         """Make a stream and its mark stream; False if it existed. ``ScopeNotFoundError``."""
+        owner = await self._store.active_scope(scope)
+        return await self.create_internal(owner, name, configuration)
+
+    async def create_internal(
+        self, owner: Scope, name: str, configuration: StreamConfiguration
+    ) -> bool:
+        """Make a stream even if its scope is being cleared; False if it existed.
+
+        What a workflow was promised to make must not depend on the scope's phase: the workflow has
+        to end before the scope can.
+        """
+        scope = owner.name
         async with self.exclusive(scope, name):
-            owner = await self._store.active_scope(scope)
             try:
                 await self.settled(scope, name)
             except StreamNotFoundError:
@@ -145,7 +156,7 @@ class StreamWorkflows:
         async with self.exclusive(scope, name):
             try:
                 stream = await self.settled(scope, name)
-            except NotFoundError:
+            except StreamNotFoundError:
                 return
             if not stream.record.is_sealed:
                 sealed = await self.run(stream, structs.replace(stream.record, pending=Seal()))
@@ -175,15 +186,12 @@ class StreamWorkflows:
     async def _create(self, stream: Stream, pending: Create) -> Stream:
         if not stream.name.startswith(names.MARK_PREFIX):
             mark = names.mark_stream(stream.name)
-            await self._create_mark(stream, mark)
+            await self.create_internal(stream.scope, mark, fixed_configuration(1))
         await self._create_segments(stream, pending.first)
         await self._store.write_epoch(stream, pending.first)
         return await self._store.write_stream(
             stream, structs.replace(stream.record, epoch_count=1, pending=None)
         )
-
-    async def _create_mark(self, stream: Stream, mark: str) -> None:
-        await self.create(stream.scope.name, mark, fixed_configuration(1))
 
     async def _scale(self, stream: Stream, pending: Scale) -> Stream:
         epoch = pending.epoch

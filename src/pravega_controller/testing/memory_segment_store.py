@@ -76,6 +76,7 @@ class MemorySegmentStore:
         """The name of every segment ever created, in order."""
         self.fault: Fault | None = None
         self.changes = 0
+        self.requests = 0
         self.on_seal: Callable[[str], None] = lambda segment: None
         self.refuse_connections = 0
         self.page_entries_max = 1000
@@ -124,6 +125,7 @@ class MemorySegmentStore:
         if isinstance(request, wire.Hello):
             return wire.HELLO
         fault = self.fault
+        self.requests += 1
         if isinstance(request, _CHANGES):
             if self.wrong_host_replies:
                 self.wrong_host_replies -= 1

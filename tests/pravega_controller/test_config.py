@@ -1,0 +1,28 @@
+from typing import Any
+
+import pytest
+
+from pravega_controller.config import ConfigurationError, ControllerConfig
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"segment_stores": ()},
+        {"segment_stores": (("", 1),)},
+        {"segment_stores": (("h", 65536),)},
+        {"container_count": 0},
+        {"port": -1},
+        {"host": ""},
+        {"published_address": ""},
+        {"threads": 0},
+    ],
+)
+def test_what_cannot_be_served_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        ControllerConfig(**settings)
+
+
+def test_the_defaults_are_the_published_ports() -> None:
+    config = ControllerConfig()
+    assert (config.port, config.segment_stores) == (9090, (("127.0.0.1", 12345),))

@@ -1,0 +1,166 @@
+"""The store: what is cached, what conflicts, and what happens to requests at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+import trio
+import trio.testing
+from msgspec import structs
+
+from pravega_controller import store
+from pravega_controller.controller import Controller
+from pravega_controller.errors import (
+    CorruptMetadataError,
+    ScopeNotFoundError,
+    StoreUnavailableError,
+    StreamNotFoundError,
+    VersionConflictError,
+)
+from pravega_controller.records import Seal
+from pravega_controller.streams import fixed_configuration
+from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
+
+OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
+
+
+async def test_a_known_stream_is_answered_for_without_asking(
+    open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    async with open_on_memory() as controller:
+        await controller.scopes.create("s")
+        await controller.streams.create("s", "a", fixed_configuration(2))
+        asked = memory_store.requests
+        for _ in range(3):
+            assert len(await controller.streams.active_segments("s", "a")) == 2
+        assert memory_store.requests == asked
+
+
+async def test_a_second_controller_cannot_overwrite_the_first(
+    open_on_memory: OpenController,
+) -> None:
+    async with open_on_memory() as first:
+        await first.scopes.create("s")
+        await first.streams.create("s", "a", fixed_configuration(1))
+        stale = await first.store.stream("s", "a")
+        async with open_on_memory() as second:
+            await second.streams.seal("s", "a")
+            with pytest.raises(VersionConflictError):
+                await first.store.write_stream(stale, structs.replace(stale.record, pending=Seal()))
+            assert (await first.store.stream("s", "a")).record.is_sealed, "it reads again"
+
+
+async def test_a_write_of_unknown_outcome_is_not_remembered(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(retry_seconds_max=10.0) as controller:
+        await controller.scopes.create("s")
+        await controller.streams.create("s", "a", fixed_configuration(1))
+        # The intent is change 0, the workflow's record change 1: lost with everything after it.
+        memory_store.fault = Fault(memory_store.changes + 1, is_applied=True)
+        with pytest.raises(StoreUnavailableError):
+            await controller.streams.seal("s", "a")
+        memory_store.fault = None
+        assert isinstance((await controller.store.stream("s", "a")).record.pending, Seal)
+        await trio.sleep(120)
+        assert (await controller.store.stream("s", "a")).record.is_sealed, "finished later"
+
+
+async def test_the_least_used_streams_are_forgotten(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store, "CACHED_STREAMS_MAX", 4)
+    async with open_on_memory() as controller:
+        await controller.scopes.create("s")
+        for number in range(6):
+            await controller.streams.create("s", f"a{number}", fixed_configuration(1))
+        assert len(controller.store._streams) == 4
+        for number in range(6):
+            assert await controller.streams.active_segments("s", f"a{number}")
+
+
+async def test_a_missing_epoch_is_damage_not_a_shorter_history(
+    open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    async with open_on_memory() as controller:
+        await controller.scopes.create("s")
+        await controller.streams.create("s", "a", fixed_configuration(1))
+        histories = (await controller.store.active_scope("s")).histories
+    del memory_store.tables[histories].entries[b"epoch/a/0"]
+    async with open_on_memory() as controller:
+        with pytest.raises(CorruptMetadataError, match="epoch 0 of s/a is missing"):
+            await controller.streams.active_segments("s", "a")
+
+
+async def test_many_who_create_one_stream_make_it_once(
+    open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    made: list[bool] = []
+
+    async with open_on_memory() as controller:
+        await controller.scopes.create("s")
+
+        async def create() -> None:
+            made.append(await controller.streams.create("s", "a", fixed_configuration(2)))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(create)
+    assert sorted(made) == [False] * 9 + [True]
+    assert sorted(memory_store.segments) == [
+        "s/_MARKa/0.#epoch.0",
+        "s/a/0.#epoch.0",
+        "s/a/1.#epoch.0",
+    ]
+
+
+async def test_changes_of_one_stream_take_turns(
+    open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    async with open_on_memory() as controller:
+        await controller.scopes.create("s")
+        await controller.streams.create("s", "a", fixed_configuration(1))
+        async with trio.open_nursery() as nursery:
+            for count in (2, 5, 3, 4):
+                nursery.start_soon(controller.streams.update, "s", "a", fixed_configuration(count))
+        count = (await controller.streams.configuration("s", "a")).scaling.segment_count_min
+        stream = await controller.store.stream("s", "a")
+        assert len(stream.active) == count
+        assert stream.record.epoch == stream.history.last_epoch == 4
+    unsealed = {name for name, s in memory_store.segments.items() if not s.is_sealed}
+    assert unsealed == {stream.segment_name(s.segment_id) for s in stream.active} | {
+        "s/_MARKa/0.#epoch.0"
+    }
+
+
+async def test_a_stream_being_made_in_a_scope_that_goes_is_not_lost(
+    open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    async with open_on_memory() as controller:
+        await controller.scopes.create("s")
+        outcomes: list[str] = []
+
+        async def create(name: str) -> None:
+            try:
+                await controller.streams.create("s", name, fixed_configuration(1))
+            except ScopeNotFoundError:
+                outcomes.append("no scope")
+            else:
+                outcomes.append("made")
+
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(create, f"a{number}")
+            nursery.start_soon(controller.scopes.delete_with_contents, "s")
+        assert len(outcomes) == 8
+        assert not await controller.scopes.exists("s")
+        await controller.scopes.create("s")
+        with pytest.raises(StreamNotFoundError):
+            await controller.store.stream("s", "a0")
+    assert [name for name in memory_store.segments if name.startswith("s/")] == []
