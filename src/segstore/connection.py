@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -37,6 +37,7 @@ from segstore.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, refusal
 from segstore.request_lanes import RequestLanes, Ticket
 from segstore.send_buffer import SendBuffer
 from segstore.table_handlers import TABLE_HANDLERS
+from segstore.transport import Transport
 
 _HANDLERS: Final[Mapping[type, Handler]] = {**SEGMENT_HANDLERS, **TABLE_HANDLERS}
 
@@ -47,8 +48,6 @@ LINGER_SECONDS: Final = 2.0
 CLEANUP_SECONDS: Final = 10.0
 
 _KEEP_ALIVE: Final = encode(wire.KeepAlive())
-
-Receive = Callable[[], Awaitable[bytes]]
 
 logger = structlog.get_logger(__name__)
 
@@ -69,22 +68,19 @@ class ReadInProgress:
 
 
 class ServerConnection:
-    """Serves one stream. ``receive`` returns some bytes, or none when the peer has finished."""
+    """Serves what comes over one transport."""
 
     def __init__(
         self,
-        stream: trio.abc.HalfCloseableStream,
-        receive: Receive,
+        transport: Transport,
         *,
-        peer: str,
         store: Store,
         settings: ConnectionSettings,
         outstanding_total: OutstandingTotal,
     ) -> None:
-        self._stream = stream
-        self._receive = receive
+        self._transport = transport
         self._settings = settings
-        self._log = logger.bind(peer=peer)
+        self._log = logger.bind(peer=transport.peer)
         self._protocol = Connection(Role.SERVER)
         self._context = RequestContext(store)
         self._replies = SendBuffer(pause_bytes=settings.send_bytes_pause)
@@ -117,7 +113,7 @@ class ServerConnection:
     # ---- Life ------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Serve until the peer is gone, ``close`` or ``drain`` is called. Closes the stream."""
+        """Serve until the peer is gone, ``close`` or ``drain`` is called. Closes the transport."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -131,7 +127,7 @@ class ServerConnection:
             self._replies.finish()
             # Requests that never had their turn will not have it now.
             self._outstanding.release(self._request_bytes)
-            await trio.aclose_forcefully(self._stream)
+            await self._transport.aclose()
             await self._delete_transient_segments()
 
     def close(self, reason: str) -> None:
@@ -159,8 +155,8 @@ class ServerConnection:
             await self._sent.wait()
             # Closing at once could overtake the replies: see the peer's end first.
             try:
-                await self._stream.send_eof()
-                while await self._receive():
+                await self._transport.send_eof()
+                while await self._transport.receive():
                     pass
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
@@ -172,7 +168,7 @@ class ServerConnection:
 
     async def _send_replies(self) -> None:
         try:
-            await self._replies.run(self._stream)
+            await self._replies.run(self._transport.send)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._peer_is_gone()
         finally:
@@ -223,7 +219,7 @@ class ServerConnection:
         commands: list[wire.Command | Append] = []
         while not commands:
             try:
-                data = await self._receive()
+                data = await self._transport.receive()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 data = b""
             if not data:

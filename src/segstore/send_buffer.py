@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
@@ -66,7 +67,7 @@ class SendBuffer:
                 self._room = trio.Event()
             await self._room.wait()
 
-    async def run(self, stream: trio.abc.SendStream) -> None:
+    async def run(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         """Send what comes, until finished."""
         while True:
             if not self._chunks:
@@ -76,7 +77,7 @@ class SendBuffer:
                 await self._wake.wait()
                 continue
             data = self._next_chunk()
-            await stream.send_all(data)
+            await send(data)
             self.size = max(0, self.size - len(data))
             self._note_room()
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -28,11 +27,7 @@ from segstore.errors import DataDirectoryError, SegmentStoreError
 from segstore.handler_table import Store
 from segstore.outstanding_bytes import OutstandingTotal
 from segstore.registry import ContainerRegistry, OpenContainer
-
-_KEEP_ALIVE_IDLE_SECONDS = 60
-_KEEP_ALIVE_INTERVAL_SECONDS = 15
-_KEEP_ALIVE_COUNT = 4
-_MEMORY_RECEIVE_BYTES = 64 * 1024
+from segstore.transport import SocketTransport, StreamTransport, Transport
 
 StreamType = TypeVar("StreamType", bound=trio.abc.HalfCloseableStream)
 
@@ -62,7 +57,6 @@ class ConnectionServer:
         self._store = Store(registry, now_ms, random_bytes)
         self._settings = settings
         self._outstanding_total = OutstandingTotal(settings)
-        # Filled and emptied without a pause in between, so one is enough for all connections.
         self._receive_buffer = memoryview(bytearray(settings.receive_bytes))
         self._connections: set[ServerConnection] = set()
         self._draining = False
@@ -74,15 +68,13 @@ class ConnectionServer:
 
     async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Serve one connection until it ends. Never raises an ``Exception``."""
-        peer = _peer_name(stream)
+        transport = self._transport(stream)
         if self._draining or len(self._connections) >= self._settings.connections_max:
-            logger.warning("connection refused", peer=peer, open=len(self._connections))
-            await trio.aclose_forcefully(stream)
+            logger.warning("connection refused", peer=transport.peer, open=len(self._connections))
+            await transport.aclose()
             return
         connection = ServerConnection(
-            stream,
-            self._receiver(stream),
-            peer=peer,
+            transport,
             store=self._store,
             settings=self._settings,
             outstanding_total=self._outstanding_total,
@@ -92,7 +84,7 @@ class ConnectionServer:
             await connection.serve()
         # A defect must cost this connection, not the process with everybody else's.
         except Exception:
-            logger.exception("connection failed", peer=peer)
+            logger.exception("connection failed", peer=transport.peer)
         finally:
             self._connections.discard(connection)
 
@@ -102,49 +94,10 @@ class ConnectionServer:
         for connection in self._connections:
             connection.drain()
 
-    def _receiver(self, stream: trio.abc.HalfCloseableStream) -> Callable[[], Awaitable[bytes]]:
+    def _transport(self, stream: trio.abc.HalfCloseableStream) -> Transport:
         if isinstance(stream, trio.SocketStream):
-            _keep_alive(stream.socket)
-            return partial(self._receive_from_socket, stream.socket.fileno())
-
-        async def receive() -> bytes:
-            return bytes(await stream.receive_some(_MEMORY_RECEIVE_BYTES))
-
-        return receive
-
-    async def _receive_from_socket(self, descriptor: int) -> bytes:
-        buffer = self._receive_buffer
-        while True:
-            await trio.lowlevel.wait_readable(descriptor)
-            try:
-                count = os.readv(descriptor, [buffer])
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError(str(error)) from error
-            return bytes(buffer[:count])
-
-
-def _keep_alive(connection: trio.socket.SocketType) -> None:
-    """Let the kernel find out about peers that vanished without a word."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = {
-        socket.TCP_KEEPIDLE: _KEEP_ALIVE_IDLE_SECONDS,
-        socket.TCP_KEEPINTVL: _KEEP_ALIVE_INTERVAL_SECONDS,
-        socket.TCP_KEEPCNT: _KEEP_ALIVE_COUNT,
-    }
-    for option, value in options.items():
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def _peer_name(stream: trio.abc.Stream) -> str:
-    if not isinstance(stream, trio.SocketStream):
-        return "memory"
-    try:
-        address = stream.socket.getpeername()
-    except OSError:
-        return "gone"
-    return f"{address[0]}:{address[1]}"
+            return SocketTransport(stream, self._receive_buffer)
+        return StreamTransport(stream)
 
 
 async def open_listeners(config: SegmentStoreConfig) -> list[trio.SocketListener]:

@@ -1,0 +1,139 @@
+"""The bytes of a connection: sockets the short way, any other stream the usual way.
+
+Owns: how received bytes come in and replies go out.
+
+Invariants:
+1. ``receive`` and ``send`` wait only when the socket makes them; one task receives, one sends.
+2. No memory is held for a connection that waits: all sockets of a process share one buffer, filled
+   and copied out without a pause in between.
+3. A peer that is gone, however, is ``trio.BrokenResourceError`` or (receiving) no bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Final, Protocol
+
+import trio
+
+_KEEP_ALIVE_IDLE_SECONDS: Final = 60
+_KEEP_ALIVE_INTERVAL_SECONDS: Final = 15
+_KEEP_ALIVE_COUNT: Final = 4
+_RECEIVE_BYTES: Final = 64 * 1024
+
+
+class Transport(Protocol):
+    """What a connection needs of whatever carries its bytes."""
+
+    @property
+    def peer(self) -> str:
+        """The other side, for log lines."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Some bytes, or none when the peer has finished."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Send all of ``data``."""
+        ...
+
+    async def send_eof(self) -> None:
+        """Tell the peer that nothing more comes."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close at once. Idempotent."""
+        ...
+
+
+class SocketTransport:
+    """A TCP socket. ``buffer`` may be shared by all transports of an event loop."""
+
+    def __init__(self, stream: trio.SocketStream, buffer: memoryview) -> None:
+        self._stream = stream
+        self._buffer = buffer
+        self._descriptor = stream.socket.fileno()
+        self._peer = _peer_name(stream)
+        _keep_alive(stream.socket)
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    async def receive(self) -> bytes:
+        buffer = self._buffer
+        while True:
+            await trio.lowlevel.wait_readable(self._descriptor)
+            try:
+                count = os.readv(self._descriptor, (buffer,))
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+            return bytes(buffer[:count])
+
+    async def send(self, data: bytes) -> None:
+        sent = self._send_now(data)
+        if sent == len(data):
+            return
+        rest = memoryview(data)[sent:]
+        while rest:
+            await trio.lowlevel.wait_writable(self._descriptor)
+            rest = rest[self._send_now(rest) :]
+
+    def _send_now(self, data: bytes | memoryview) -> int:
+        try:
+            return os.write(self._descriptor, data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(str(error)) from error
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+
+class StreamTransport:
+    """Any stream of trio, such as those in memory."""
+
+    peer = "memory"
+
+    def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
+        self._stream = stream
+
+    async def send(self, data: bytes) -> None:
+        await self._stream.send_all(data)
+
+    async def receive(self) -> bytes:
+        return bytes(await self._stream.receive_some(_RECEIVE_BYTES))
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+
+def _keep_alive(connection: trio.socket.SocketType) -> None:
+    """Let the kernel find out about peers that vanished without a word."""
+    options = {
+        socket.TCP_KEEPIDLE: _KEEP_ALIVE_IDLE_SECONDS,
+        socket.TCP_KEEPINTVL: _KEEP_ALIVE_INTERVAL_SECONDS,
+        socket.TCP_KEEPCNT: _KEEP_ALIVE_COUNT,
+    }
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in options.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _peer_name(stream: trio.SocketStream) -> str:
+    try:
+        address = stream.socket.getpeername()
+    except OSError:
+        return "gone"
+    return f"{address[0]}:{address[1]}"
