@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+
+from segstore.transport import SocketTransport, StreamTransport
+
+
+class Pair:
+    """A transport and the socket at its other end."""
+
+    def __init__(self, transport: SocketTransport, other: trio.SocketStream) -> None:
+        self.transport = transport
+        self.other = other
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        other = await trio.open_tcp_stream(*listener.socket.getsockname())
+        stream = await listener.accept()
+        async with other, stream:
+            yield Pair(SocketTransport(stream, memoryview(bytearray(1000))), other)
+
+
+async def test_bytes_come_as_they_are_there(pair: Pair) -> None:
+    await pair.other.send_all(b"hello")
+    assert await pair.transport.receive() == b"hello"
+
+
+async def test_more_than_the_buffer_comes_in_pieces(pair: Pair) -> None:
+    await pair.other.send_all(bytes(2500))
+    received = 0
+    while received < 2500:
+        data = await pair.transport.receive()
+        assert 0 < len(data) <= 1000
+        received += len(data)
+
+
+async def test_what_was_received_is_not_overwritten_by_what_comes_next(pair: Pair) -> None:
+    await pair.other.send_all(b"first")
+    first = await pair.transport.receive()
+    await pair.other.send_all(b"other")
+    await pair.transport.receive()
+    assert first == b"first"
+
+
+async def test_the_end_of_the_peer_is_no_bytes(pair: Pair) -> None:
+    await pair.other.send_eof()
+    assert await pair.transport.receive() == b""
+
+
+async def test_sending_waits_for_a_peer_that_reads_slowly(pair: Pair) -> None:
+    data = bytes(range(256)) * 40_000
+    received = bytearray()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pair.transport.send, data)
+        await trio.testing.wait_all_tasks_blocked()
+        assert nursery.child_tasks
+        while len(received) < len(data):
+            received += await pair.other.receive_some(100_000)
+    assert received == data
+
+
+async def test_a_peer_that_reset_the_connection_is_broken(pair: Pair) -> None:
+    pair.other.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    await pair.other.aclose()
+    with pytest.raises(trio.BrokenResourceError):
+        await pair.transport.receive()
+    with pytest.raises(trio.BrokenResourceError):
+        await pair.transport.send(b"anybody there?")
+
+
+async def test_dead_peers_are_looked_for(pair: Pair) -> None:
+    connection = pair.transport._stream.socket
+    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+async def test_the_peer_has_a_name(pair: Pair) -> None:
+    host, port = pair.other.socket.getsockname()
+    assert pair.transport.peer == f"{host}:{port}"
+
+
+async def test_closing_wakes_who_receives(pair: Pair) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await pair.transport.receive()
+
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        await pair.transport.aclose()
+
+
+async def test_streams_in_memory_carry_bytes_both_ways() -> None:
+    stream, other = trio.testing.memory_stream_pair()
+    transport = StreamTransport(stream)
+    await transport.send(b"ping")
+    assert await other.receive_some(10) == b"ping"
+    await other.send_all(b"pong")
+    assert await transport.receive() == b"pong"
+    await transport.send_eof()
+    assert await other.receive_some(10) == b""
+    await transport.aclose()
