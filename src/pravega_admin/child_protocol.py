@@ -1,7 +1,7 @@
 """What a supervisor and its children tell each other.
 
-Owns: two environment variables, the line a child writes when it is ready or cannot start, and the
-tie that ends children with their supervisor.
+Owns: the kinds of children, two environment variables, the line a child writes when it is ready or
+cannot start, and the tie that ends children with their supervisor.
 
     SEGSTORE_SUPERVISOR   the supervisor's process id
     SEGSTORE_READY_FD     a pipe; the child writes one line of JSON into it and closes it:
@@ -21,6 +21,10 @@ from dataclasses import dataclass
 
 SUPERVISOR_VARIABLE = "SEGSTORE_SUPERVISOR"
 READY_VARIABLE = "SEGSTORE_READY_FD"
+
+SEGMENT_STORE = "segment-store"
+CONTROLLER = "controller"
+"""The kinds of children."""
 
 _PR_SET_PDEATHSIG = 1
 

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import msgspec
 import trio
 
+from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.errors import EXIT_INTERRUPTED, AdminError, ConfigurationError, leaf_errors
 
 Serve: TypeAlias = Callable[..., Awaitable[Any]]
@@ -86,8 +87,6 @@ def _load_controller() -> Parts:
     return Parts(ControllerConfig, serve_until, refusals=(ListenError,), failures=(StartupError,))
 
 
-SEGMENT_STORE = "segment-store"
-CONTROLLER = "controller"
 SERVERS: Mapping[str, Server] = {
     SEGMENT_STORE: Server("segment store", _load_segment_store),
     CONTROLLER: Server("controller", _load_controller),

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.errors import ConfigurationError, UsageError
 from pravega_admin.options import LogFormat, LogLevel
 from pravega_admin.output import note
@@ -132,7 +133,7 @@ def server(
         "container_count": container_count,
     }
     _serve(
-        "segment-store",
+        SEGMENT_STORE,
         {**options, **read_settings(config).get("segment_store", {})},
         allow_insecure=allow_insecure,
         log_level=log_level,
@@ -164,7 +165,7 @@ def controller(
         "published_address": published_address,
     }
     _serve(
-        "controller",
+        CONTROLLER,
         {**options, **read_settings(config).get("controller", {})},
         allow_insecure=allow_insecure,
         log_level=log_level,

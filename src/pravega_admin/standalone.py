@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.data_directory import open_run_directory
 from pravega_admin.errors import AdminError, ConfigurationError, leaf_errors
 from pravega_admin.options import LogFormat, LogLevel
@@ -113,7 +114,6 @@ def check_port(host: str, port: int, option: str) -> None:
 
 def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
     """The processes of the store."""
-    from pravega_admin.serve import CONTROLLER, SEGMENT_STORE
     from pravega_admin.supervisor import ChildSpec
 
     reached_host = ANY_ADDRESSES.get(settings.host, settings.host)
