@@ -172,6 +172,11 @@ class SimulatedDisk:
         """Flip one bit behind everybody's back."""
         self.overwrite(name, offset, bytes([self._names[name].current[offset] ^ 1 << bit]))
 
+    def cut(self, name: str, length: int) -> None:
+        """Shorten a file behind everybody's back."""
+        for copy in (self._names[name].current, self._names[name].durable):
+            del copy[length:]
+
     def forget(self, name: str) -> None:
         """Lose a file behind everybody's back."""
         del self._names[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 GROUP_BYTES = 64 * 1024
@@ -31,10 +32,11 @@ class ByteCount:
         else:
             self._groups.append(_Group(position, length))
 
-    def extend(self, other: ByteCount) -> None:
-        """Count entries behind all others."""
-        self.total += other.total
-        self._groups.extend(_Group(group.position, group.byte_count) for group in other._groups)
+    def extend(self, groups: Sequence[Sequence[int]]) -> None:
+        """Count entries behind all others: (first position, bytes) of each group of them."""
+        for position, byte_count in groups:
+            self.total += byte_count
+            self._groups.append(_Group(position, byte_count))
 
     def truncate(self, position: int, *, end: int) -> None:
         """Forget the entries before ``position``; the log ends before ``end``."""

@@ -99,14 +99,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """One record as read back. The payload is ``length`` bytes from ``start`` of the buffer."""
+    """A record that is no entry, as read back."""
 
     kind: int
     container_id: int
     epoch: int
     position: int
-    start: int
-    length: int
 
 
 def aligned(length: int, alignment: int) -> int:
@@ -182,30 +180,3 @@ def decode_batch_header(data: Buffer, *, generation: int, salt: int) -> BatchHea
     if magic != BATCH_MAGIC or found != generation or checksum != crc32c(fields, salt):
         return None
     return BatchHeader(number, durable, length, count)
-
-
-def decode_record(data: memoryview, start: int, *, salt: int) -> StoredRecord | None:
-    """Read the record at ``start``, or None when it is damaged or does not lie within ``data``."""
-    payload = start + RECORD_HEADER_BYTES
-    if payload > len(data):
-        return None
-    (checksum,) = _RECORD_PREFIX.unpack_from(data, start)
-    length, container_id, kind, _, epoch, position = _RECORD_HEADER.unpack_from(data, start + 4)
-    if payload + length > len(data):
-        return None
-    if checksum != crc32c(data[start + 4 : payload + length], salt):
-        return None
-    return StoredRecord(kind, container_id, epoch, position, payload, length)
-
-
-def decode_records(data: memoryview, count: int, *, salt: int) -> list[StoredRecord] | None:
-    """Read ``count`` records that fill ``data`` exactly, or None."""
-    records: list[StoredRecord] = []
-    start = 0
-    for _ in range(count):
-        record = decode_record(data, start, salt=salt)
-        if record is None:
-            return None
-        records.append(record)
-        start = record.start + aligned(record.length, RECORD_ALIGNMENT)
-    return records if start == len(data) else None

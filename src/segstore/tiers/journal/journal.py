@@ -25,6 +25,7 @@ from typing import TypeVar
 
 import trio
 
+from _fast.journal import EntryIndex
 from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.tiers.api import (
     Buffer,
@@ -46,10 +47,9 @@ from segstore.tiers.journal.format import Kind, Record
 from segstore.tiers.journal.recovery import Recovered, recover
 from segstore.tiers.journal.runner import ThreadRunner, WriterRunner
 from segstore.tiers.journal.scan import (
-    Extent,
     FileScan,
-    check_extents,
-    read_extent,
+    check_indexes,
+    read_file_entries,
     scan_file,
 )
 from segstore.tiers.journal.settings import JournalSettings
@@ -69,7 +69,7 @@ class _LogState:
     durable_position: int = 0
     """The last durable entry."""
     byte_count: ByteCount = field(default_factory=ByteCount)
-    extents: dict[int, Extent] | None = None
+    indexes: dict[int, EntryIndex] | None = None
     """Where a recovery found its entries, by file generation; None once that is outdated."""
 
     def truncate(self, position: int) -> None:
@@ -161,19 +161,18 @@ class Journal:
                 container.first_position,
                 container.next_position,
                 durable_position=container.next_position - 1,
-                extents={},
+                indexes={},
             )
-            assert state.extents is not None
+            assert state.indexes is not None
             for generation, scan in recovered.scans.items():
-                extent = scan.extents.get(container_id)
-                if extent is not None and extent.end_position > container.first_position:
-                    state.extents[generation] = extent
-                    state.byte_count.extend(extent.byte_count)
+                index = scan.indexes.get(container_id)
+                if index is not None and index.end_position > container.first_position:
+                    state.indexes[generation] = index
+                    state.byte_count.extend(index.groups)
             state.truncate(container.first_position)
         for generation, scan in recovered.scans.items():
             self._last_positions[generation] = {
-                container_id: extent.end_position - 1
-                for container_id, extent in scan.extents.items()
+                container_id: index.end_position - 1 for container_id, index in scan.indexes.items()
             }
             self._current_generation = generation
 
@@ -264,21 +263,21 @@ class Journal:
                 waiting.append((state, position, event))
         self._waiters = waiting
 
-    async def _extents(self, container_id: int, state: _LogState) -> dict[int, Extent]:
+    async def _indexes(self, container_id: int, state: _LogState) -> dict[int, EntryIndex]:
         """Where the container's needed entries lie; read from the files unless it is known."""
-        if state.extents is not None:
-            return state.extents
+        if state.indexes is not None:
+            return state.indexes
         start, end = state.first_position, state.next_position
-        extents: dict[int, Extent] = {}
+        indexes: dict[int, EntryIndex] = {}
         for generation, positions in sorted(self._last_positions.items()):
             if positions.get(container_id, 0) < start:
                 continue
             scan = await self._run_blocking(partial(_scan_named, self._disk, generation))
-            extent = scan.extents.get(container_id)
-            if extent is not None:
-                extents[generation] = extent
-        check_extents(container_id, extents, start=start, end=end)
-        return extents
+            index = scan.indexes.get(container_id)
+            if index is not None:
+                indexes[generation] = index
+        check_indexes(container_id, indexes, start=start, end=end)
+        return indexes
 
     def _close(self) -> None:
         """Take no more records; after the writer ended, fail what it could not write."""
@@ -315,16 +314,18 @@ class ContainerLog:
         """Yield the container's entries, a few MiB of them in memory at a time."""
         state, journal = self._state, self._journal
         start, end = state.first_position, state.next_position
-        extents = await journal._extents(self._container_id, state)
+        indexes = await journal._indexes(self._container_id, state)
         try:
-            for generation, extent in extents.items():
-                if extent.end_position <= start:  # truncated since: the file may be gone
+            for generation, index in indexes.items():
+                if index.end_position <= start:  # truncated since: the file may be gone
                     continue
                 opening = partial(_open_named, journal._disk, generation)
                 file = await journal._run_blocking(opening)
-                entries = read_extent(file, self._container_id, extent, start=start, end=end)
+                entries = read_file_entries(file, self._container_id, index, start=start, end=end)
                 try:
-                    while batch := await journal._run_blocking(partial(next, entries, None)):
+                    while (
+                        batch := await journal._run_blocking(partial(next, entries, None))
+                    ) is not None:
                         for entry in batch:
                             yield entry
                 finally:
@@ -347,7 +348,7 @@ class ContainerLog:
             return LogAddress(position)
         state.next_position = position + 1
         state.byte_count.add(position, length)
-        state.extents = None
+        state.indexes = None
         self._journal._enqueue(record)
         return LogAddress(position)
 

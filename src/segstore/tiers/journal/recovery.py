@@ -26,7 +26,7 @@ from segstore.tiers.journal.format import (
     FILE_HEADER_BYTES,
     decode_batch_header,
 )
-from segstore.tiers.journal.scan import FileScan, Window, check_extents, find_later_batch, scan_file
+from segstore.tiers.journal.scan import FileScan, Window, check_indexes, find_later_batch, scan_file
 from segstore.tiers.journal.state import JournalState
 from segstore.tiers.journal.writer import Tail
 
@@ -104,10 +104,11 @@ class _Recovery:
                 self.files[generation] = file
 
     def scan_newest(self, state: JournalState) -> FileScan | None:
-        """Scan the newest file whose first batch passes, folding its records into ``state``."""
+        """Scan the newest file whose first batch passes, and fold it into ``state``."""
         for generation in sorted(self.files, reverse=True):
-            scan = scan_file(self.files[generation], state.apply)
-            if scan.next_batch_number is not None:
+            scan = scan_file(self.files[generation])
+            if scan.next_batch_number > 0:
+                state.apply_scan(scan)
                 return scan
         return None
 
@@ -122,7 +123,6 @@ class _Recovery:
         return recovered
 
     def tail_of(self, newest: FileScan) -> Tail:
-        assert newest.next_batch_number is not None
         if newest.following_generation is not None:
             return Tail(None, 0, newest.next_batch_number)
         return Tail(newest.file, newest.end_offset, newest.next_batch_number)
@@ -157,13 +157,12 @@ class _Recovery:
         generation = newest.following_generation
         assert generation is not None
         file = self.existing(generation)
-        assert newest.next_batch_number is not None
         self.check_torn(self.scan_of_nothing(file, batch_number=newest.next_batch_number))
         return file
 
     def scan_of_nothing(self, file: JournalFile, *, batch_number: int) -> FileScan:
         """A file whose first batch, of that number, does not pass."""
-        return FileScan(file, FILE_HEADER_BYTES, next_batch_number=batch_number)
+        return FileScan(file, next_batch_number=batch_number)
 
     def scan_needed(self, generation: int) -> FileScan:
         """Scan a file that must pass up to its END record."""
@@ -188,13 +187,13 @@ class _Recovery:
     def check_positions(self, recovered: Recovered) -> None:
         """Every needed entry of every container is there, once."""
         for container_id, container in recovered.state.containers.items():
-            extents = {
-                generation: scan.extents[container_id]
+            indexes = {
+                generation: scan.indexes[container_id]
                 for generation, scan in recovered.scans.items()
-                if container_id in scan.extents
+                if container_id in scan.indexes
             }
-            check_extents(
-                container_id, extents, start=container.first_position, end=container.next_position
+            check_indexes(
+                container_id, indexes, start=container.first_position, end=container.next_position
             )
 
     def release_others(self, recovered: Recovered) -> None:

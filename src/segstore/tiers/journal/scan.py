@@ -1,6 +1,6 @@
 """Reads journal files: batch by batch, or one container's entries.
 
-Owns: ``scan_file``, which checks every byte that counts in a file, and ``read_extent``.
+Owns: ``scan_file``, which checks every byte that counts in a file, and ``read_file_entries``.
 
 Invariants:
 1. Memory stays bounded by one window, whatever the files hold.
@@ -11,47 +11,24 @@ Invariants:
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from _fast.journal import END, INCOMPLETE, MARK, BatchScan, EntryIndex, read_entries
 from segstore.errors import DataLogCorruptError
 from segstore.tiers.api import LogAddress, LogEntry
-from segstore.tiers.journal.byte_count import ByteCount
 from segstore.tiers.journal.disk import DiskFile
 from segstore.tiers.journal.files import JournalFile, journal_name
 from segstore.tiers.journal.format import (
     BATCH_ALIGNMENT,
     BATCH_HEADER_BYTES,
     FILE_HEADER_BYTES,
-    RECORD_ALIGNMENT,
-    RECORD_HEADER_BYTES,
-    BatchHeader,
-    Kind,
     StoredRecord,
-    aligned,
     batch_prefix,
     decode_batch_header,
-    decode_record,
-    decode_records,
 )
 
 WINDOW_BYTES = 4 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class Extent:
-    """Where the entries of one container lie in one file: ``places`` are file offsets of their
-    records in units of ``RECORD_ALIGNMENT``; the first has ``first_position``."""
-
-    first_position: int
-    places: array[int] = field(default_factory=lambda: array("I"))
-    byte_count: ByteCount = field(default_factory=ByteCount)
-
-    @property
-    def end_position(self) -> int:
-        """The position behind the last entry."""
-        return self.first_position + len(self.places)
 
 
 @dataclass(slots=True)
@@ -59,13 +36,17 @@ class FileScan:
     """What a scan found in one file."""
 
     file: JournalFile
-    end_offset: int
-    next_batch_number: int | None = None
+    end_offset: int = FILE_HEADER_BYTES
+    next_batch_number: int = 0
+    """0 when no batch passed."""
     following_generation: int | None = None
     """The generation that the END record names."""
     marked: bool = False
     """Whether the scan ended at a mark of the journal's end."""
-    extents: dict[int, Extent] = field(default_factory=dict)
+    controls: list[StoredRecord] = field(default_factory=list)
+    """The records besides entries, in order."""
+    indexes: dict[int, EntryIndex] = field(default_factory=dict)
+    """Where the entries lie, by container."""
 
 
 class Window:
@@ -93,64 +74,37 @@ class Window:
         return self._buffer[start : min(start + length, self._filled)]
 
 
-def scan_file(
-    file: JournalFile, on_record: Callable[[StoredRecord], None] | None = None
-) -> FileScan:
+def scan_file(file: JournalFile) -> FileScan:
     """Check a file from its first batch to the first that does not pass. Blocks."""
     header = file.header
     window = Window(file.disk_file, end=header.file_bytes)
-    scan = FileScan(file, FILE_HEADER_BYTES)
-    while scan.following_generation is None:
-        batch = _next_batch(window, scan)
-        if batch is None:
+    batches = BatchScan(generation=header.generation, salt=header.salt, offset=FILE_HEADER_BYTES)
+    wanted = WINDOW_BYTES
+    while True:
+        offset = batches.end_offset
+        view = window.view(offset, wanted)
+        outcome = batches.run(view)
+        if outcome != INCOMPLETE:
             break
-        if batch.record_count == 0:
-            scan.marked = True
-            break
-        start = scan.end_offset + BATCH_HEADER_BYTES
-        body = window.view(start, batch.length)
-        records = decode_records(body, batch.record_count, salt=header.salt)
-        if len(body) < batch.length or records is None:
-            break
-        for record in records:
-            if record.kind == Kind.ENTRY:
-                _index(scan, record, start)
-            elif record.kind == Kind.END:
-                scan.following_generation = record.position
-            if on_record is not None:
-                on_record(record)
-        scan.next_batch_number = batch.batch_number + 1
-        scan.end_offset = aligned(start + batch.length, BATCH_ALIGNMENT)
-    return scan
-
-
-def _next_batch(window: Window, scan: FileScan) -> BatchHeader | None:
-    header = scan.file.header
-    batch = decode_batch_header(
-        window.view(scan.end_offset, BATCH_HEADER_BYTES),
-        generation=header.generation,
-        salt=header.salt,
-    )
-    if batch is None:
-        return None
-    if scan.next_batch_number not in (None, batch.batch_number):
-        return None
-    return batch
-
-
-def _index(scan: FileScan, record: StoredRecord, start: int) -> None:
-    """Note where an entry lies."""
-    extent = scan.extents.get(record.container_id)
-    if extent is None:
-        extent = scan.extents[record.container_id] = Extent(record.position)
-    offset = start + record.start - RECORD_HEADER_BYTES
-    if record.position != extent.end_position:
+        if batches.end_offset == offset and len(view) < wanted:
+            break  # the batch claims to be longer than the file
+        wanted = max(WINDOW_BYTES, batches.bytes_wanted)
+    if batches.misplaced is not None:
+        offset, container_id, position, expected = batches.misplaced
         raise DataLogCorruptError(
-            f"journal file {scan.file.name}, offset {offset}: container {record.container_id} has"
-            f" entry {record.position} where {extent.end_position} was expected"
+            f"journal file {file.name}, offset {offset}: container {container_id} has entry"
+            f" {position} where {expected} was expected"
         )
-    extent.places.append(offset // RECORD_ALIGNMENT)
-    extent.byte_count.add(record.position, record.length)
+    controls = [StoredRecord(*control) for control in batches.controls]
+    return FileScan(
+        file,
+        end_offset=batches.end_offset,
+        next_batch_number=batches.next_number,
+        following_generation=controls[-1].position if outcome == END else None,
+        marked=outcome == MARK,
+        controls=controls,
+        indexes=batches.indexes,
+    )
 
 
 def find_later_batch(scan: FileScan) -> int | None:
@@ -161,7 +115,7 @@ def find_later_batch(scan: FileScan) -> int | None:
     """
     header = scan.file.header
     damaged_number = scan.next_batch_number
-    assert damaged_number is not None
+    assert damaged_number > 0
     prefix = batch_prefix(header.generation)
     window = Window(scan.file.disk_file, end=header.file_bytes)
     offset = scan.end_offset
@@ -185,23 +139,23 @@ def find_later_batch(scan: FileScan) -> int | None:
     return None
 
 
-def check_extents(
-    container_id: int, extents: Mapping[int, Extent], *, start: int, end: int
+def check_indexes(
+    container_id: int, indexes: Mapping[int, EntryIndex], *, start: int, end: int
 ) -> None:
-    """Raise unless the extents hold the container's entries from ``start`` to before ``end``.
+    """Raise unless the indexes hold the container's entries from ``start`` to before ``end``.
 
-    ``extents`` are by file generation in ascending order.
+    ``indexes`` are by file generation in ascending order.
     """
     position = start
-    for generation, extent in extents.items():
-        if extent.end_position <= start:
+    for generation, index in indexes.items():
+        if index.end_position <= start:
             continue
-        if extent.first_position > position or extent.end_position <= position:
+        if index.first_position > position or index.end_position <= position:
             raise DataLogCorruptError(
                 f"journal file {journal_name(generation)}: container {container_id} goes on with"
-                f" entry {extent.first_position} where {position} was expected"
+                f" entry {index.first_position} where {position} was expected"
             )
-        position = extent.end_position
+        position = index.end_position
     if position < end:
         raise DataLogCorruptError(
             f"the journal has no entry {position} of container {container_id}, whose entries"
@@ -209,44 +163,34 @@ def check_extents(
         )
 
 
-def read_extent(
-    file: JournalFile, container_id: int, extent: Extent, *, start: int, end: int
+def read_file_entries(
+    file: JournalFile, container_id: int, index: EntryIndex, *, start: int, end: int
 ) -> Iterator[list[LogEntry]]:
     """Yield the container's entries at positions from ``start`` to before ``end``, a window's worth
     at a time. Blocks."""
     window = Window(file.disk_file, end=file.header.file_bytes)
-    batch: list[LogEntry] = []
-    batch_bytes = 0
-    first = max(0, start - extent.first_position)
-    for index in range(first, min(len(extent.places), end - extent.first_position)):
-        offset = extent.places[index] * RECORD_ALIGNMENT
-        position = extent.first_position + index
-        record_bytes = _stored_bytes(window, offset)
-        view = window.view(offset, record_bytes)
-        record = decode_record(view, 0, salt=file.header.salt)
-        if (
-            record is None
-            or record.kind != Kind.ENTRY
-            or record.container_id != container_id
-            or record.position != position
-        ):
+    position = max(start, index.first_position)
+    end = min(end, index.end_position)
+    wanted = WINDOW_BYTES
+    while position < end:
+        offset = index.offset_of(position)
+        view = window.view(offset, wanted)
+        entries, more = read_entries(
+            view,
+            offset,
+            index,
+            start=position,
+            end=end,
+            container_id=container_id,
+            salt=file.header.salt,
+        )
+        yield [
+            LogEntry(LogAddress(place), data) for place, data in enumerate(entries, start=position)
+        ]
+        position += len(entries)
+        if more < 0 or (not entries and len(view) < min(more, wanted)):
             raise DataLogCorruptError(
-                f"journal file {file.name}, offset {offset}: entry {position} of container"
-                f" {container_id} is damaged"
+                f"journal file {file.name}, offset {index.offset_of(position)}: entry {position}"
+                f" of container {container_id} is damaged"
             )
-        data = bytes(view[record.start : record.start + record.length])
-        batch.append(LogEntry(LogAddress(position), data))
-        batch_bytes += len(data)
-        if batch_bytes >= WINDOW_BYTES:
-            yield batch
-            batch, batch_bytes = [], 0
-    if batch:
-        yield batch
-
-
-def _stored_bytes(window: Window, offset: int) -> int:
-    """How many bytes a record takes, by its own word; a damaged length fails its checksum."""
-    prefix = window.view(offset, RECORD_HEADER_BYTES)
-    if len(prefix) < RECORD_HEADER_BYTES:
-        return RECORD_HEADER_BYTES
-    return RECORD_HEADER_BYTES + int.from_bytes(prefix[4:8], "little")
+        wanted = max(WINDOW_BYTES, more)

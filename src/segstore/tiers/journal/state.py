@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from segstore.tiers.journal.format import Kind, Record, StoredRecord
+from segstore.tiers.journal.scan import FileScan
 
 
 @dataclass(slots=True)
@@ -49,6 +50,18 @@ class JournalState:
             self.live.add(record.position)
         elif record.kind == Kind.FREE:
             self.live.discard(record.position)
+
+    def apply_scan(self, scan: FileScan) -> None:
+        """Fold the records of a whole file.
+
+        An entry's position is the one that an OPEN before it told or the next after another entry,
+        so that the entries may be folded after the other records.
+        """
+        for record in scan.controls:
+            self.apply(record)
+        for container_id, index in scan.indexes.items():
+            container = self.container(container_id)
+            container.next_position = max(container.next_position, index.end_position)
 
     def container(self, container_id: int) -> ContainerState:
         """The state of one container's log."""

@@ -203,6 +203,19 @@ async def test_a_missing_file_is_reported() -> None:
         await entries_of(damaged)
 
 
+async def test_a_file_that_was_cut_is_reported() -> None:
+    disk = SimulatedDisk()
+    async with opened(disk) as log:
+        for _ in range(30):
+            await append(log, bytes(50_000))
+    first, second = disk.list_files()[:2]
+    for name, length in [(first, 100_000), (first, 5000), (second, 4096), (second, 10)]:
+        damaged = disk.after_kill()
+        damaged.cut(name, length)
+        with pytest.raises(DataLogCorruptError, match=name):
+            await entries_of(damaged)
+
+
 async def test_files_swapped_by_name_are_reported() -> None:
     disk = SimulatedDisk()
     async with opened(disk) as log:
