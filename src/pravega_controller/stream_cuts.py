@@ -22,6 +22,9 @@ from pravega_controller.errors import InvalidStreamCutError
 from pravega_controller.history import StreamHistory
 from pravega_controller.streams import Segment, StreamCut
 
+END_OFFSET = 2**63 - 1
+"""Where a segment ends at the latest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -104,9 +107,9 @@ def segments_between(history: StreamHistory, start: StreamCut, end: StreamCut) -
     )
 
 
-def epoch_cut(history: StreamHistory, epoch: int) -> dict[int, int]:
-    """The cut at the beginning of every segment of an epoch."""
-    return {segment.segment_id: 0 for segment in history.segments_in(epoch)}
+def epoch_cut(history: StreamHistory, epoch: int, *, offset: int = 0) -> dict[int, int]:
+    """The cut at one offset of every segment of an epoch: by default, at its beginning."""
+    return {segment.segment_id: offset for segment in history.segments_in(epoch)}
 
 
 def _refuse_future_before_begun(future: Sequence[Segment], tiling: Sequence[Piece]) -> None:

@@ -165,7 +165,9 @@ class StreamOperations:
         if not start and not end:
             raise InvalidRequestError("at least one of the two stream cuts must be given")
         first = start or stream_cuts.epoch_cut(stream.history, 0)
-        last = end or stream_cuts.epoch_cut(stream.history, stream.record.epoch)
+        last = end or stream_cuts.epoch_cut(
+            stream.history, stream.record.epoch, offset=stream_cuts.END_OFFSET
+        )
         return stream_cuts.segments_between(stream.history, first, last)
 
     async def is_segment_active(self, scope: str, name: str, segment_id: int) -> bool:

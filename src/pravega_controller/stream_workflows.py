@@ -135,7 +135,7 @@ class StreamWorkflows:
             try:
                 await self.settled(scope, name)
             except StreamNotFoundError:
-                log.info("creating stream", scope=scope, stream=name)
+                log.debug("creating stream", scope=scope, stream=name)
             else:
                 return False
             now = self._now_ms()

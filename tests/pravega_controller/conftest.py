@@ -71,7 +71,12 @@ class GrpcClient:
     """Calls a controller's methods by their names, in threads."""
 
     def __init__(self, target: str, *options: tuple[str, Any]) -> None:
+        self.target = target
         self._channel = grpc.insecure_channel(target, options=options)
+
+    def subscribe(self, note: Callable[[str], None]) -> None:
+        """Report the connection's states by their names."""
+        self._channel.subscribe(lambda state: note(state.name))
 
     async def call(self, name: str, request: Message) -> Any:
         """The answer; raises ``grpc.RpcError``."""

@@ -318,9 +318,11 @@ async def test_segments_between_wants_at_least_one_cut(grpc_on_memory: Any) -> N
     request = pb.StreamCutRange(streamInfo=info("a"))
     code = await refused(grpc_on_memory, "getSegmentsBetween", request)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    request.to[0] = 0
-    found = await grpc_on_memory.call("getSegmentsBetween", request)
-    assert [segment.segmentId for segment in found.segments] == [0]
+    for start, end in (({}, {0: 0}), ({0: 77}, {}), ({0: 3}, {0: 3})):
+        request = pb.StreamCutRange(streamInfo=info("a"), to=end)
+        getattr(request, "from").update(start)
+        found = await grpc_on_memory.call("getSegmentsBetween", request)
+        assert [segment.segmentId for segment in found.segments] == [0]
 
 
 def group(name: str = "g", **fields: Any) -> pb.ReaderGroupConfiguration:
@@ -532,6 +534,25 @@ async def test_a_listener_on_every_address_answers_with_the_one_that_was_used(
 ) -> None:
     found, _ = await uri(memory_store, nursery, client_type, authority="h1:1,h2:2", host="0.0.0.0")
     assert found == "127.0.0.1"
+
+
+async def test_idle_clients_may_ping_as_often_as_they_like(
+    grpc_on_memory: Any, client_type: Any
+) -> None:
+    pinging = client_type(
+        grpc_on_memory.target,
+        ("grpc.keepalive_time_ms", 200),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    )
+    states: list[str] = []
+    pinging.subscribe(states.append)
+    await pinging.call("listScopes", pb.ScopesRequest())
+    # A server with the defaults hangs up at the third ping.
+    await trio.sleep(2)
+    pinging.close()
+    assert "READY" in states
+    assert "IDLE" not in states[states.index("READY") :]
 
 
 # ---- Start and stop ------------------------------------------------------------------------------
