@@ -9,18 +9,16 @@ Invariants:
 3. After an error the connection stays dead: every later call raises.
 4. As a server, appends come out only whole: as ``Append``, never as the commands they came in.
 5. A payload is copied once on its way out of the receive buffer, and nothing returned refers to it.
-
-The seam for a decoder in C: ``receive_data`` scans a buffer and hands spans of it to
-``AppendAssembler`` and ``decode_at``. A replacement owns its buffer and keeps this interface.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from typing import TypeAlias
 
+from _fast.appends import Append, AppendDecoder
 from _fast.frames import FrameError, scan_frames
-from pravega_wire.append_assembly import Append, AppendAssembler, Source
 from pravega_wire.codec import HEADER_BYTES, Buffer, decode_at, encode
 from pravega_wire.commands import (
     COMMAND_BYTES_MAX,
@@ -28,8 +26,6 @@ from pravega_wire.commands import (
     AppendBlock,
     AppendBlockEnd,
     Command,
-    ConditionalAppend,
-    ConditionalBlockEnd,
     Padding,
     Reply,
     Request,
@@ -39,6 +35,9 @@ from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from pravega_wire.event_framing import frame_events
 
 __all__ = ["Append", "Connection", "Role", "append_block"]
+
+
+Source: TypeAlias = bytes | memoryview
 
 
 class Role(enum.Enum):
@@ -67,10 +66,8 @@ _PAYLOAD_MAX = {
     Role.CLIENT: COMMAND_BYTES_MAX,
 }
 
-_APPEND_CODES = frozenset(
-    cls.code
-    for cls in (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, Padding)
-)
+WRITERS_MAX = 0x1_0000
+"""Writers of one connection; clients open a new connection long before."""
 
 
 class Connection:
@@ -80,7 +77,9 @@ class Connection:
         self._sent = _SENT[role]
         self._accepted = _ACCEPTED[role]
         self._payload_max = _PAYLOAD_MAX[role]
-        self._appends = AppendAssembler() if role is Role.SERVER else None
+        self._appends: AppendDecoder | None = None
+        if role is Role.SERVER:
+            self._appends = AppendDecoder(self._accepted, self._payload_max, WRITERS_MAX)
         self._pending = bytearray()
         self._error: str | None = None
 
@@ -121,47 +120,31 @@ class Connection:
         return encode(command)
 
     def _take_all(self, data: bytes) -> list[Command | Append]:
-        frames, position = scan_frames(data, 0, self._accepted, self._payload_max)
-        commands = self._decode(data, frames)
+        commands, position = self._decode(data)
         if position < len(data):
             self._pending += data[position:] if position else data
         return commands
 
     def _take_pending(self) -> list[Command | Append]:
         with memoryview(self._pending) as view:
-            frames, position = scan_frames(view, 0, self._accepted, self._payload_max)
-            commands = self._decode(view, frames)
+            commands, position = self._decode(view)
         if position:
             del self._pending[:position]
         return commands
 
-    def _decode(
-        self, source: Source, frames: Sequence[tuple[int, int, int]]
-    ) -> list[Command | Append]:
-        commands: list[Command | Append] = []
+    def _decode(self, source: Source) -> tuple[list[Command | Append], int]:
         appends = self._appends
         if appends is None:
-            for code, start, end in frames:
-                commands.append(decode_at(code, source, start, end))
-            return commands
-        for code, start, end in frames:
-            if code == AppendBlockEnd.code:
-                commands.append(appends.block_end(source, start, end))
-            elif code == AppendBlock.code:
-                appends.block(source, start, end)
-            elif code == ConditionalAppend.code:
-                commands.append(appends.conditional_append(source, start, end))
-            elif code == ConditionalBlockEnd.code:
-                commands.append(appends.conditional_block_end(source, start, end))
-            elif code == Padding.code:
-                appends.padding()
-            else:
-                command = decode_at(code, source, start, end)
-                if isinstance(command, SetupAppend):
-                    appends.set_up(command.writer_id, command.segment)
-                commands.append(command)
-        appends.detach()
-        return commands
+            frames, position = scan_frames(source, 0, self._accepted, self._payload_max)
+            return [decode_at(code, source, start, end) for code, start, end in frames], position
+
+        def decode_other(code: int, start: int, end: int) -> Command:
+            command = decode_at(code, source, start, end)
+            if isinstance(command, SetupAppend):
+                appends.set_up(command.writer_id, command.segment)
+            return command
+
+        return appends.decode(source, decode_other)
 
 
 def append_block(

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pravega_wire import append_assembly
 from pravega_wire.codec import encode
 from pravega_wire.commands import (
     AppendBlock,
@@ -328,7 +327,7 @@ def test_a_forgotten_writer_is_refused_until_it_is_set_up_again() -> None:
 
 
 def test_the_writers_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append_assembly, "WRITERS_MAX", 2)
+    monkeypatch.setattr("pravega_wire.connection.WRITERS_MAX", 2)
     connection = connected()
     connection.receive_data(frames(SetupAppend(1, WRITER, "again", "")))
     assert_refused(connection, frames(SetupAppend(1, bytes(16), "s", "")), "more than 2 writers")

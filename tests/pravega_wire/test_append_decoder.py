@@ -1,22 +1,18 @@
-"""Turns append commands of a connection into whole appends, on the server's side.
-
-Owns: which writers a connection has set up, the append block that is open, and the rules for both.
-
-Invariants:
-1. A writer is known from its SetupAppend on; a new SetupAppend of it starts afresh.
-2. A writer's last event number never goes backwards on a connection.
-3. Between an AppendBlock and its AppendBlockEnd no other append command comes.
-4. An append's data is copied once: from the receive buffer into the ``Append``.
-"""
+"""The compiled append decoder answers any bytes exactly as its plain Python twin below does."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from pravega_wire.codec import HEADER, HEADER_BYTES
-from pravega_wire.commands import Padding, PartialEvent
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from _fast.appends import Append, AppendDecoder
+from _fast.frames import FrameError, scan_frames
+from pravega_wire.codec import HEADER, HEADER_BYTES, decode_at
+from pravega_wire.commands import COMMAND_BYTES_MAX, Padding, PartialEvent, SetupAppend
 from pravega_wire.errors import RemoteProtocolError
 
 WRITERS_MAX = 0x1_0000
@@ -30,22 +26,6 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 
 Source: TypeAlias = bytes | memoryview
-
-
-@dataclass(slots=True)
-class Append:
-    """One append, whole, however the client cut it up.
-
-    ``expected_offset`` is None for an unconditional append.
-    """
-
-    segment: str
-    writer_id: bytes
-    data: bytes
-    event_count: int
-    last_event_number: int
-    request_id: int
-    expected_offset: int | None = None
 
 
 @dataclass(slots=True)
@@ -211,3 +191,115 @@ def _block_data(block: _Block, whole_bytes: int, end_data: Source) -> bytes:
         raise RemoteProtocolError(f"command type {code} at the end of an append block")
     whole = block.source[block.start : tail]
     return b"".join((whole, block.source[tail + HEADER_BYTES : tail_end], end_data))
+
+
+ACCEPTED = bytes(code in (-127, -1, 1, 3, 4, 5, 89, 100) for code in range(-128, 128))
+CODES = st.sampled_from([1, 3, 3, 3, 4, 4, 4, 5, 89, -1, 100])
+SMALL = st.integers(-2, 40)
+
+
+class Reference:
+    """What ``AppendDecoder`` does, frame by frame in Python."""
+
+    def __init__(self) -> None:
+        self.appends = AppendAssembler()
+
+    def decode(self, data: bytes) -> tuple[list[Any], int]:
+        frames, position = scan_frames(data, 0, ACCEPTED, COMMAND_BYTES_MAX)
+        commands: list[Any] = []
+        for code, start, end in frames:
+            if code == 3:
+                self.appends.block(data, start, end)
+            elif code == 4:
+                commands.append(self.appends.block_end(data, start, end))
+            elif code == 5:
+                commands.append(self.appends.conditional_append(data, start, end))
+            elif code == 89:
+                commands.append(self.appends.conditional_block_end(data, start, end))
+            elif code == -1:
+                self.appends.padding()
+            else:
+                commands.append(self.other(data, code, start, end))
+        self.appends.detach()
+        return commands, position
+
+    def other(self, data: bytes, code: int, start: int, end: int) -> object:
+        command = decode_at(code, data, start, end)
+        if isinstance(command, SetupAppend):
+            self.appends.set_up(command.writer_id, command.segment)
+        return command
+
+
+class Compiled:
+    """The real one, called as a connection calls it."""
+
+    def __init__(self) -> None:
+        self.decoder = AppendDecoder(ACCEPTED, COMMAND_BYTES_MAX, WRITERS_MAX)
+
+    def decode(self, data: bytes) -> tuple[list[Any], int]:
+        def other(code: int, start: int, end: int) -> object:
+            command = decode_at(code, data, start, end)
+            if isinstance(command, SetupAppend):
+                self.decoder.set_up(command.writer_id, command.segment)
+            return command
+
+        return self.decoder.decode(data, other)
+
+
+@st.composite
+def payloads(draw: st.DrawFn, code: int) -> bytes:
+    """Mostly well formed payloads, with lengths and numbers that sometimes lie."""
+    writer = bytes([draw(st.integers(0, 1))]) * 16
+    data = draw(st.binary(max_size=40))
+    number = draw(st.integers(-5, 30))
+    if code == 1:
+        return struct.pack(">q", 1) + writer + struct.pack(">h", 1) + b"s" + struct.pack(">h", 0)
+    if code == 3:
+        tail = draw(st.sampled_from([b"", struct.pack(">ii", -2, 3), struct.pack(">ii", -1, 2)]))
+        return writer + data + tail + b"xyz"[: draw(st.integers(0, 3))]
+    if code == 4:
+        whole, count = draw(SMALL), draw(st.integers(-1, 3))
+        length = draw(st.sampled_from([len(data), len(data), draw(SMALL)]))
+        rest = struct.pack(">iqq", count, number, 9)[: draw(st.sampled_from([20, 20, 12, 15]))]
+        return writer + struct.pack(">ii", whole, length) + data + rest
+    if code == 5:
+        length = draw(st.sampled_from([len(data), len(data), draw(SMALL)]))
+        event = struct.pack(">ii", draw(st.sampled_from([0, 0, 7])), length) + data
+        return writer + struct.pack(">qq", number, 3) + event + struct.pack(">q", 9)
+    if code == 89:
+        length = draw(st.sampled_from([len(data), len(data), draw(SMALL)]))
+        return writer + struct.pack(">qqi", number, 3, length) + data + struct.pack(">q", 9)
+    return b""
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[bytes]:
+    """Reads of a connection: whole frames, each read one or more of them."""
+    setups = [draw(payloads(1)), draw(payloads(1))]
+    frames = [HEADER.pack(1, len(payload)) + payload for payload in setups]
+    for code in draw(st.lists(CODES, max_size=12)):
+        payload = draw(payloads(code))
+        frames.append(HEADER.pack(code, len(payload)) + payload)
+    reads: list[bytes] = []
+    for frame in frames:
+        if reads and draw(st.booleans()):
+            reads[-1] += frame
+        else:
+            reads.append(frame)
+    return reads
+
+
+@settings(max_examples=400)
+@given(streams())
+def test_the_compiled_decoder_answers_like_its_twin(reads: list[bytes]) -> None:
+    reference, compiled = Reference(), Compiled()
+    for read in reads:
+        outcomes = []
+        for decoder in (reference, compiled):
+            try:
+                outcomes.append(decoder.decode(read))
+            except (RemoteProtocolError, FrameError) as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]
+        if isinstance(outcomes[0], str):
+            return

@@ -1,0 +1,60 @@
+from collections.abc import Callable
+from typing import TypeVar
+
+from typing_extensions import Buffer
+
+C = TypeVar("C")
+
+class Append:
+    """One append, whole, however the client cut it up.
+
+    ``expected_offset`` is None for an unconditional append.
+    """
+
+    def __init__(
+        self,
+        segment: str,
+        writer_id: bytes,
+        data: bytes,
+        event_count: int,
+        last_event_number: int,
+        request_id: int,
+        expected_offset: int | None = None,
+    ) -> None: ...
+    @property
+    def segment(self) -> str: ...
+    @property
+    def writer_id(self) -> bytes: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def event_count(self) -> int: ...
+    @property
+    def last_event_number(self) -> int: ...
+    @property
+    def request_id(self) -> int: ...
+    @property
+    def expected_offset(self) -> int | None: ...
+
+class AppendDecoder:
+    """The incoming commands of one server connection. Any error leaves it unusable.
+
+    ``accepted`` tells by byte ``code + 128`` which types may come; a payload has at most
+    ``payload_max`` bytes; a connection has at most ``writers_max`` writers.
+    """
+
+    def __init__(self, accepted: bytes, payload_max: int, writers_max: int) -> None: ...
+    def set_up(self, writer_id: bytes, segment: str) -> None:
+        """Know the writer from now on."""
+
+    def forget(self, writer_id: bytes) -> None:
+        """Know the writer no more; its next append is an error unless it is set up again."""
+
+    def decode(
+        self, data: Buffer, decode_other: Callable[[int, int, int], C]
+    ) -> tuple[list[C | Append], int]:
+        """The appends and other commands in ``data``, and the position behind the last of them.
+
+        ``decode_other(code, start, end)`` returns the command in a payload; it is also called for
+        SetupAppend and is expected to call ``set_up`` for it. Raises ``FrameError``.
+        """
