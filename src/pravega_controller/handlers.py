@@ -1,91 +1,31 @@
-"""What each RPC does: one function per method, entered in a table by its name.
+"""What each RPC about scopes and streams does: one function per method.
 
-Owns: the answer to every method of the interface. A refusal that the interface has a status value
-for is answered with it; any other error goes to the service, which answers with a gRPC status.
-
-Invariants:
-1. ``HANDLERS`` and ``NOT_IMPLEMENTED`` together name every method of the interface exactly once.
+Owns: their answers. A refusal that the interface has a status value for is answered with it; any
+other error goes to the service, which answers with a gRPC status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
-
-from google.protobuf.message import Message
+from collections.abc import Awaitable
 
 from pravega_controller import messages
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     AlreadyExistsError,
-    GenerationMismatchError,
     InvalidRequestError,
-    InvalidStreamCutError,
     NotFoundError,
-    ReaderGroupNotFoundError,
     ScalePreconditionError,
     ScopeNotFoundError,
-    StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
-    SubscriberNotFoundError,
     TableNotEmptyError,
 )
 from pravega_controller.records import IntentRecord
+from pravega_controller.rpc import Call, rpc
 from pravega_controller.store import Listing
 from pravega_wire import controller_pb2 as pb
 from pravega_wire import names
 from pravega_wire.names import InvalidNameError
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """How a call reached us: the host at which its caller can reach us again, and our port."""
-
-    host: str
-    port: int
-
-
-Handler = Callable[[Controller, Any, Call], Awaitable[Message]]
-H = TypeVar("H", bound=Handler)
-
-HANDLERS: dict[str, Handler] = {}
-
-_TRANSACTIONS = "transactions are not served by this controller yet"
-_TABLES = "key-value tables are not served by this controller yet"
-_MARKS = "writers' times are not recorded by this controller yet"
-
-NOT_IMPLEMENTED: dict[str, str] = {
-    "createTransaction": _TRANSACTIONS,
-    "commitTransaction": _TRANSACTIONS,
-    "abortTransaction": _TRANSACTIONS,
-    "pingTransaction": _TRANSACTIONS,
-    "checkTransactionState": _TRANSACTIONS,
-    "listCompletedTransactions": _TRANSACTIONS,
-    "createKeyValueTable": _TABLES,
-    "getCurrentSegmentsKeyValueTable": _TABLES,
-    "listKeyValueTablesInScope": _TABLES,
-    "getKeyValueTableConfiguration": _TABLES,
-    "deleteKeyValueTable": _TABLES,
-    "noteTimestampFromWriter": _MARKS,
-    "removeWriter": _MARKS,
-    "getControllerToBucketMapping": "this controller runs no bucket services",
-}
-"""Methods that are refused, and the sentence that says so."""
-
-
-def rpc(name: str) -> Callable[[H], H]:
-    """Enter a handler in the table under its method's name."""
-
-    def enter(handler: H) -> H:
-        assert name not in HANDLERS
-        assert name not in NOT_IMPLEMENTED
-        HANDLERS[name] = handler
-        return handler
-
-    return enter
-
 
 # ---- Where things are ----------------------------------------------------------------------------
 
@@ -433,119 +373,3 @@ async def check_scale(
     if not done:
         return pb.ScaleStatusResponse(status=pb.ScaleStatusResponse.IN_PROGRESS)
     return pb.ScaleStatusResponse(status=pb.ScaleStatusResponse.SUCCESS)
-
-
-# ---- Reader groups -------------------------------------------------------------------------------
-
-
-@rpc("createReaderGroup")
-async def create_reader_group(
-    controller: Controller, request: pb.ReaderGroupConfiguration, call: Call
-) -> pb.CreateReaderGroupResponse:
-    try:
-        group = await controller.groups.create(
-            request.scope,
-            request.readerGroupName,
-            request.readerGroupId,
-            messages.to_group_configuration(request),
-        )
-    except InvalidNameError:
-        return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.INVALID_RG_NAME)
-    except ScopeNotFoundError:
-        return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.SCOPE_NOT_FOUND)
-    except (StreamNotFoundError, InvalidRequestError):
-        return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.FAILURE)
-    return pb.CreateReaderGroupResponse(
-        status=pb.CreateReaderGroupResponse.SUCCESS, config=messages.from_group(group)
-    )
-
-
-@rpc("getReaderGroupConfig")
-async def get_reader_group_config(
-    controller: Controller, request: pb.ReaderGroupInfo, call: Call
-) -> pb.ReaderGroupConfigResponse:
-    try:
-        group = await controller.groups.get(request.scope, request.readerGroup)
-    except ReaderGroupNotFoundError:
-        # Old clients read the configuration before the status: it must be there.
-        return pb.ReaderGroupConfigResponse(
-            config=pb.ReaderGroupConfiguration(),
-            status=pb.ReaderGroupConfigResponse.RG_NOT_FOUND,
-        )
-    return pb.ReaderGroupConfigResponse(
-        config=messages.from_group(group), status=pb.ReaderGroupConfigResponse.SUCCESS
-    )
-
-
-@rpc("updateReaderGroup")
-async def update_reader_group(
-    controller: Controller, request: pb.ReaderGroupConfiguration, call: Call
-) -> pb.UpdateReaderGroupResponse:
-    status = pb.UpdateReaderGroupResponse.FAILURE
-    try:
-        generation = await controller.groups.update(
-            request.scope,
-            request.readerGroupName,
-            request.readerGroupId,
-            request.generation,
-            messages.to_group_configuration(request),
-        )
-    except (ReaderGroupNotFoundError, ScopeNotFoundError):
-        status = pb.UpdateReaderGroupResponse.RG_NOT_FOUND
-    except (GenerationMismatchError, InvalidRequestError):
-        status = pb.UpdateReaderGroupResponse.INVALID_CONFIG
-    except StreamNotFoundError:
-        status = pb.UpdateReaderGroupResponse.FAILURE
-    else:
-        return pb.UpdateReaderGroupResponse(
-            status=pb.UpdateReaderGroupResponse.SUCCESS, generation=generation
-        )
-    return pb.UpdateReaderGroupResponse(status=status, generation=request.generation)
-
-
-@rpc("deleteReaderGroup")
-async def delete_reader_group(
-    controller: Controller, request: pb.ReaderGroupInfo, call: Call
-) -> pb.DeleteReaderGroupStatus:
-    try:
-        await controller.groups.delete(request.scope, request.readerGroup, request.readerGroupId)
-    except NotFoundError:
-        return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.RG_NOT_FOUND)
-    return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.SUCCESS)
-
-
-@rpc("listSubscribers")
-async def list_subscribers(
-    controller: Controller, request: pb.StreamInfo, call: Call
-) -> pb.SubscribersResponse:
-    try:
-        found = await controller.groups.subscribers(request.scope, request.stream)
-    except StreamNotFoundError:
-        return pb.SubscribersResponse(status=pb.SubscribersResponse.STREAM_NOT_FOUND)
-    return pb.SubscribersResponse(subscribers=found, status=pb.SubscribersResponse.SUCCESS)
-
-
-@rpc("updateSubscriberStreamCut")
-async def update_subscriber_stream_cut(
-    controller: Controller, request: pb.SubscriberStreamCut, call: Call
-) -> pb.UpdateSubscriberStatus:
-    info = request.streamCut.streamInfo
-    status = pb.UpdateSubscriberStatus.SUCCESS
-    try:
-        await controller.groups.release(
-            info.scope,
-            info.stream,
-            subscriber=request.subscriber,
-            group_id=request.readerGroupId,
-            generation=request.generation,
-            cut=dict(request.streamCut.cut),
-        )
-    except (SubscriberNotFoundError, ReaderGroupNotFoundError):
-        status = pb.UpdateSubscriberStatus.SUBSCRIBER_NOT_FOUND
-    except NotFoundError:
-        status = pb.UpdateSubscriberStatus.STREAM_NOT_FOUND
-    except GenerationMismatchError:
-        status = pb.UpdateSubscriberStatus.GENERATION_MISMATCH
-    except InvalidStreamCutError:
-        status = pb.UpdateSubscriberStatus.STREAM_CUT_NOT_VALID
-    return pb.UpdateSubscriberStatus(status=status)

@@ -23,6 +23,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
+from pravega_controller import group_handlers, handlers
 from pravega_controller.authority import dialled_host, local_host_towards
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
@@ -40,9 +41,13 @@ from pravega_controller.errors import (
     TableNotEmptyError,
     VersionConflictError,
 )
-from pravega_controller.handlers import HANDLERS, NOT_IMPLEMENTED, Call, Handler
+from pravega_controller.rpc import HANDLERS, NOT_IMPLEMENTED, Call, Handler
 from pravega_wire import controller_pb2
 from pravega_wire.names import InvalidNameError
+
+# Importing them filled the table of handlers.
+assert handlers
+assert group_handlers
 
 SERVICE = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
 

@@ -15,7 +15,7 @@ import trio
 from pravega_controller import service
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Environment
-from pravega_controller.handlers import HANDLERS, NOT_IMPLEMENTED
+from pravega_controller.rpc import HANDLERS, NOT_IMPLEMENTED
 from pravega_controller.server import ListenError, StartupError, serve
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import controller_pb2 as pb

@@ -286,12 +286,14 @@ async def test_a_controller_killed_anywhere_is_finished_by_the_next(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     scenario = SCENARIOS[name]
+    async with open_on_memory() as controller:
+        await scenario.prepare(controller)
+    prepared = memory_store.contents()
     step = 0
     while True:
-        memory_store.reset()
+        memory_store.restore(prepared)
         check_seals(memory_store)
         async with open_on_memory() as controller:
-            await scenario.prepare(controller)
             fault = Fault(memory_store.changes + step, is_applied)
             memory_store.fault = fault
             killed = await run_until(fault, controller, scenario)

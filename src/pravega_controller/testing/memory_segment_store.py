@@ -6,18 +6,17 @@ request it stops answering for ever, with the request carried out or not.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeAlias
 
 import trio
 import trio.testing
 
 from pravega_wire import commands as wire
 from pravega_wire.connection import Connection, Role
-
-Q = TypeVar("Q", bound=wire.Request)
 
 TOKEN_BYTES = 8
 
@@ -47,6 +46,8 @@ class Fault:
     """Whether everything after it is lost, too, as if the controller had been killed."""
     reached: trio.Event = field(default_factory=trio.Event)
 
+
+Contents: TypeAlias = tuple[dict[str, MemorySegment], dict[str, MemoryTable], list[str]]
 
 _CHANGES = (
     wire.CreateSegment,
@@ -86,6 +87,17 @@ class MemorySegmentStore:
         """While set to an event, requests wait for it."""
         self.is_paused = trio.Event()
         self._version = 0
+
+    def contents(self) -> Contents:
+        """A copy of everything that is stored."""
+        return copy.deepcopy((self.segments, self.tables, self.created))
+
+    def restore(self, contents: Contents) -> None:
+        """Go back to what was stored, without any fault."""
+        version = self._version
+        self.reset()
+        self.segments, self.tables, self.created = copy.deepcopy(contents)
+        self._version = version
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve the streams that ``open_stream`` gives out."""

@@ -1,0 +1,135 @@
+"""What each RPC about reader groups and their subscriptions does: one function per method.
+
+Owns: their answers, by the rule of ``handlers``.
+"""
+
+from __future__ import annotations
+
+from pravega_controller import messages
+from pravega_controller.controller import Controller
+from pravega_controller.errors import (
+    GenerationMismatchError,
+    InvalidRequestError,
+    InvalidStreamCutError,
+    NotFoundError,
+    ReaderGroupNotFoundError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    SubscriberNotFoundError,
+)
+from pravega_controller.rpc import Call, rpc
+from pravega_wire import controller_pb2 as pb
+from pravega_wire.names import InvalidNameError
+
+
+@rpc("createReaderGroup")
+async def create_reader_group(
+    controller: Controller, request: pb.ReaderGroupConfiguration, call: Call
+) -> pb.CreateReaderGroupResponse:
+    try:
+        group = await controller.groups.create(
+            request.scope,
+            request.readerGroupName,
+            request.readerGroupId,
+            messages.to_group_configuration(request),
+        )
+    except InvalidNameError:
+        return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.INVALID_RG_NAME)
+    except ScopeNotFoundError:
+        return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.SCOPE_NOT_FOUND)
+    except (StreamNotFoundError, InvalidRequestError):
+        return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.FAILURE)
+    return pb.CreateReaderGroupResponse(
+        status=pb.CreateReaderGroupResponse.SUCCESS, config=messages.from_group(group)
+    )
+
+
+@rpc("getReaderGroupConfig")
+async def get_reader_group_config(
+    controller: Controller, request: pb.ReaderGroupInfo, call: Call
+) -> pb.ReaderGroupConfigResponse:
+    try:
+        group = await controller.groups.get(request.scope, request.readerGroup)
+    except ReaderGroupNotFoundError:
+        # Old clients read the configuration before the status: it must be there.
+        return pb.ReaderGroupConfigResponse(
+            config=pb.ReaderGroupConfiguration(),
+            status=pb.ReaderGroupConfigResponse.RG_NOT_FOUND,
+        )
+    return pb.ReaderGroupConfigResponse(
+        config=messages.from_group(group), status=pb.ReaderGroupConfigResponse.SUCCESS
+    )
+
+
+@rpc("updateReaderGroup")
+async def update_reader_group(
+    controller: Controller, request: pb.ReaderGroupConfiguration, call: Call
+) -> pb.UpdateReaderGroupResponse:
+    status = pb.UpdateReaderGroupResponse.FAILURE
+    try:
+        generation = await controller.groups.update(
+            request.scope,
+            request.readerGroupName,
+            request.readerGroupId,
+            request.generation,
+            messages.to_group_configuration(request),
+        )
+    except (ReaderGroupNotFoundError, ScopeNotFoundError):
+        status = pb.UpdateReaderGroupResponse.RG_NOT_FOUND
+    except (GenerationMismatchError, InvalidRequestError):
+        status = pb.UpdateReaderGroupResponse.INVALID_CONFIG
+    except StreamNotFoundError:
+        status = pb.UpdateReaderGroupResponse.FAILURE
+    else:
+        return pb.UpdateReaderGroupResponse(
+            status=pb.UpdateReaderGroupResponse.SUCCESS, generation=generation
+        )
+    return pb.UpdateReaderGroupResponse(status=status, generation=request.generation)
+
+
+@rpc("deleteReaderGroup")
+async def delete_reader_group(
+    controller: Controller, request: pb.ReaderGroupInfo, call: Call
+) -> pb.DeleteReaderGroupStatus:
+    try:
+        await controller.groups.delete(request.scope, request.readerGroup, request.readerGroupId)
+    except NotFoundError:
+        return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.RG_NOT_FOUND)
+    return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.SUCCESS)
+
+
+@rpc("listSubscribers")
+async def list_subscribers(
+    controller: Controller, request: pb.StreamInfo, call: Call
+) -> pb.SubscribersResponse:
+    try:
+        found = await controller.groups.subscribers(request.scope, request.stream)
+    except StreamNotFoundError:
+        return pb.SubscribersResponse(status=pb.SubscribersResponse.STREAM_NOT_FOUND)
+    return pb.SubscribersResponse(subscribers=found, status=pb.SubscribersResponse.SUCCESS)
+
+
+@rpc("updateSubscriberStreamCut")
+async def update_subscriber_stream_cut(
+    controller: Controller, request: pb.SubscriberStreamCut, call: Call
+) -> pb.UpdateSubscriberStatus:
+    info = request.streamCut.streamInfo
+    status = pb.UpdateSubscriberStatus.SUCCESS
+    try:
+        await controller.groups.release(
+            info.scope,
+            info.stream,
+            subscriber=request.subscriber,
+            group_id=request.readerGroupId,
+            generation=request.generation,
+            cut=dict(request.streamCut.cut),
+        )
+    except (SubscriberNotFoundError, ReaderGroupNotFoundError):
+        status = pb.UpdateSubscriberStatus.SUBSCRIBER_NOT_FOUND
+    except NotFoundError:
+        status = pb.UpdateSubscriberStatus.STREAM_NOT_FOUND
+    except GenerationMismatchError:
+        status = pb.UpdateSubscriberStatus.GENERATION_MISMATCH
+    except InvalidStreamCutError:
+        status = pb.UpdateSubscriberStatus.STREAM_CUT_NOT_VALID
+    return pb.UpdateSubscriberStatus(status=status)

@@ -1,0 +1,66 @@
+"""The table of RPCs: which function answers which method, and which methods are refused.
+
+Owns: the two tables and how a handler gets into one. The handlers are in ``handlers`` and
+``group_handlers``, which enter theirs when they are imported.
+
+Invariants:
+1. ``HANDLERS`` and ``NOT_IMPLEMENTED`` together name every method of the interface exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from pravega_controller.controller import Controller
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How a call reached us: the host at which its caller can reach us again, and our port."""
+
+    host: str
+    port: int
+
+
+Handler = Callable[[Controller, Any, Call], Awaitable[Message]]
+H = TypeVar("H", bound=Handler)
+
+HANDLERS: dict[str, Handler] = {}
+
+_TRANSACTIONS = "transactions are not served by this controller yet"
+_TABLES = "key-value tables are not served by this controller yet"
+_MARKS = "writers' times are not recorded by this controller yet"
+
+NOT_IMPLEMENTED: dict[str, str] = {
+    "createTransaction": _TRANSACTIONS,
+    "commitTransaction": _TRANSACTIONS,
+    "abortTransaction": _TRANSACTIONS,
+    "pingTransaction": _TRANSACTIONS,
+    "checkTransactionState": _TRANSACTIONS,
+    "listCompletedTransactions": _TRANSACTIONS,
+    "createKeyValueTable": _TABLES,
+    "getCurrentSegmentsKeyValueTable": _TABLES,
+    "listKeyValueTablesInScope": _TABLES,
+    "getKeyValueTableConfiguration": _TABLES,
+    "deleteKeyValueTable": _TABLES,
+    "noteTimestampFromWriter": _MARKS,
+    "removeWriter": _MARKS,
+    "getControllerToBucketMapping": "this controller runs no bucket services",
+}
+"""Methods that are refused, and the sentence that says so."""
+
+
+def rpc(name: str) -> Callable[[H], H]:
+    """Enter a handler in the table under its method's name."""
+
+    def enter(handler: H) -> H:
+        assert name not in HANDLERS
+        assert name not in NOT_IMPLEMENTED
+        HANDLERS[name] = handler
+        return handler
+
+    return enter
