@@ -14,7 +14,6 @@ Run from the repository's root: `python -m benchmarks.bench_journal [--rounds 3]
 
 import argparse
 import os
-import shutil
 import statistics
 import tempfile
 import time
@@ -24,12 +23,12 @@ from functools import partial
 from pathlib import Path
 
 import trio
+
+from benchmarks.uring_runner import UringRunner
 from segstore.errors import DataLogError
 from segstore.tiers.journal import ContainerLog, JournalSettings, open_journal
 from segstore.tiers.journal.disk import Disk, LocalDisk
 from segstore.tiers.journal.runner import ThreadRunner, WriterRunner
-
-from benchmarks.uring_runner import UringRunner
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -76,16 +75,13 @@ class Row:
 
 async def append_one_by_one(log: ContainerLog, data: bytes, count: int) -> list[float]:
     """Latencies of `count` appends, in seconds."""
-    latencies = []
-    for _ in range(count):
-        durable = trio.Event()
-        error = await append(log, data, durable)
-        latencies.append(error)
-    return latencies
+    return [await append(log, data) for _ in range(count)]
 
 
-async def append(log: ContainerLog, data: bytes, durable: trio.Event) -> float:
+async def append(log: ContainerLog, data: bytes) -> float:
+    """The latency of one append, in seconds."""
     ended = 0.0
+    durable = trio.Event()
 
     def on_durable(error: DataLogError | None) -> None:
         nonlocal ended
@@ -134,11 +130,6 @@ async def keep_busy(seconds: float) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def kernel_worker_seconds() -> float:
-    """CPU of this process's threads as the kernel counts them, io_uring's workers included."""
-    return sum(time.process_time() for _ in range(1))
-
-
 async def measure_latency(log: ContainerLog, length: int, count: int, *, busy: bool) -> list[float]:
     data = os.urandom(length)
     async with trio.open_nursery() as nursery:
@@ -165,7 +156,7 @@ async def measure(way: Way, directory: Path, size: Size) -> list[Row]:
         log = await journal.open_log(0)
         # Write every file once and free it, so that what follows goes into recycled files.
         for _ in range(6 * size.file_bytes // (512 * KIB)):
-            await append(log, bytes(512 * KIB), trio.Event())
+            await append(log, bytes(512 * KIB))
             await log.truncate(log.append_nowait([b""], lambda _: None))
         await trio.sleep(0.5)
         for length in (150, 64 * KIB, 1000 * KIB):
@@ -220,9 +211,8 @@ def run(size: Size, *, directory: Path, ways: tuple[Way, ...] = WAYS) -> list[Ro
         with tempfile.TemporaryDirectory(dir=directory) as place:
             rows.extend(trio.run(partial(measure, way, Path(place), size)))
     for length in (500, 64 * KIB, 1000 * KIB):
-        place = Path(tempfile.mkdtemp(dir=directory))
-        rows.append(trio.run(measure_recovery, place, size, length))
-        shutil.rmtree(place)
+        with tempfile.TemporaryDirectory(dir=directory) as place:
+            rows.append(trio.run(measure_recovery, Path(place), size, length))
     return rows
 
 

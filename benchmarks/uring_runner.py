@@ -1,4 +1,4 @@
-"""The journal's writer on io_uring, for `bench_journal.py` alone: what the product would gain by it.
+"""The journal's writer on io_uring, for `bench_journal.py` alone: what would it gain?
 
 The ring is reached by raw system calls through cffi, so that no library needs to be installed.
 One batch is one submission: a vectored write with `RWF_DSYNC`, whose completion rings an eventfd
@@ -14,6 +14,7 @@ from typing import Any
 
 import cffi
 import trio
+
 from segstore.tiers.api import Buffer
 from segstore.tiers.journal.disk import LocalFile, joined_if_small
 from segstore.tiers.journal.settings import JournalSettings
@@ -30,14 +31,19 @@ ffi.cdef(
     """
     long syscall(long number, ...);
     struct iovec { void *base; size_t length; };
-    struct sq_offsets { uint32_t head, tail, mask, entries, flags, dropped, array, r1; uint64_t r2; };
-    struct cq_offsets { uint32_t head, tail, mask, entries, overflow, cqes, flags, r1; uint64_t r2; };
+    struct sq_offsets {
+        uint32_t head, tail, mask, entries, flags, dropped, array, r1; uint64_t r2;
+    };
+    struct cq_offsets {
+        uint32_t head, tail, mask, entries, overflow, cqes, flags, r1; uint64_t r2;
+    };
     struct params {
         uint32_t sq_entries, cq_entries, flags, sq_cpu, sq_idle, features, wq_fd, r[3];
         struct sq_offsets sq; struct cq_offsets cq;
     };
     struct sqe {
-        uint8_t opcode, flags; uint16_t ioprio; int32_t fd; uint64_t off, addr; uint32_t len, rw_flags;
+        uint8_t opcode, flags; uint16_t ioprio; int32_t fd; uint64_t off, addr;
+        uint32_t len, rw_flags;
         uint64_t user_data; uint64_t rest[3];
     };
     struct cqe { uint64_t user_data; int32_t res; uint32_t flags; };
