@@ -94,7 +94,9 @@ def progress(
         [DownloadColumn(), TransferSpeedColumn()] if in_bytes else [MofNCompleteColumn()]
     )
     columns = [TextColumn("{task.description}"), BarColumn(), *amount, TimeElapsedColumn()]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    # Data keeps going to stdout: rich would send it along with the bar.
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)
 

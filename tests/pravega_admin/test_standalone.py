@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pravega_admin.controller_client import ControllerClient
+from pravega_admin.scaling import plan_replacement
 from pravega_admin.stream_reader import EventReader
 from pravega_admin.stream_settings import ScalingPolicy, StreamSettings
 from pravega_admin.stream_writer import EventWriter
@@ -116,6 +117,23 @@ def test_nothing_is_lost_or_doubled_when_the_controller_is_killed(store: "Standa
 
     write_numbers(store, "killed-controller", 2000, every=1000, meanwhile=kill_and_scale)
     assert_exactly_once_and_in_order(events_of(store, "killed-controller"), 2000)
+
+
+def test_events_in_flight_follow_their_keys_through_scalings(store: "Standalone") -> None:
+    create_stream(store, "scaling", 1)
+    counts = iter([5, 1, 8, 3, 2])
+
+    def scale() -> None:
+        with ControllerClient(store.controller) as controller:
+            plan = plan_replacement(
+                controller.current_segments("demo", "scaling").ranges, next(counts)
+            )
+            controller.scale_stream(
+                "demo", "scaling", sealed=plan.sealed, ranges=plan.ranges, timeout=60
+            )
+
+    write_numbers(store, "scaling", 5000, every=1000, meanwhile=scale)
+    assert_exactly_once_and_in_order(events_of(store, "scaling"), 5000)
 
 
 def test_a_reader_goes_on_when_the_segment_store_is_killed(store: "Standalone") -> None:
