@@ -64,9 +64,10 @@ class HostedContainer:
         self._came_online.set()
 
     def take_offline(self) -> None:
-        """Refuse from now on."""
-        self._online = None
-        self._came_online = trio.Event()
+        """Refuse from now on. Idempotent."""
+        if self._online is not None:
+            self._online = None
+            self._came_online = trio.Event()
 
     async def wait_online(self) -> None:
         """Return when the container serves."""
@@ -102,6 +103,10 @@ class ContainerRegistry:
     def online_count(self) -> int:
         """How many containers serve."""
         return sum(hosted.is_online for hosted in self._hosted.values())
+
+    def hosted(self, container_id: int) -> HostedContainer:
+        """A container of this process, by its number."""
+        return self._hosted[container_id]
 
     def find(self, segment: str) -> HostedContainer:
         """Where the segment lives, online or not, else ``WrongHostError``."""

@@ -54,6 +54,7 @@ class MemoryStore:
 
     def fail(self, number: int = 0, *, durable_count: int = 0) -> None:
         """Let a container fail; the registry recovers it, unless ``recovering`` holds it up."""
+        self.registry.hosted(number).take_offline()
         self.containers[number].crash(durable_count=durable_count)
         self._failures[number].set()
 
