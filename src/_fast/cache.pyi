@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import final
 
 from typing_extensions import Buffer
 
@@ -17,15 +18,32 @@ CAPACITY_BYTES_MAX: int
 class CacheFullError(MemoryError):
     """No room for the bytes, even after the cleanup callback; nothing was changed."""
 
-class StreamingCache:
-    """Bytes in chains of blocks, by the address of the last block. Used from one thread at a time.
+class EntryMissingError(ValueError):
+    """There is no entry with this address; nothing was changed."""
 
-    ``capacity_bytes`` is a hard bound, in whole buffers, metadata included. ``on_full`` is called
-    when there is no room; it frees entries and returns whether it did.
+class CacheCorruptedError(RuntimeError):
+    """Something has overwritten the cache's metadata. From then on every call raises this."""
+
+@final
+class StreamingCache:
+    """Bytes in chains of blocks, by the address of the last block.
+
+    ``capacity_bytes`` is a hard bound, in whole buffers, metadata included; it is rounded down. No
+    memory is used before there are entries, and none is given back before the cache goes away.
+
+    ``on_full`` is called when there is no room; it frees entries and returns whether it did. It may
+    use the cache, but is not called again meanwhile: then, and when it has helped five times and
+    not enough, or not at all, the operation raises ``CacheFullError``. What it raises comes out.
+
+    An address is good until its entry is deleted or replaced, or appended to when that returns
+    another. Then it may become that of another entry. All operations but ``prepare`` are for one
+    thread at a time; they raise ``RuntimeError`` where they meet another one. Views may go away in
+    any thread. Every operation that takes an address raises ``EntryMissingError`` when there is no
+    entry. Arguments that are buffers have to be contiguous.
     """
 
     def __init__(
-        self, capacity_bytes: int, on_full: Callable[[], bool] | None = None
+        self, capacity_bytes: int, on_full: Callable[[], object] | None = None
     ) -> None: ...
     @property
     def capacity_bytes(self) -> int:
@@ -33,28 +51,43 @@ class StreamingCache:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of data in entries."""
+        """Bytes of data in entries, and in deleted ones whose memory views keep."""
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of blocks that hold entries, and of the metadata blocks of touched buffers."""
+        """Bytes of blocks that hold such entries, and of the metadata of touched buffers."""
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes of the buffers that were touched so far."""
+        """Bytes of buffers that were touched or prepared: they stay with the process."""
 
     @property
     def pinned_count(self) -> int:
-        """How many entries have views."""
+        """How many entries, deleted or not, have views."""
 
+    @property
+    def on_full(self) -> Callable[[], object] | None:
+        """What is called when there is no room."""
+
+    @on_full.setter
+    def on_full(self, callback: Callable[[], object] | None) -> None: ...
     def insert(self, data: Buffer) -> int:
-        """Copy ``data`` into a new entry and return its address, else ``CacheFullError``."""
+        """Copy ``data`` into a new entry and return its address.
+
+        Raises ``CacheFullError``, and ``ValueError`` when it is longer than an entry can be.
+        """
 
     def append(self, address: int, data: Buffer) -> int:
-        """Extend the entry in place; returns its address from now on."""
+        """Extend the entry in place; returns its address from now on.
+
+        Raises as ``insert`` does; ``EntryMissingError`` also when ``on_full`` deleted the entry.
+        """
 
     def replace(self, address: int, data: Buffer) -> int:
-        """Put ``data`` in the place of an entry's bytes; returns its address from now on."""
+        """Put ``data`` in the place of an entry's bytes; returns its address from now on.
+
+        Needs room for both at once. Raises as ``append`` does.
+        """
 
     def delete(self, address: int) -> int:
         """Free an entry and return how many bytes of data it held."""
@@ -63,17 +96,32 @@ class StreamingCache:
         """How many bytes the entry holds."""
 
     def get(self, address: int, position: int = 0, length: int = -1) -> bytes:
-        """Copy ``length`` bytes (all that follow, when -1) out, from ``position`` on."""
+        """Copy ``length`` bytes (all that follow, when -1) out, from ``position`` on.
+
+        Raises ``IndexError`` when the entry does not have them.
+        """
 
     def get_into(self, address: int, target: Buffer, position: int = 0) -> int:
-        """Copy bytes from ``position`` on into ``target``; returns how many there were."""
+        """Copy bytes from ``position`` on into ``target``; returns how many there were.
 
-    def views(self, address: int) -> list[memoryview]:
-        """The entry's bytes as read-only memory views, without a copy.
+        That is up to the end of the entry or of ``target``. Raises ``IndexError`` when ``position``
+        is behind the entry's end.
+        """
 
-        They stay what they are: later appends do not show in them, and deleting the entry frees
-        its memory only when the last of them is gone.
+    def views(self, address: int, position: int = 0, length: int = -1) -> list[memoryview]:
+        """A range of the entry as read-only memory views, in order, without a copy.
+
+        One for each run of neighbouring blocks; for an empty range, one that is empty. They stay
+        what they are: later appends do not show in them, and deleting the entry frees its memory
+        only when the last of its views is gone. Raises ``IndexError`` as ``get`` does.
+        """
+
+    def prepare(self, ahead_bytes: int) -> None:
+        """Have memory for the next ``ahead_bytes`` of entries in buffers that were never used.
+
+        Without that, the first entry in a new buffer waits while the system finds 2 MiB and fills
+        them with zeros. For another thread: it holds no lock meanwhile.
         """
 
     def check(self) -> None:
-        """Raise ``AssertionError`` where the metadata breaks an invariant."""
+        """Raise ``CacheCorruptedError`` where the metadata breaks an invariant. Slow: for tests."""

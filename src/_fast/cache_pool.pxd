@@ -1,0 +1,372 @@
+"""The streaming cache's memory in plain C: buffers, blocks, chains, free lists. Nothing of Python.
+
+Owns: the reservation and what stands in it, byte by byte as docs/formats/cache-layout.md says. The
+class in cache.pyx decides what happens; what is here does it, with or without the interpreter lock.
+
+Invariants:
+1. What metadata says is looked at before it is followed: no walk leaves the mapping, and each step
+   of a walk lowers the index, so that it ends. What cannot be is answered by 0 or -1 (corrupted).
+2. Counts and the queue lie outside the mapping, so that a stray write cannot reach them there.
+3. A buffer is touched when the first block is taken from it, never before.
+"""
+
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from _fast.cache_copy cimport copy_bytes, copy_into_blocks
+
+cdef extern from "sys/mman.h" nogil:
+    void *mmap(void *, size_t, int, int, int, long)
+    int munmap(void *, size_t)
+    int madvise(void *, size_t, int)
+    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_HUGEPAGE
+    void *MAP_FAILED
+
+cdef enum:
+    BLOCK_BYTES = 4096
+    BLOCKS_PER_BUFFER = 512
+    BUFFER_BYTES = 2097152
+    # An address is a buffer's number << 10 | a block's number in it, from 1 to 511.
+    NUMBER_BITS = 10
+    NUMBER_MASK = 1023
+    # Of a block's state.
+    USED = 0x8000
+    LAST = 0x4000
+    INDEX_MASK = 0x3FFF
+
+
+cdef struct Block:
+    # Of a used block: the address of the block before it in the entry. The first block of an entry
+    # has no such block: 0, or the number of the pin while the entry is pinned.
+    uint32_t previous
+    # Of a used block: how many bytes it holds. Of a free one, and of block 0: the number of the
+    # next free block, 0 at the end.
+    uint16_t length
+    # Of a used block: USED, LAST if an entry's address, and its index in the entry. 0 when free.
+    uint16_t state
+
+
+cdef struct Pool:
+    unsigned char *reservation
+    size_t reservation_bytes
+    # The first buffer, at a multiple of the buffers' length.
+    unsigned char *start
+    uint32_t buffer_count
+    # The buffers 0..touched_count - 1 have metadata.
+    uint32_t touched_count
+    # The buffers 0..prepared_count - 1 have memory behind them, if not less than touched_count.
+    uint32_t prepared_count
+    uint16_t *free_counts
+    # The buffers that are not full: a ring with room for all.
+    uint32_t *queue
+    uint32_t queue_head
+    uint32_t queue_length
+    uint64_t used_blocks
+    uint64_t stored_bytes
+
+
+cdef struct Walk:
+    # The bytes from `position` up to `end` are still to be walked over, back to front.
+    uint32_t address
+    Py_ssize_t start  # where in the entry the block at `address` begins
+    Py_ssize_t position
+    Py_ssize_t end
+    # What the last step found: neighbouring bytes, `run_position` bytes into the entry.
+    unsigned char *run
+    Py_ssize_t run_position
+    Py_ssize_t run_length
+
+
+cdef inline int pool_open(Pool *pool, uint32_t buffer_count) noexcept nogil:
+    """Reserve the memory, without using any; -1 when there is none. Then and later: pool_close."""
+    cdef size_t bytes = (<size_t>buffer_count + 1) * BUFFER_BYTES
+    cdef void *reservation
+    pool.free_counts = <uint16_t *>calloc(buffer_count, sizeof(uint16_t))
+    pool.queue = <uint32_t *>calloc(buffer_count, sizeof(uint32_t))
+    if pool.free_counts == NULL or pool.queue == NULL:
+        return -1
+    reservation = mmap(
+        NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0
+    )
+    if reservation == MAP_FAILED:
+        return -1
+    pool.reservation = <unsigned char *>reservation
+    pool.reservation_bytes = bytes
+    pool.buffer_count = buffer_count
+    # One buffer more was reserved, so that the first can begin where a huge page can.
+    pool.start = <unsigned char *>(
+        (<size_t>reservation + BUFFER_BYTES - 1) & ~(<size_t>BUFFER_BYTES - 1)
+    )
+    # Huge pages take one fault for 512 blocks; a kernel without them says so, to no harm.
+    madvise(pool.start, <size_t>buffer_count * BUFFER_BYTES, MADV_HUGEPAGE)
+    return 0
+
+
+cdef inline void pool_close(Pool *pool) noexcept nogil:
+    if pool.reservation != NULL:
+        munmap(pool.reservation, pool.reservation_bytes)
+        pool.reservation = NULL
+    free(pool.free_counts)
+    free(pool.queue)
+    pool.free_counts = NULL
+    pool.queue = NULL
+
+
+cdef inline unsigned char *buffer_at(const Pool *pool, uint32_t buffer) noexcept nogil:
+    return pool.start + <size_t>buffer * BUFFER_BYTES
+
+
+cdef inline Block *metadata_of(const Pool *pool, uint32_t buffer) noexcept nogil:
+    return <Block *>buffer_at(pool, buffer)
+
+
+cdef inline Block *block_at(const Pool *pool, uint32_t address) noexcept nogil:
+    return metadata_of(pool, address >> NUMBER_BITS) + (address & NUMBER_MASK)
+
+
+cdef inline unsigned char *data_at(const Pool *pool, uint32_t address) noexcept nogil:
+    return (
+        buffer_at(pool, address >> NUMBER_BITS)
+        + <size_t>(address & NUMBER_MASK) * BLOCK_BYTES
+    )
+
+
+cdef inline bint is_address(const Pool *pool, uint32_t address) noexcept nogil:
+    """Whether a block that can hold data is there."""
+    cdef uint32_t number = address & NUMBER_MASK
+    return (address >> NUMBER_BITS) < pool.touched_count and 0 < number < BLOCKS_PER_BUFFER
+
+
+cdef inline bint is_entry(const Pool *pool, uint32_t address) noexcept nogil:
+    """Whether an entry has this address."""
+    return (
+        is_address(pool, address)
+        and (block_at(pool, address).state & (USED | LAST)) == (USED | LAST)
+    )
+
+
+cdef inline Py_ssize_t entry_length(const Block *last) noexcept nogil:
+    return <Py_ssize_t>(last.state & INDEX_MASK) * BLOCK_BYTES + last.length
+
+
+cdef inline uint64_t block_count(Py_ssize_t length) noexcept nogil:
+    """How many blocks an entry of ``length`` bytes takes; an empty one takes one."""
+    return <uint64_t>(length + BLOCK_BYTES - 1) // BLOCK_BYTES if length else 1
+
+
+cdef inline uint64_t free_blocks(const Pool *pool) noexcept nogil:
+    return <uint64_t>pool.buffer_count * (BLOCKS_PER_BUFFER - 1) - pool.used_blocks
+
+
+cdef inline bint would_fault(const Pool *pool, uint64_t blocks) noexcept nogil:
+    """Whether taking so many blocks would wait for memory to be found."""
+    cdef uint64_t ready = max(pool.touched_count, pool.prepared_count)
+    return ready * (BLOCKS_PER_BUFFER - 1) - pool.used_blocks < blocks
+
+
+cdef inline uint32_t previous_block(const Pool *pool, uint32_t address) noexcept nogil:
+    """The block before one that is not its entry's first; 0 when what is there cannot be it."""
+    cdef const Block *block = block_at(pool, address)
+    cdef const Block *before
+    cdef uint32_t previous = block.previous
+    if not is_address(pool, previous):
+        return 0
+    before = block_at(pool, previous)
+    if (
+        before.state != (USED | ((block.state & INDEX_MASK) - 1))
+        or before.length != BLOCK_BYTES
+    ):
+        return 0
+    return previous
+
+
+cdef inline uint32_t first_block(const Pool *pool, uint32_t address) noexcept nogil:
+    """The first block of the entry, after a look at all of them; 0 when corrupted."""
+    while block_at(pool, address).state & INDEX_MASK:
+        address = previous_block(pool, address)
+        if address == 0:
+            return 0
+    return address
+
+
+cdef inline void walk_begin(
+    const Pool *pool, Walk *walk, uint32_t address, Py_ssize_t position, Py_ssize_t length
+) noexcept nogil:
+    """Begin to walk over ``length`` bytes of an entry that has them, from ``position`` on."""
+    walk.address = address
+    walk.start = <Py_ssize_t>(block_at(pool, address).state & INDEX_MASK) * BLOCK_BYTES
+    walk.position = position
+    walk.end = position + length
+
+
+cdef inline int walk_step(const Pool *pool, Walk *walk) noexcept nogil:
+    """The longest run of neighbouring blocks at the end: 1 found, 0 all done, -1 corrupted."""
+    cdef uint32_t before = 0
+    if walk.end == walk.position:
+        return 0
+    while walk.start >= walk.end:
+        walk.address = previous_block(pool, walk.address)
+        if walk.address == 0:
+            return -1
+        walk.start -= BLOCK_BYTES
+    while walk.start > walk.position:
+        before = previous_block(pool, walk.address)
+        if before == 0:
+            return -1
+        if before != walk.address - 1:
+            break
+        walk.address = before
+        walk.start -= BLOCK_BYTES
+    walk.run_position = max(walk.start, walk.position)
+    walk.run_length = walk.end - walk.run_position
+    walk.run = data_at(pool, walk.address) + (walk.run_position - walk.start)
+    walk.end = walk.run_position
+    if walk.end > walk.position:
+        walk.address = before
+        walk.start -= BLOCK_BYTES
+    return 1
+
+
+cdef inline int copy_out(
+    const Pool *pool,
+    uint32_t address,
+    unsigned char *target,
+    Py_ssize_t position,
+    Py_ssize_t length,
+) noexcept nogil:
+    """Copy a range of an entry that has it, neighbouring blocks at once; -1 when corrupted."""
+    cdef Walk walk
+    cdef int found
+    walk_begin(pool, &walk, address, position, length)
+    while True:
+        found = walk_step(pool, &walk)
+        if found != 1:
+            return found
+        copy_bytes(target + (walk.run_position - position), walk.run, walk.run_length)
+
+
+cdef inline void enqueue(Pool *pool, uint32_t buffer) noexcept nogil:
+    cdef uint32_t place = pool.queue_head + pool.queue_length
+    if place >= pool.buffer_count:
+        place -= pool.buffer_count
+    pool.queue[place] = buffer
+    pool.queue_length += 1
+
+
+cdef inline void dequeue(Pool *pool) noexcept nogil:
+    pool.queue_head += 1
+    if pool.queue_head == pool.buffer_count:
+        pool.queue_head = 0
+    pool.queue_length -= 1
+
+
+cdef inline void touch_next_buffer(Pool *pool) noexcept nogil:
+    """Give the next buffer its metadata, all blocks free in ascending order, and queue it."""
+    cdef uint32_t buffer = pool.touched_count
+    cdef uint32_t number
+    cdef Block *metadata = metadata_of(pool, buffer)
+    for number in range(BLOCKS_PER_BUFFER):
+        metadata[number].previous = 0
+        metadata[number].length = <uint16_t>((number + 1) % BLOCKS_PER_BUFFER)
+        metadata[number].state = 0
+    pool.touched_count += 1
+    pool.free_counts[buffer] = BLOCKS_PER_BUFFER - 1
+    enqueue(pool, buffer)
+
+
+cdef inline int release(Pool *pool, uint32_t address, uint32_t index_min) noexcept nogil:
+    """Free the blocks from ``address`` back to that with ``index_min``; -1 when corrupted.
+
+    The last block is freed first, so that the free lists give them out in ascending order again.
+    """
+    cdef uint32_t buffer, number, head, freed, index, previous = address
+    cdef Block *metadata
+    cdef Block *block
+    while True:
+        buffer = address >> NUMBER_BITS
+        metadata = metadata_of(pool, buffer)
+        head = metadata[0].length
+        freed = 0
+        while True:
+            # As long as they are in this buffer.
+            number = address & NUMBER_MASK
+            block = &metadata[number]
+            index = block.state & INDEX_MASK
+            if index > index_min:
+                previous = previous_block(pool, address)
+            pool.stored_bytes -= block.length
+            block.previous = 0
+            block.length = <uint16_t>head
+            block.state = 0
+            head = number
+            freed += 1
+            address = previous
+            if index <= index_min or address >> NUMBER_BITS != buffer or address == 0:
+                break
+        metadata[0].length = <uint16_t>head
+        if pool.free_counts[buffer] == 0:
+            enqueue(pool, buffer)
+        pool.free_counts[buffer] += <uint16_t>freed
+        pool.used_blocks -= freed
+        if index <= index_min:
+            return 0
+        if address == 0:
+            return -1
+
+
+cdef inline uint32_t claim(
+    Pool *pool, uint32_t previous, uint32_t index, const unsigned char *data, Py_ssize_t length
+) noexcept nogil:
+    """Put ``data`` into free blocks, of which there are enough, chained behind ``previous``.
+
+    ``index`` is that of the first new block. Returns the address of the last, which is marked so;
+    0 when corrupted, with nothing changed.
+    """
+    cdef uint32_t buffer, number, first, run, free_count, index_min = index
+    cdef Py_ssize_t run_length
+    cdef Block *metadata
+    cdef Block *block
+    cdef bint intact
+    while True:
+        if pool.queue_length == 0:
+            if pool.touched_count == pool.buffer_count:
+                break
+            touch_next_buffer(pool)
+        buffer = pool.queue[pool.queue_head]
+        metadata = metadata_of(pool, buffer)
+        free_count = pool.free_counts[buffer]
+        # Take the longest run of neighbours at the head of the buffer's free list.
+        first = number = metadata[0].length
+        run = 0
+        run_length = 0
+        intact = False
+        while 0 < number < BLOCKS_PER_BUFFER and not metadata[number].state and run < free_count:
+            block = &metadata[number]
+            number = block.length
+            block.previous = previous
+            block.length = <uint16_t>min(length - run_length, BLOCK_BYTES)
+            block.state = <uint16_t>(USED | index)
+            run_length += block.length
+            previous = (buffer << NUMBER_BITS) | (first + run)
+            index += 1
+            run += 1
+            intact = run_length == length or number != first + run
+            if intact:
+                break
+        metadata[0].length = <uint16_t>number
+        pool.free_counts[buffer] = <uint16_t>(free_count - run)
+        pool.used_blocks += run
+        pool.stored_bytes += run_length
+        if run == free_count:
+            dequeue(pool)
+        if not intact:
+            break
+        copy_into_blocks(data_at(pool, (buffer << NUMBER_BITS) | first), data, run_length)
+        data += run_length
+        length -= run_length
+        if length == 0:
+            block_at(pool, previous).state |= LAST
+            return previous
+    if index > index_min:
+        release(pool, previous, index_min)
+    return 0
