@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -122,21 +123,25 @@ def _decode_path(kind: type, value: Any) -> Any:
 
 async def _serve_until_signal(serve: Serve, config: Any, on_ready: Callable[[], None]) -> None:
     shutdown = trio.Event()
+    starting = trio.CancelScope()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as watch:
-            watch.start_soon(_end_on_signal, signals, shutdown)
+            watch.start_soon(_end_on_signal, signals, starting, shutdown)
             async with trio.open_nursery() as server:
-                await server.start(partial(serve, config, shutdown=shutdown))
-                on_ready()
+                with starting:
+                    await server.start(partial(serve, config, shutdown=shutdown))
+                    on_ready()
             watch.cancel_scope.cancel()
 
 
-async def _end_on_signal(signals: Any, shutdown: trio.Event) -> None:
+async def _end_on_signal(signals: Any, starting: trio.CancelScope, shutdown: trio.Event) -> None:
     """The first signal asks the server to end; how it drains is its own matter."""
     async for _ in signals:
         if shutdown.is_set():
-            raise SystemExit(EXIT_INTERRUPTED)
+            os._exit(EXIT_INTERRUPTED)
         shutdown.set()
+        # A server that still starts has nothing to drain, and may take long.
+        starting.cancel()
 
 
 def _meaning(error: BaseException, parts: Parts, config: Any) -> AdminError | None:

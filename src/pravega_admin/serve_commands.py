@@ -94,7 +94,7 @@ def standalone(
     config: SettingsOption = None,
 ) -> None:
     """Run a whole store on this machine: a controller and a segment store."""
-    started = process_started()
+    began = process_began()
     from pravega_admin.standalone import StandaloneSettings, run_standalone
 
     file = read_settings(config)
@@ -112,7 +112,7 @@ def standalone(
         segment_store=file.get("segment_store", {}),
         controller=file.get("controller", {}),
     )
-    run_standalone(settings, started=started)
+    run_standalone(settings, began=began)
 
 
 def server(
@@ -173,7 +173,7 @@ def controller(
     )
 
 
-def process_started() -> float:
+def process_began() -> float:
     """When this process was started, by the monotonic clock."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pravega_admin.child_process import ChildSpec, spawn
 from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.data_directory import open_run_directory
 from pravega_admin.errors import AdminError, ConfigurationError, leaf_errors
@@ -30,7 +31,7 @@ from pravega_admin.options import LogFormat, LogLevel
 from pravega_admin.output import note
 
 if TYPE_CHECKING:
-    from pravega_admin.supervisor import ChildSpec, Supervisor
+    from pravega_admin.supervisor import Supervisor
 
 ANY_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -55,31 +56,35 @@ class StandaloneSettings:
     """More settings of the controller, by the names of its configuration."""
 
 
-def run_standalone(settings: StandaloneSettings, *, started: float) -> None:
-    """Run the store until it is told to end; ``started`` is when, by the monotonic clock, we began.
+def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
+    """Run the store until it is told to end; ``began`` is when we did, by the monotonic clock.
 
     Raises ``ConfigurationError`` when it cannot run as told.
     """
     check_exposure(settings.host, allow_insecure=settings.allow_insecure)
-    for option, port in (
-        ("--controller-port", settings.controller_port),
-        ("--segment-store-port", settings.segment_store_port),
-    ):
-        check_port(settings.host, port, option)
     with (
         open_run_directory(
             settings.data_dir, container_count=settings.container_count
         ) as directory,
         _open_log(settings) as log_file,
+        contextlib.ExitStack() as first_children,
     ):
+        # Only now: the processes of a killed supervisor kept the directory, and their ports, busy.
+        check_port(settings.host, settings.controller_port, "--controller-port")
+        check_port(settings.host, settings.segment_store_port, "--segment-store-port")
+        specs = child_specs(settings)
+        started = []
+        for spec in specs:
+            child = spawn(spec, directory, log_file=log_file)
+            first_children.callback(child.abandon)
+            started.append(child)
         from pravega_admin.supervisor import Supervisor
 
         supervisor = Supervisor(
-            child_specs(settings), directory=directory, report=_report, log_file=log_file
+            specs, directory=directory, report=_report, log_file=log_file, started=started
         )
-        # The children's imports take as long as our own: let both happen at once.
-        supervisor.spawn_all()
-        _supervise(supervisor, settings, started)
+        first_children.pop_all()
+        _supervise(supervisor, settings, began)
 
 
 def check_exposure(host: str, *, allow_insecure: bool) -> None:
@@ -114,8 +119,6 @@ def check_port(host: str, port: int, option: str) -> None:
 
 def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
     """The processes of the store."""
-    from pravega_admin.supervisor import ChildSpec
-
     reached_host = ANY_ADDRESSES.get(settings.host, settings.host)
     segment_store = {
         "host": settings.host,
@@ -149,7 +152,7 @@ def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
     ]
 
 
-def _supervise(supervisor: Supervisor, settings: StandaloneSettings, started: float) -> None:
+def _supervise(supervisor: Supervisor, settings: StandaloneSettings, began: float) -> None:
     import trio
 
     async def run() -> None:
@@ -160,7 +163,7 @@ def _supervise(supervisor: Supervisor, settings: StandaloneSettings, started: fl
                 with scope:
                     async with trio.open_nursery() as nursery:
                         await nursery.start(supervisor.run)
-                        _welcome(settings, time.monotonic() - started)
+                        _welcome(settings, time.monotonic() - began)
                 outer.cancel_scope.cancel()
 
     async def end_on_signals(signals: Any, scope: trio.CancelScope) -> None:

@@ -3,8 +3,8 @@
 Owns: the processes and their pid files.
 
 Invariants:
-1. Children are started from the main thread (see ``child_protocol``) and all at once; the first
-   start does not wait for a free event loop.
+1. The event loop runs in the main thread: that is where children must be started, see
+   ``child_protocol``. All of them start at once.
 2. A child that dies is started again: at once the first time, then after 0.1 s and ever longer up
    to 5 s; one that stayed up for ``STABLE_SECONDS`` begins anew.
 3. Nobody restarts what cannot work: a child that exits with the code of ``ConfigurationError``, or
@@ -25,12 +25,8 @@ from typing import IO
 import trio
 
 from pravega_admin.backoff import delays
-from pravega_admin.child_protocol import (
-    READY_VARIABLE,
-    SUPERVISOR_VARIABLE,
-    Verdict,
-    parse_verdict,
-)
+from pravega_admin.child_process import ChildProcess, ChildSpec, describe_exit, spawn
+from pravega_admin.child_protocol import Verdict, parse_verdict
 from pravega_admin.data_directory import RunDirectory
 from pravega_admin.errors import AdminError, ConfigurationError
 
@@ -39,15 +35,6 @@ START_ATTEMPTS = 4
 VERDICT_BYTES_MAX = 64 * 1024
 
 Report = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
-    """A process to keep running; ``drain_seconds`` is how long it may take to end by itself."""
-
-    name: str
-    command: tuple[str, ...]
-    drain_seconds: float = 10.0
 
 
 def _pauses() -> Iterator[float]:
@@ -59,8 +46,10 @@ class _Child:
     """A process that is kept running."""
 
     spec: ChildSpec
-    process: subprocess.Popen[bytes] | None = None
-    verdict_pipe: int = -1
+    started: ChildProcess | None = None
+    """The process that runs now."""
+    is_listened_to: bool = False
+    """Whether the verdict's pipe has an owner who closes it."""
     was_ready: bool = False
     ready: trio.Event = field(default_factory=trio.Event)
 
@@ -68,7 +57,8 @@ class _Child:
 class Supervisor:
     """Keeps processes running. ``report`` is told, in sentences, what happens to them.
 
-    ``log_file`` takes the stderr of the children; they share ours if it is None.
+    ``log_file`` takes the output of the children; they share our stderr if it is None. ``started``
+    are the first processes of the children, if they run already.
     """
 
     def __init__(
@@ -78,21 +68,15 @@ class Supervisor:
         directory: RunDirectory,
         report: Report,
         log_file: IO[bytes] | None = None,
+        started: Sequence[ChildProcess] = (),
     ) -> None:
         self._children = [_Child(spec) for spec in specs]
+        for child, process in zip(self._children, started, strict=False):
+            child.started = process
         self._directory = directory
         self._report = report
         self._log_file = log_file
         self._by_force = False
-
-    def spawn_all(self) -> None:
-        """Start every child, now; ``run`` takes them over."""
-        try:
-            for child in self._children:
-                self._spawn(child)
-        except BaseException:
-            self.kill_all()
-            raise
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the children running until cancelled; it has started when all are ready.
@@ -115,21 +99,21 @@ class Supervisor:
         """End every child at once."""
         self._by_force = True
         for child in self._children:
-            if child.process is not None:
-                child.process.kill()
+            if child.started is not None:
+                child.started.process.kill()
 
     async def _tend(self, child: _Child) -> None:
         """Keep one child running."""
         pauses = _pauses()
         failed_starts = 0
         while True:
-            if child.process is None:
+            if child.started is None:
                 self._spawn(child)
             verdict, ready_at = await self._wait_until_ready(child)
             code = await self._wait_until_gone(child)
             if code == ConfigurationError.exit_code:
                 raise ConfigurationError(verdict.error or f"{child.spec.name} cannot start")
-            how = _describe_exit(code)
+            how = describe_exit(code)
             if not child.was_ready:
                 failed_starts += 1
                 if failed_starts >= START_ATTEMPTS:
@@ -141,36 +125,14 @@ class Supervisor:
             await trio.sleep(next(pauses))
 
     def _spawn(self, child: _Child) -> None:
-        reader, writer = os.pipe()
-        environment = {
-            **os.environ,
-            SUPERVISOR_VARIABLE: str(os.getpid()),
-            READY_VARIABLE: str(writer),
-        }
-        try:
-            child.process = subprocess.Popen(
-                child.spec.command,
-                stdin=subprocess.DEVNULL,
-                stdout=self._log_file or 2,
-                stderr=self._log_file,
-                pass_fds=(writer, self._directory.lock_descriptor),
-                env=environment,
-                # Ctrl-C is for the supervisor alone.
-                process_group=0,
-            )
-        except BaseException:
-            os.close(reader)
-            raise
-        finally:
-            os.close(writer)
-        child.verdict_pipe = reader
-        self._directory.write_pid(child.spec.name, child.process.pid)
+        child.started = spawn(child.spec, self._directory, log_file=self._log_file)
 
     async def _wait_until_ready(self, child: _Child) -> tuple[Verdict, float | None]:
         """What the child says of its start, and when it was ready."""
+        assert child.started is not None
         line = b""
-        async with trio.lowlevel.FdStream(child.verdict_pipe) as pipe:
-            child.verdict_pipe = -1
+        async with trio.lowlevel.FdStream(child.started.verdict_pipe) as pipe:
+            child.is_listened_to = True
             async for data in pipe:
                 line += data
                 if b"\n" in line or len(line) > VERDICT_BYTES_MAX:
@@ -186,22 +148,22 @@ class Supervisor:
 
     async def _wait_until_gone(self, child: _Child) -> int:
         """The child's exit code, once it has ended."""
-        assert child.process is not None
-        await _wait_for_exit(child.process)
-        code = child.process.wait()
-        child.process = None
+        assert child.started is not None
+        await _wait_for_exit(child.started.process)
+        code = child.started.process.wait()
+        child.started = None
+        child.is_listened_to = False
         self._directory.remove_pid(child.spec.name)
         return code
 
     async def _stop(self) -> None:
         """End the children, the last one first; by force those that do not end in time."""
         for child in reversed(self._children):
-            if child.verdict_pipe >= 0:
-                os.close(child.verdict_pipe)
-                child.verdict_pipe = -1
-            process = child.process
-            if process is None:
+            if child.started is None:
                 continue
+            if not child.is_listened_to:
+                os.close(child.started.verdict_pipe)
+            process = child.started.process
             if process.poll() is None and not self._by_force:
                 process.send_signal(signal.SIGTERM)
                 with trio.move_on_after(child.spec.drain_seconds):
@@ -223,9 +185,3 @@ async def _wait_for_exit(process: subprocess.Popen[bytes]) -> None:
         await trio.lowlevel.wait_readable(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _describe_exit(code: int) -> str:
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from pravega_admin.child_process import ChildSpec, describe_exit, spawn
 from pravega_admin.data_directory import RunDirectory, open_run_directory
 from pravega_admin.errors import AdminError, ConfigurationError, leaf_errors
-from pravega_admin.supervisor import ChildSpec, Supervisor
+from pravega_admin.supervisor import Supervisor
 
 SECONDS_MAX = 15.0
 
@@ -99,9 +100,9 @@ async def test_a_child_that_cannot_start_as_configured_ends_the_supervisor(
         sys.exit(78)
     """
     specs = [child("fine", SLEEPER), child("refusing", refusing)]
-    supervisor = Supervisor(specs, directory=directory, report=sentences.append)
-    supervisor.spawn_all()
+    started = [spawn(spec, directory) for spec in specs]
     fine = pid_of(directory, "fine")
+    supervisor = Supervisor(specs, directory=directory, report=sentences.append, started=started)
     with pytest.raises(BaseExceptionGroup) as caught, trio.fail_after(SECONDS_MAX):
         await supervisor.run()
     errors = list(leaf_errors(caught.value))
@@ -200,7 +201,8 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         import sys, textwrap, trio
         from pathlib import Path
         from pravega_admin.data_directory import open_run_directory
-        from pravega_admin.supervisor import ChildSpec, Supervisor
+        from pravega_admin.child_process import ChildSpec
+        from pravega_admin.supervisor import Supervisor
         async def main():
             with open_run_directory(Path(sys.argv[1])) as directory:
                 command = (sys.executable, "-c", textwrap.dedent(sys.argv[2]))
@@ -287,3 +289,17 @@ def test_verdicts_read_back_what_children_say() -> None:
     refusal = json.dumps({"error": "no"}).encode()
     assert parse_verdict(refusal) == Verdict(is_ready=False, error="no")
     assert parse_verdict(b"") == Verdict(is_ready=False)
+
+
+def test_exits_are_described() -> None:
+    assert describe_exit(3) == "ended with exit code 3"
+    assert describe_exit(-9) == "was killed by SIGKILL"
+    assert describe_exit(-40) == "was killed by signal 40"
+
+
+def test_starting_a_child_imports_no_event_loop() -> None:
+    source = "import sys, pravega_admin.standalone; print('trio' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
