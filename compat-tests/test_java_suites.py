@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from compat_harness.java import JavaClient
 
@@ -18,6 +20,8 @@ SUITES = (
     "RevisionedStreamTest",
     "ByteStreamTest",
     "LargeEventTest",
+    "ReaderGroupTest",
+    "BatchReadTest",
 )
 
 
@@ -25,8 +29,11 @@ SUITES = (
 @pytest.mark.timeout(3 * SUITE_SECONDS_MAX)
 @pytest.mark.parametrize("suite", SUITES)
 def test_java_suite(java_client: JavaClient, suite: str, controller_uri: str) -> None:
+    events = os.environ.get("SEGSTORE_COMPAT_EVENTS", "1000000")
     passed, output = java_client.run_suite(
-        suite, seconds_max=SUITE_SECONDS_MAX, properties={"controller": controller_uri}
+        suite,
+        seconds_max=SUITE_SECONDS_MAX,
+        properties={"controller": controller_uri, "events": events},
     )
     print(output)
     if not passed:
