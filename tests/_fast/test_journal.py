@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from _fast.crc import crc32c
@@ -81,6 +81,7 @@ def numbered(batches: list[list[Record]]) -> list[list[Record]]:
     return numbered_batches
 
 
+@settings(deadline=None)
 @given(batches=st.lists(RECORDS, max_size=6).map(numbered), window=st.integers(1, 3000))
 def test_every_record_is_found_whatever_the_window(
     batches: list[list[Record]], window: int
@@ -118,6 +119,7 @@ def test_every_record_is_found_whatever_the_window(
         assert (found, more) == (entries, 0)
 
 
+@settings(deadline=None)
 @given(RECORDS.map(lambda batch: numbered([batch])[0]), st.data())
 def test_no_flipped_bit_passes(batch: list[Record], data: st.DataObject) -> None:
     whole = encode_batch(1, batch)

@@ -8,7 +8,7 @@ Invariants:
    append order: when one entry is durable, so is every entry appended before it.
 2. After a failed append every later append of that log fails too; only opening it again tells
    what was stored. A vendor never tries a failed write or sync again.
-3. A chunk operation that returned is durable.
+3. A chunk operation that returned is durable, and so is what ``info`` and ``list_chunks`` report.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class DurableDataLog(Protocol):
         """Queue one entry, the concatenation of ``parts``, at most ``LOG_ENTRY_BYTES_MAX`` bytes.
 
         The buffers belong to the log until ``on_durable`` is called, in the event loop's thread,
-        with ``None`` or with the error. When there is no room the call is simply late.
+        with ``None`` or with the error, and never within this call. When there is no room the call
+        is simply late: whoever appends bounds what is outstanding.
         """
         ...
 

@@ -277,4 +277,4 @@ class RollingMachine(RuleBasedStateMachine):
 
 
 TestRolling = RollingMachine.TestCase
-TestRolling.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestRolling.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.errors import ChunkNotFoundError, StorageError
@@ -54,6 +54,7 @@ def test_usual_names_stay_readable() -> None:
     assert path_of(name) == f"{name}.chunk"
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(NAMES, max_size=6, unique=True), NAMES, st.integers(0, 300))
 async def test_every_prefix_lists_what_it_should(names: list[str], other: str, cut: int) -> None:
     import tempfile
@@ -119,6 +120,32 @@ async def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         assert await storage.read(f"c{number}", offset=0, length=2) == b"xy"
     storage.close()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_what_another_process_left_is_synced_before_it_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = FilesystemChunkStorage(tmp_path)
+    await earlier.write("s/t/0$0", offset=0, data=[b"x"])
+    earlier.close()
+    synced: list[str] = []
+
+    def note(descriptor: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
+
+    storage = FilesystemChunkStorage(tmp_path)
+    monkeypatch.setattr(os, "fdatasync", note)
+    monkeypatch.setattr(os, "fsync", note)
+    await storage.list_chunks("s/t/0$")
+    assert synced == ["s/t/0$0.chunk", "s/t", "s", "."]
+    await storage.list_chunks("s/")
+    await storage.info("s/t/0$0")
+    assert len(synced) == 4
+    await storage.write("s/t/1$0", offset=0, data=[b"y"])
+    assert synced[4:] == ["s/t/1$0.chunk%new", "s/t"]
+    await storage.list_chunks("s/")
+    assert len(synced) <= 7
+    storage.close()
 
 
 async def test_another_process_sees_what_was_written(tmp_path: Path) -> None:

@@ -172,9 +172,8 @@ class InlineRunner:
         """Write until stopped."""
         task_status.started()
         while True:
-            batch = writer.step()
+            batch = await self._step(writer)
             if batch is not None:
-                await trio.sleep(self._latency_seconds(batch.length))
                 on_batch(batch)
                 continue
             if self._stopping:
@@ -190,3 +189,12 @@ class InlineRunner:
                 writer.mark_end()
             self._woken = trio.Event()
         writer.mark_end(durably=True)
+
+    async def _step(self, writer: BatchWriter) -> WrittenBatch | None:
+        """The writer's step, with the time it takes between the write and its effect."""
+        batch = writer.prepare()
+        if batch is None:
+            return writer.step()
+        error = writer.write(batch)
+        await trio.sleep(self._latency_seconds(batch.length))
+        return writer.written(batch) if error is None else writer.not_written(batch, error)

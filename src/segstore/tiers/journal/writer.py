@@ -124,12 +124,9 @@ class BatchWriter:
         """
         batch = self.prepare()
         if batch is None:
-            return self._failed_batch() if self.failure is not None else None
-        try:
-            batch.file.disk_file.write_durably(batch.buffers, batch.offset)
-        except OSError as error:
-            return self.not_written(batch, error)
-        return self.written(batch)
+            return self.failed_batch() if self.failure is not None else None
+        error = self.write(batch)
+        return self.written(batch) if error is None else self.not_written(batch, error)
 
     def prepare(self) -> PreparedBatch | None:
         """The batch that is to be written next; None when there is none or no place for it.
@@ -144,6 +141,14 @@ class BatchWriter:
             if records:
                 self._prepared = self._prepare(records, started)
         return self._prepared
+
+    def write(self, batch: PreparedBatch) -> OSError | None:
+        """Write a batch durably, or tell why it could not be."""
+        try:
+            batch.file.disk_file.write_durably(batch.buffers, batch.offset)
+        except OSError as error:
+            return error
+        return None
 
     def written(self, batch: PreparedBatch) -> WrittenBatch:
         """Go on behind a batch that is durable."""
@@ -167,7 +172,7 @@ class BatchWriter:
             self.disk_full = True
             return None
         self.failure = failure_of(error, batch.file)
-        return self._failed_batch()
+        return self.failed_batch()
 
     def mark_end(self, *, durably: bool = False) -> None:
         """Mark where the journal ends, for a recovery to tell damage before it from a torn write.
@@ -270,7 +275,8 @@ class BatchWriter:
                 records.append(queue.popleft())
         return records
 
-    def _failed_batch(self) -> WrittenBatch | None:
+    def failed_batch(self) -> WrittenBatch | None:
+        """Everything that is queued, failed; None when nothing is."""
         records = self.take_everything()
         return WrittenBatch(records, -1, 0, 0.0, self.failure) if records else None
 

@@ -141,7 +141,7 @@ def crash_and_recover(seed: int, *, rounds: int) -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_crash_at_any_point_loses_nothing_acknowledged(seed: int) -> None:
     crash_and_recover(seed, rounds=8)

@@ -105,6 +105,8 @@ async def test_statistics_follow_the_batches(autojump_clock: trio.testing.MockCl
             assert (statistics.queued_count, statistics.queued_bytes) == (1, 1000)
             await appends.wait()
         statistics = journal.statistics()
+        assert journal.recent_latency_seconds == statistics.recent_latency_seconds
+        assert statistics.recent_latency_seconds == pytest.approx(0.001)
         assert statistics.entry_count == 50
         assert statistics.batch_count == 51
         assert statistics.queued_count == statistics.queued_bytes == 0

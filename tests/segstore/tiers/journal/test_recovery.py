@@ -124,7 +124,7 @@ async def test_a_tail_torn_at_any_byte_recovers_to_the_last_full_batch(behind: s
     else:
         rest = bytes(byte ^ 0x55 for byte in content[start:end])
     length = BATCH_HEADER_BYTES + RECORD_HEADER_BYTES + len(entries[-1])
-    for kept in range(0, length, 1 if behind == "zeros" else 7):
+    for kept in range(0, length, 1 if behind == "zeros" else 11):
         torn = disk.after_kill()
         torn.overwrite(name, start, content[start : start + kept] + rest[kept:])
         assert await entries_of(torn) == entries[:-1], f"torn after {kept} bytes"
@@ -155,6 +155,22 @@ async def test_a_flipped_bit_in_any_durable_batch_is_reported_with_file_and_offs
                 await entries_of(damaged)
             expected = f"journal file {FIRST}, offset {start}: "
             assert str(caught.value).startswith(expected), (number, offset)
+
+
+async def test_the_last_batch_is_protected_as_soon_as_the_journal_is_idle() -> None:
+    disk = SimulatedDisk()
+    async with opened(disk) as log:
+        await append(log, b"first" * 100)
+        await append(log, b"last" * 100)
+        *_, start, _ = batch_starts(disk, FIRST)
+        at_once, later = disk.after_kill(), None
+        await trio.sleep(3 * SETTINGS.mark_delay_seconds)
+        later = disk.after_kill()
+    for damaged in (at_once, later):
+        damaged.flip_bit(FIRST, start + 200, 0)
+    assert await entries_of(at_once) == [b"first" * 100]
+    with pytest.raises(DataLogCorruptError, match=f"{FIRST}, offset {start}: "):
+        await entries_of(later)
 
 
 async def test_random_flips_never_lose_an_entry_silently() -> None:
