@@ -15,8 +15,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 import trio
 
+from _fast.cache import StreamingCache
 from segstore.api import SegmentContainer
-from segstore.cache.heap import HeapCache
 from segstore.cache.manager import CacheManager
 from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
@@ -35,7 +35,7 @@ async def open_containers(config: SegmentStoreConfig) -> AsyncIterator[OpenConta
     ``DataLogError`` when a journal fails.
     """
     directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
-    cache_manager = CacheManager(HeapCache(config.cache_bytes_max))
+    cache_manager = CacheManager(StreamingCache(config.cache_bytes_max))
     storage_path = config.storage_dir or directory.storage_path
     storage_path.mkdir(parents=True, exist_ok=True)
     storage = RollingSegmentStorage(FilesystemChunkStorage(storage_path))

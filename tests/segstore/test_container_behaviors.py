@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from _fast.cache import StreamingCache
 from segstore.api import ReadResult, SegmentContainer
 from segstore.attributes.updates import (
     ATTRIBUTE_SEGMENT_TYPE,
@@ -19,7 +20,6 @@ from segstore.attributes.updates import (
     AttributeUpdateType,
     SegmentType,
 )
-from segstore.cache.heap import HeapCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
 from segstore.errors import (
@@ -49,7 +49,7 @@ async def open_memory_container() -> AsyncIterator[SegmentContainer]:
 @asynccontextmanager
 async def open_durable_container() -> AsyncIterator[SegmentContainer]:
     storage = RollingSegmentStorage(MemoryChunkStorage())
-    cache_manager = CacheManager(HeapCache(64 * 1024 * 1024))
+    cache_manager = CacheManager(StreamingCache(64 * 1024 * 1024))
     async with open_container(3, MemoryDataLogFactory(), storage, cache_manager) as container:
         yield container
 

@@ -12,6 +12,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from _fast.cache import StreamingCache
 from segstore.api import SegmentContainer
 from segstore.attributes.updates import (
     EVENT_COUNT,
@@ -19,7 +20,6 @@ from segstore.attributes.updates import (
     AttributeUpdate,
     AttributeUpdateType,
 )
-from segstore.cache.heap import HeapCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
 from segstore.errors import SegmentStoreError
@@ -94,7 +94,7 @@ class Durable:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[SegmentContainer]:
         storage = RollingSegmentStorage(self.chunks)
-        cache_manager = CacheManager(HeapCache(8 * 1024 * 1024))
+        cache_manager = CacheManager(StreamingCache(8 * 1024 * 1024))
         async with open_container(0, self.log_factory, storage, cache_manager) as container:
             yield container
 

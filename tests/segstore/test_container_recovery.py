@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from _fast.cache import StreamingCache
 from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
-from segstore.cache.heap import HeapCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import (
@@ -47,7 +47,7 @@ class Tiers:
 
     @asynccontextmanager
     async def open(self, drain_seconds: float = 5.0) -> AsyncIterator[Container]:
-        cache_manager = CacheManager(HeapCache(64 * 1024 * 1024))
+        cache_manager = CacheManager(StreamingCache(64 * 1024 * 1024))
         storage = RollingSegmentStorage(self.chunks)
         try:
             async with open_container(
@@ -58,7 +58,7 @@ class Tiers:
             if not self.crashed:
                 raise
         self.crashed = False
-        assert cache_manager.cache.used_bytes == 0
+        assert cache_manager.cache.stored_bytes == 0
 
 
 async def assert_equal(container: Container, model: MemoryContainer) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 import trio
 
-from segstore.cache.manager import CacheManager
+from segstore.cache.manager import CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import DataFrame, split_record
 from segstore.durable_log.update_transaction import PendingState, UpdateTransaction
@@ -68,7 +68,7 @@ class OperationProcessor:
         self._transaction = UpdateTransaction()
         self._in_flight: deque[tuple[UpdateTransaction, int]] = deque()
         self._in_flight_bytes = 0
-        self._in_flight_payload_bytes = 0
+        self._in_flight_block_bytes = 0
         self._bytes_since_checkpoint = 0
         self._checkpoint_waiting = False
         self._checkpoint_address: dict[int, LogAddress] = {}
@@ -131,23 +131,19 @@ class OperationProcessor:
         queue = self._queue
         while queue and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
             operation = queue[0]
-            payload_bytes = operation.payload_bytes
+            payload_bytes = block_bytes(operation.payload_bytes)
             if payload_bytes and not self._cache_manager.has_room(
-                self._in_flight_payload_bytes + payload_bytes
+                self._in_flight_block_bytes + payload_bytes
             ):
                 self._submit_if_idle()
                 return True
             queue.popleft()
             self._process(operation)
-            self._in_flight_payload_bytes += self._accepted_payload(operation)
+            if operation.sequence_number >= 0:
+                self._transaction.block_bytes += payload_bytes
+                self._in_flight_block_bytes += payload_bytes
         self._submit_if_idle()
         return False
-
-    def _accepted_payload(self, operation: Operation) -> int:
-        if operation.sequence_number < 0:
-            return 0
-        self._transaction.payload_bytes += operation.payload_bytes
-        return operation.payload_bytes
 
     async def _wait_for_room(self) -> bool:
         """Give the storage writer time to make evictable what fills the cache."""
@@ -233,7 +229,7 @@ class OperationProcessor:
             return
         transaction, frame_bytes = self._in_flight.popleft()
         self._in_flight_bytes -= frame_bytes
-        self._in_flight_payload_bytes -= transaction.payload_bytes
+        self._in_flight_block_bytes -= transaction.block_bytes
         self._commit(transaction)
         if self._bytes_since_checkpoint >= CHECKPOINT_LOG_BYTES:
             self._checkpoint_waiting = True

@@ -75,13 +75,13 @@ class PendingSegment:
 
 
 class UpdateTransaction:
-    """The operations that end in one data frame."""
+    """The operations that end in one data frame, and what their data takes of the cache."""
 
-    __slots__ = ("operations", "payload_bytes")
+    __slots__ = ("block_bytes", "operations")
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self.payload_bytes = 0
+        self.block_bytes = 0
 
 
 class PendingState:

@@ -17,7 +17,7 @@ from typing import Final
 import trio
 
 from segstore.api import OnRead, ReadHandle, ReadResult
-from segstore.cache.manager import CacheManager, Evictable
+from segstore.cache.manager import CacheManager, Evictable, block_bytes
 from segstore.errors import (
     InvalidRequestError,
     NoSuchSegmentError,
@@ -83,6 +83,10 @@ class ReadIndex:
                 complete(read, None, ReadResult(read.offset, b"", True, False))
         self._indexes.clear()
         self._cache_manager.unregister(self)
+
+    def note_stored(self) -> None:
+        """More bytes are in tier 2: what was kept for its sake may be evicted."""
+        self._cache_manager.note_stored()
 
     def evictable_entries(self) -> Iterator[tuple[Evictable, Callable[[], None]]]:
         """Entries of all segments that are wholly in tier 2."""
@@ -234,7 +238,7 @@ class ReadIndex:
         if offset < segment.start_offset or self._indexes.get(segment.segment_id) is not index:
             self._read_again(segment, offset, length_max, None, read)
             return
-        if self._cache_manager.has_room(len(data)):
+        if self._cache_manager.has_room(block_bytes(len(data))):
             index.insert_from_storage(offset, data)
         wanted = data if len(data) <= length_max else data[:length_max]
         ends = segment.sealed and offset + len(wanted) == segment.length

@@ -17,8 +17,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
+from _fast.cache import StreamingCache
 from segstore.api import OnRead
-from segstore.cache.api import CacheStorage
 from segstore.metadata import SegmentMetadata
 from segstore.tiers.api import Buffer
 
@@ -80,7 +80,7 @@ class SegmentReadIndex:
     """One segment's entries, redirects and parked reads."""
 
     def __init__(
-        self, segment: SegmentMetadata, cache: CacheStorage, now: Callable[[], float]
+        self, segment: SegmentMetadata, cache: StreamingCache, now: Callable[[], float]
     ) -> None:
         self.segment = segment
         self.tail_reads: list[TailRead] = []

@@ -104,6 +104,7 @@ class StorageWriter:
                 for segment_id, aggregator in self._aggregators.items()
                 if not aggregator.is_empty
             }
+            self._read_index.note_stored()
             await self._truncate_log()
 
     def _take_operations(self) -> None:

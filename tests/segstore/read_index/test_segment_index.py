@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.cache.heap import HeapCache
+from _fast.cache import StreamingCache
 from segstore.metadata import SegmentMetadata
 from segstore.read_index.segment_index import ENTRY_BYTES_MAX, SegmentReadIndex
 
 CONTENT = bytes(number % 251 for number in range(4000))
 
 
-def make_index() -> tuple[SegmentReadIndex, HeapCache]:
-    cache = HeapCache(1 << 30)
+def make_index() -> tuple[SegmentReadIndex, StreamingCache]:
+    cache = StreamingCache(8 << 20)
     return SegmentReadIndex(SegmentMetadata(1, "s"), cache, lambda: 0.0), cache
 
 
@@ -53,7 +53,7 @@ def test_what_is_gathered_are_the_bytes_of_the_segment(
                 assert entry.end <= segment.storage_length
                 drop()
         cached = {byte for entry in index._entries for byte in range(entry.offset, entry.end)}
-    assert cache.used_bytes == len(cached) == sum(entry.length for entry in index._entries)
+    assert cache.stored_bytes == len(cached) == sum(entry.length for entry in index._entries)
     gathered = index.gather(offset, length)
     end = offset
     while end < offset + length and end in cached:
@@ -65,7 +65,7 @@ def test_what_is_gathered_are_the_bytes_of_the_segment(
     assert index.next_cached_offset(offset) == (min(starts) if starts else None)
     assert starts or not following or min(following) == offset
     index.clear()
-    assert cache.used_bytes == 0
+    assert cache.stored_bytes == 0
 
 
 def test_small_appends_share_an_entry_up_to_its_limit() -> None:
@@ -81,7 +81,7 @@ def test_bytes_from_storage_never_cover_bytes_that_are_cached() -> None:
     index.append(100, b"n" * 50)
     for offset, length in [(90, 20), (100, 50), (120, 10), (149, 10)]:
         index.insert_from_storage(offset, b"o" * length)
-    assert cache.used_bytes == 50
+    assert cache.stored_bytes == 50
     index.insert_from_storage(50, b"o" * 50)
     index.insert_from_storage(150, b"o" * 10)
     assert index.gather(50, 1000) == b"o" * 50 + b"n" * 50 + b"o" * 10

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from _fast.cache import StreamingCache
 from pravega_wire.commands import NO_VERSION, TableEntry, TableKey
-from segstore.cache.heap import HeapCache
 from segstore.cache.manager import CacheManager
 from segstore.config import TableSettings
 from segstore.container import open_container
@@ -31,7 +31,7 @@ class Tiers:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[TableSegments]:
-        cache_manager = CacheManager(HeapCache(8 * 1024 * 1024))
+        cache_manager = CacheManager(StreamingCache(8 * 1024 * 1024))
         async with (
             open_container(0, self._log_factory, self._storage, cache_manager) as container,
             trio.open_nursery() as nursery,
