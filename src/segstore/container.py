@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from segstore.api import OnAppended, OnRead, ReadHandle, ReadResult, SegmentInfo
-from segstore.attributes.updates import AttributeId, AttributeUpdate
+from segstore.attributes.updates import AttributeId, AttributeUpdate, SegmentType
 from segstore.cache.manager import CacheManager
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.memory_log import MemoryLog
@@ -144,9 +144,16 @@ class Container:
                     self._read_index.start(nursery)
                     nursery.start_soon(self._processor.run)
                     nursery.start_soon(self._writer.run)
+                    self._delete_transient_segments()
                     task_status.started()
         finally:
             self.close("the container has stopped")
+
+    def _delete_transient_segments(self) -> None:
+        """Transient segments end with their connection, and all connections ended."""
+        for segment in list(self._metadata.by_name.values()):
+            if segment.segment_type & SegmentType.TRANSIENT:
+                self._enqueue(DeleteOperation(segment.name))
 
     async def drain(self) -> None:
         """Bring everything to tier 2 and leave a short log, so that the next start is quick."""

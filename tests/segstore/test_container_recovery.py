@@ -14,13 +14,20 @@ import pytest
 import trio
 
 from _fast.cache import StreamingCache
-from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
+from segstore.attributes.updates import (
+    ATTRIBUTE_SEGMENT_TYPE,
+    EVENT_COUNT,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+)
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import (
     ContainerOfflineError,
     DataLogCorruptError,
     DataLogError,
+    NoSuchSegmentError,
     SegmentError,
     SegmentStoreError,
 )
@@ -249,6 +256,21 @@ async def test_bytes_missing_from_both_tiers_stop_the_container_with_their_place
     with pytest.RaisesGroup(corrupt):
         async with tiers.open():
             pass
+
+
+async def test_transient_segments_do_not_outlive_the_process() -> None:
+    tiers = Tiers()
+    async with tiers.open(drain_seconds=0) as container:
+        transient = {ATTRIBUTE_SEGMENT_TYPE: int(SegmentType.TRANSIENT)}
+        await container.create_segment(NAMES[0], attributes=transient)
+        await container.create_segment(NAMES[1])
+        await container.append(NAMES[0], b"part of an event")
+    async with tiers.open() as container:
+        await container.wait_in_flight(NAMES[0])
+        with pytest.raises(NoSuchSegmentError):
+            container.segment_info(NAMES[0])
+        assert container.segment_info(NAMES[1]).length == 0
+    assert await tiers.chunks.list_chunks(NAMES[0]) == []
 
 
 async def test_reads_parked_at_the_stop_are_answered_empty() -> None:
