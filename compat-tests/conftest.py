@@ -42,4 +42,5 @@ def build(version: str) -> JavaClient:
     try:
         return JavaClient.build(version)
     except JavaError as error:
-        pytest.fail(str(error), pytrace=False)
+        reason = str(error)
+    pytest.fail(reason, pytrace=False)

@@ -108,8 +108,8 @@ def test_events_come_back_in_order_per_key(streams: Any, scope: str) -> None:
     events = read_stream(streams, scope, "events", 800)
     per_key: dict[str, list[int]] = defaultdict(list)
     for event in events:
-        key, sequence = event.decode().split(":")
-        per_key[key].append(int(sequence))
+        routing_key, number = event.decode().split(":")
+        per_key[routing_key].append(int(number))
     assert per_key == {f"key-{key}": list(range(100)) for key in range(8)}
 
 
