@@ -130,8 +130,6 @@ cdef extern from *:
     uint32_t crc32c_by_table(uint32_t, const unsigned char*, size_t) nogil
     uint32_t crc32c_by_instruction(uint32_t, const unsigned char*, size_t) nogil
 
-ctypedef uint32_t (*Summer)(uint32_t, const unsigned char*, size_t) noexcept nogil
-
 # Below this size, handing the GIL over costs more than the sum.
 cdef Py_ssize_t GIL_BYTES = 8192
 
