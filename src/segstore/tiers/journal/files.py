@@ -37,6 +37,10 @@ T = TypeVar("T")
 NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 ZEROS_BYTES = 1024 * 1024
 FIRST_FILE_BYTES = 8 * 1024 * 1024
+GENTLE_SYNC_BYTES = 1024 * 1024
+HURRIED_SYNC_BYTES = 8 * 1024 * 1024
+HURRY_SECONDS = 2.0
+"""Files that are filled faster than that are made in a hurry."""
 
 _NAME = re.compile(r"(\d{20})\.(journal|new)")
 _log = structlog.get_logger(__name__)
@@ -118,11 +122,11 @@ class FilePool:
 
 
 def make_file(
-    disk: Disk, header: FileHeader, *, freed: str | None = None, gently: bool = False
+    disk: Disk, header: FileHeader, *, sync_bytes: int, freed: str | None = None
 ) -> JournalFile:
     """Make a file ready for writing: out of the file named ``freed``, or a new one. Blocks.
 
-    ``gently`` syncs often, so that the syncs of entries meanwhile do not wait for all of it.
+    Every ``sync_bytes`` are synced, so that the syncs of entries meanwhile do not wait for all.
     When it raises, a new file is removed again and a freed one has its old name.
     """
     name = new_name(header.generation)
@@ -131,7 +135,7 @@ def make_file(
         disk_file = disk.open_file(name)
         try:
             if disk_file.length() < header.file_bytes:  # the first file, or another setting
-                _fill(disk_file, header, gently=gently)
+                _fill(disk_file, header, sync_bytes=sync_bytes)
             else:
                 disk_file.write_durably([encode_file_header(header)], 0)
         except OSError:
@@ -141,7 +145,7 @@ def make_file(
     else:
         disk_file = disk.create_file(name)
         try:
-            _fill(disk_file, header, gently=gently)
+            _fill(disk_file, header, sync_bytes=sync_bytes)
         except OSError:
             disk_file.close()
             disk.remove(name)
@@ -151,20 +155,24 @@ def make_file(
     return JournalFile(journal_name(header.generation), header, disk_file)
 
 
-def _fill(disk_file: DiskFile, header: FileHeader, *, gently: bool) -> None:
+def _fill(disk_file: DiskFile, header: FileHeader, *, sync_bytes: int) -> None:
     """Write the header and zeros up to the file's length, and sync.
 
     The zeros are really written: to overwrite allocated blocks costs a sync half of what it costs
     to write into a hole or into a preallocated but unwritten extent.
     """
     zeros = bytes(ZEROS_BYTES)
-    write = disk_file.write_durably if gently else disk_file.write
     offset = FILE_HEADER_BYTES
+    unsynced = 0
     disk_file.write([encode_file_header(header)], 0)
     while offset < header.file_bytes:
         length = min(ZEROS_BYTES, header.file_bytes - offset)
-        write([memoryview(zeros)[:length]], offset)
+        disk_file.write([memoryview(zeros)[:length]], offset)
         offset += length
+        unsynced += length
+        if unsynced >= sync_bytes:
+            disk_file.sync()
+            unsynced = 0
     disk_file.sync()
 
 
@@ -194,11 +202,17 @@ class FilePreparer:
         self._wanted = trio.Event()
         self._warned = False
         self._disk_full = False
+        self._hurried = False
+        self._rolled_over_at = -HURRY_SECONDS
 
     @property
     def file_count(self) -> int:
         """How many files the journal has, needed, ready and freed."""
         return self._file_count
+
+    @property
+    def _files_ahead(self) -> int:
+        return self._settings.files_ahead + self._hurried
 
     def add_freed(self, name: str) -> None:
         """Hand over a file that no container needs any more."""
@@ -207,7 +221,10 @@ class FilePreparer:
 
     def check(self) -> None:
         """Look whether the pool wants a file: called after each rollover."""
-        if len(self._pool) < self._settings.files_ahead:
+        now = trio.current_time()
+        self._hurried = now - self._rolled_over_at < HURRY_SECONDS
+        self._rolled_over_at = now
+        if len(self._pool) < self._files_ahead:
             self._wanted.set()
 
     async def run(self, on_ready: Callable[[], None], on_error: Callable[[OSError], None]) -> None:
@@ -219,7 +236,7 @@ class FilePreparer:
 
     async def _keep_filled(self, on_ready: Callable[[], None]) -> None:
         while True:
-            while len(self._pool) < self._settings.files_ahead:
+            while len(self._pool) < self._files_ahead:
                 if not await self._prepare_one():
                     break
                 on_ready()
@@ -234,7 +251,7 @@ class FilePreparer:
     async def prepare_first(self) -> None:
         """Add a journal's very first file to the pool: a short one, so that it is quickly there."""
         length = min(FIRST_FILE_BYTES, self._settings.file_bytes)
-        self._pool.add(await self._make(length, gently=False))
+        self._pool.add(await self._make(length, sync_bytes=length))
 
     async def _prepare_one(self) -> bool:
         """Add one file to the pool; False when there is no space for it."""
@@ -242,7 +259,8 @@ class FilePreparer:
             self._warn("the journal is full: appends wait until containers truncate their logs")
             return False
         try:
-            file = await self._make(self._settings.file_bytes, gently=True)
+            sync_bytes = HURRIED_SYNC_BYTES if self._hurried else GENTLE_SYNC_BYTES
+            file = await self._make(self._settings.file_bytes, sync_bytes=sync_bytes)
         except OSError as error:
             if error.errno not in NO_SPACE_ERRNOS:
                 raise
@@ -256,14 +274,14 @@ class FilePreparer:
         self._pool.add(file)
         return True
 
-    async def _make(self, file_bytes: int, *, gently: bool) -> JournalFile:
+    async def _make(self, file_bytes: int, *, sync_bytes: int) -> JournalFile:
         """Make a file out of a freed one, or a new one."""
         generation = self._next_generation
         self._next_generation += 1
         header = FileHeader(generation, self._new_salt(), file_bytes)
         freed = self._freed[0] if self._freed else None
         file = await self._run_blocking(
-            functools.partial(make_file, self._disk, header, freed=freed, gently=gently)
+            functools.partial(make_file, self._disk, header, freed=freed, sync_bytes=sync_bytes)
         )
         if freed is not None:
             self._freed.popleft()

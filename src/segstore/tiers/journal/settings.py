@@ -24,8 +24,8 @@ class JournalSettings:
     batch_records_max: int = 4096
     """Most records that one synced write carries."""
     files_ahead: int = 1
-    """How many files are kept ready so that a rollover does not wait."""
-    files_spare_max: int = 4
+    """How many files are kept ready so that a rollover does not wait; one more at high rates."""
+    files_spare_max: int = 16
     """How many freed files are kept to be used again; more are removed."""
     no_space_retry_seconds: float = 1.0
     """How long to wait after the disk was full before trying again."""
