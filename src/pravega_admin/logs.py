@@ -31,7 +31,10 @@ def configure_logs(process: str, *, level: LogLevel, format: LogFormat) -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer(default=str)
         if as_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Rich tracebacks would print local variables, and with them the data of events.
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     exceptions = [structlog.processors.format_exc_info] if as_json else []
     structlog.configure(
