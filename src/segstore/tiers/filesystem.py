@@ -8,8 +8,9 @@ Invariants:
 2. A chunk's file appears under its name only with its first bytes durable in it.
 3. A call that returned is durable: the file's bytes, its name and the directories above it.
 4. What is listed is durable: what a process that was killed wrote is synced before it is counted.
-5. Blocking calls run in threads, at most as many at a time as the limiter allows; at most
-   ``DESCRIPTORS_MAX`` files stay open between calls.
+5. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
+   rest, so that readers of history do not hold up writes; at most ``DESCRIPTORS_MAX`` files stay
+   open between calls.
 """
 
 from __future__ import annotations
@@ -175,9 +176,10 @@ class _KnownDurable:
 class FilesystemChunkStorage:
     """Chunks as files below ``root``, which exists."""
 
-    def __init__(self, root: Path, *, limiter: trio.CapacityLimiter | None = None) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = os.fspath(root)
-        self._limiter = limiter or trio.CapacityLimiter(THREADS_MAX)
+        self._limiter = trio.CapacityLimiter(THREADS_MAX)
+        self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
         self._descriptors = _Descriptors(self._root)
         self._known_durable = _KnownDurable()
 
@@ -187,7 +189,9 @@ class FilesystemChunkStorage:
 
     async def read(self, name: str, *, offset: int, length: int) -> bytes:
         """Read exactly ``length`` bytes."""
-        return await self._run(name, "read", lambda: self._read(name, offset, length))
+        return await self._run(
+            name, "read", lambda: self._read(name, offset, length), limiter=self._read_limiter
+        )
 
     async def info(self, name: str) -> ChunkInfo:
         """Tell a chunk's length."""
@@ -205,9 +209,16 @@ class FilesystemChunkStorage:
         """Close the files that stayed open. Blocks shortly."""
         self._descriptors.drop_all()
 
-    async def _run(self, name: str, verb: str, function: Callable[[], T]) -> T:
+    async def _run(
+        self,
+        name: str,
+        verb: str,
+        function: Callable[[], T],
+        *,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T:
         try:
-            return await trio.to_thread.run_sync(function, limiter=self._limiter)
+            return await trio.to_thread.run_sync(function, limiter=limiter or self._limiter)
         except FileNotFoundError as error:
             raise ChunkNotFoundError(f"there is no chunk {name} in {self._root}") from error
         except OSError as error:

@@ -286,8 +286,10 @@ class Journal:
 
     def _fail_rest(self, records: list[Record]) -> None:
         """Fail what the writer could not write before it ended."""
-        error = self.failure or DataLogError("the journal was closed while it had no space")
-        self._batch_over(WrittenBatch(records, -1, 0, 0.0, error))
+        if records:
+            error = self.failure or DataLogError("the journal was closed while it had no space")
+            self._batch_over(WrittenBatch(records, -1, 0, 0.0, error))
+        self._wake_waiters()
 
 
 class ContainerLog:

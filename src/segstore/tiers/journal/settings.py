@@ -34,11 +34,17 @@ class JournalSettings:
     be told from a write that a crash interrupted."""
 
     def __post_init__(self) -> None:
-        assert self.file_bytes % 4096 == 0, "file_bytes is a multiple of 4096"
-        assert self.batch_bytes_max >= self.entry_bytes_max
-        assert self.file_bytes >= 2 * FILE_OVERHEAD_BYTES
-        assert self.journal_bytes_max >= 2 * self.file_bytes
-        assert self.files_ahead >= 1
+        if self.file_bytes % 4096 != 0 or self.file_bytes < 2 * FILE_OVERHEAD_BYTES:
+            raise ValueError(
+                f"a journal file is a multiple of 4096 bytes and has at least"
+                f" {2 * FILE_OVERHEAD_BYTES}, not {self.file_bytes}"
+            )
+        if self.journal_bytes_max < 2 * self.file_bytes:
+            raise ValueError(f"a journal has at least two files: {2 * self.file_bytes} bytes")
+        if self.batch_bytes_max < self.entry_bytes_max:
+            raise ValueError(f"a batch takes an entry of {self.entry_bytes_max} bytes")
+        if self.files_ahead < 1 or self.batch_records_max < 1:
+            raise ValueError("a journal has a file ahead, and a batch a record")
 
     @property
     def file_count_max(self) -> int:

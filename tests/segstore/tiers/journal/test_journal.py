@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -416,6 +417,14 @@ async def test_an_error_in_a_completion_ends_the_journal_and_is_not_lost(tmp_pat
     assert "journal-writer" not in [thread.name for thread in threading.enumerate()]
 
 
+async def test_a_journal_that_was_closed_did_not_fail(tmp_path: Path) -> None:
+    async with open_journal(tmp_path, SETTINGS) as journal:
+        log = await journal.open_log(0)
+        await log.aclose()
+    assert journal.failure is None
+    assert not journal.failed.is_set()
+
+
 async def test_a_cancelled_opener_leaves_a_working_journal(tmp_path: Path) -> None:
     async with open_journal(tmp_path, SETTINGS) as journal:
         with trio.CancelScope() as scope:
@@ -427,6 +436,21 @@ async def test_a_cancelled_opener_leaves_a_working_journal(tmp_path: Path) -> No
         appends.add(log, b"x")
         await appends.wait()
         assert appends.answers == [None]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"file_bytes": 1000 * KIB + 1},
+        {"file_bytes": 4096},
+        {"journal_bytes_max": 1000 * KIB},
+        {"batch_bytes_max": 100 * KIB},
+        {"files_ahead": 0},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"a journal|a batch"):
+        replace(SETTINGS, **changes)
 
 
 def local_file(tmp_path: Path) -> LocalFile:
