@@ -287,11 +287,20 @@ def test_memory_prepared_while_it_is_used_stays_what_it_is() -> None:
     assert all(cache.get(address) == data[number % 100] for number, address in enumerate(addresses))
 
 
-def test_large_copies_let_other_threads_run_but_not_in() -> None:
+@pytest.mark.parametrize("operation", ["insert", "append", "get", "get_into"])
+def test_large_copies_let_other_threads_run_but_not_in(operation: str) -> None:
     """While one thread copies, another gets an error, and the entry is whole afterwards."""
     cache = StreamingCache(100 * 1024**2)
     data = some_bytes(32 * 1024**2)
     small = cache.insert(b"small")
+    entry = cache.insert(data)
+    target = bytearray(len(data))
+    calls: dict[str, Callable[[], object]] = {
+        "insert": lambda: cache.delete(cache.insert(data)),
+        "append": lambda: cache.delete(cache.append(cache.insert(b""), data)),
+        "get": lambda: cache.get(entry),
+        "get_into": lambda: cache.get_into(entry, target),
+    }
     met = threading.Event()
     errors = []
 
@@ -306,15 +315,13 @@ def test_large_copies_let_other_threads_run_but_not_in() -> None:
     helper = threading.Thread(target=meddle)
     helper.start()
     for _ in range(1000):
-        address = cache.insert(data)
-        copy = cache.get(address)
-        cache.delete(address)
+        calls[operation]()
         if met.is_set():
             break
     met.set()
     helper.join()
     assert errors == ["the cache is used from two threads at once"]
-    assert copy == data
+    assert cache.get(entry) == data
     cache.check()
 
 

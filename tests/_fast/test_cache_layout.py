@@ -261,6 +261,20 @@ def test_figure_3_full_buffers_leave_the_queue_and_return_to_its_end(memory: Mem
     memory.cache.check()
 
 
+def test_the_queue_goes_round_and_round(memory: Memory) -> None:
+    entries = [memory.fill(blocks=1) for _ in range(4 * BLOCKS)]
+    for turn in range(9):
+        order = [(turn + step) % 4 for step in (0, 2, 1, 3)]
+        for buffer in order:
+            memory.cache.delete(entries[buffer * BLOCKS + turn])
+            memory.cache.check()
+        for buffer in order:
+            assert memory.fill(blocks=1) == entries[buffer * BLOCKS + turn]
+        memory.cache.delete(entries[turn])
+        assert memory.fill(blocks=1) == entries[turn]
+        memory.cache.check()
+
+
 def test_figure_3_the_queues_first_buffer_is_used_until_it_is_full(memory: Memory) -> None:
     first, second = memory.fill(blocks=BLOCKS), memory.fill(blocks=BLOCKS)
     memory.cache.delete(second)

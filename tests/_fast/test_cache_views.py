@@ -216,6 +216,17 @@ def test_a_ring_of_cache_views_and_callback_is_collected() -> None:
     assert gone() is None
 
 
+def test_views_in_a_ring_of_garbage_let_go_of_their_entry(cache: StreamingCache) -> None:
+    address = cache.insert(some_bytes(LENGTH))
+    ring: list[object] = [cache.views(address)]
+    ring.append(ring)
+    cache.delete(address)
+    del ring
+    gc.collect()
+    assert (cache.pinned_count, cache.stored_bytes) == (0, 0)
+    cache.check()
+
+
 def test_many_entries_can_be_viewed_at_once(cache: StreamingCache) -> None:
     data = [some_bytes(100, seed) for seed in range(500)]
     addresses = [cache.insert(piece) for piece in data]
@@ -239,20 +250,27 @@ def test_views_may_go_away_in_another_thread_while_one_copies() -> None:
     cache = StreamingCache(100 * 1024**2)
     large = some_bytes(32 * 1024**2)
     small = cache.insert(b"small")
-    address = cache.insert(some_bytes(LENGTH))
-    views = [cache.views(address) for _ in range(20)]
-    cache.delete(address)
+    looks = []
+    for seed in range(500):
+        address = cache.insert(some_bytes(LENGTH, seed))
+        looks.append(cache.views(address))
+        cache.delete(address)
     stop = threading.Event()
-    dropped = threading.Event()
+    stayed_pinned = threading.Event()
+
+    def is_copying() -> bool:
+        try:
+            cache.length(small)
+        except RuntimeError:
+            return True
+        return False
 
     def drop() -> None:
-        while not stop.is_set():
-            try:
-                cache.length(small)
-            except RuntimeError:
-                views.clear()
-                dropped.set()
-                return
+        while looks and not stayed_pinned.is_set() and not stop.is_set():
+            if is_copying():
+                looks.pop()
+                if cache.pinned_count == len(looks) + 1:
+                    stayed_pinned.set()
 
     helper = threading.Thread(target=drop)
     helper.start()
@@ -261,10 +279,13 @@ def test_views_may_go_away_in_another_thread_while_one_copies() -> None:
         cache.check()
         assert cache.get(entry) == large
         cache.delete(entry)
-        if dropped.is_set():
+        if not helper.is_alive():
             break
     stop.set()
     helper.join()
-    assert dropped.is_set()
+    assert stayed_pinned.is_set()
+    cache.check()
+    assert cache.pinned_count == len(looks)
+    looks.clear()
     cache.check()
     assert (cache.pinned_count, cache.stored_bytes) == (0, 5)
