@@ -121,35 +121,33 @@ class FilePool:
         return self._ready.popleft()
 
 
-def make_file(
-    disk: Disk, header: FileHeader, *, sync_bytes: int, freed: str | None = None
-) -> JournalFile:
-    """Make a file ready for writing: out of the file named ``freed``, or a new one. Blocks.
+def set_aside(disk: Disk, freed: str, generation: int) -> None:
+    """Give a freed file the name of one that is being made, durably. Blocks.
+
+    Until that is durable its header may not be touched: the old name could come back with it.
+    """
+    disk.rename(freed, new_name(generation))
+    disk.sync_directory()
+
+
+def make_file(disk: Disk, header: FileHeader, *, sync_bytes: int, reuse: bool) -> JournalFile:
+    """Make a file ready for writing: out of one that was set aside, or a new one. Blocks.
 
     Every ``sync_bytes`` are synced, so that the syncs of entries meanwhile do not wait for all.
-    When it raises, a new file is removed again and a freed one has its old name.
+    When it raises, a new file is removed again and one that was set aside is still there.
     """
     name = new_name(header.generation)
-    if freed is not None:
-        disk.rename(freed, name)
-        disk_file = disk.open_file(name)
-        try:
-            if disk_file.length() < header.file_bytes:  # the first file, or another setting
-                _fill(disk_file, header, sync_bytes=sync_bytes)
-            else:
-                disk_file.write_durably([encode_file_header(header)], 0)
-        except OSError:
-            disk_file.close()
-            disk.rename(name, freed)
-            raise
-    else:
-        disk_file = disk.create_file(name)
-        try:
+    disk_file = disk.open_file(name) if reuse else disk.create_file(name)
+    try:
+        if disk_file.length() < header.file_bytes:  # new, the first one, or of another setting
             _fill(disk_file, header, sync_bytes=sync_bytes)
-        except OSError:
-            disk_file.close()
+        else:
+            disk_file.write_durably([encode_file_header(header)], 0)
+    except OSError:
+        disk_file.close()
+        if not reuse:
             disk.remove(name)
-            raise
+        raise
     disk.rename(name, journal_name(header.generation))
     disk.sync_directory()
     return JournalFile(journal_name(header.generation), header, disk_file)
@@ -279,11 +277,15 @@ class FilePreparer:
         generation = self._next_generation
         self._next_generation += 1
         header = FileHeader(generation, self._new_salt(), file_bytes)
-        freed = self._freed[0] if self._freed else None
+        reuse = bool(self._freed)
+        if reuse:
+            setting_aside = functools.partial(set_aside, self._disk, self._freed[0], generation)
+            await self._run_blocking(setting_aside)
+            self._freed[0] = new_name(generation)
         file = await self._run_blocking(
-            functools.partial(make_file, self._disk, header, freed=freed, sync_bytes=sync_bytes)
+            functools.partial(make_file, self._disk, header, sync_bytes=sync_bytes, reuse=reuse)
         )
-        if freed is not None:
+        if reuse:
             self._freed.popleft()
         else:
             self._file_count += 1

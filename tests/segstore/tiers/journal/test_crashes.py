@@ -15,7 +15,7 @@ from random import Random
 
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from segstore.errors import DataLogError
@@ -142,6 +142,7 @@ def crash_and_recover(seed: int, *, rounds: int) -> None:
 
 
 @settings(max_examples=25, deadline=None)
+@example(seed=7428)  # an unused first file was being made again when the power went
 @given(seed=st.integers(0, 2**32))
 def test_a_crash_at_any_point_loses_nothing_acknowledged(seed: int) -> None:
     crash_and_recover(seed, rounds=8)

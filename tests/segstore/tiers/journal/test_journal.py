@@ -269,6 +269,31 @@ async def test_a_batch_that_met_a_full_disk_is_written_again_in_full(
         assert await read_all(await journal.open_log(0)) == [data]
 
 
+async def test_a_freed_file_that_met_a_full_disk_is_made_again_later(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    disk = SimulatedDisk()
+    async with open_simulated_journal(disk, SETTINGS) as journal:
+        await journal.open_log(0)
+        await trio.testing.wait_all_tasks_blocked()
+    names = disk.list_files()
+    assert len(names) == 2
+    # The file that was ready is made again at the next start.
+    disk.write_errors = {disk.step_count + number: errno.ENOSPC for number in range(1, 9)}
+    async with open_simulated_journal(disk, SETTINGS) as journal:
+        await trio.testing.wait_all_tasks_blocked()
+        assert [name for name in disk.list_files() if name.endswith(".new")]
+        await trio.sleep(10)
+        assert len(disk.list_files()) == len(names)
+        assert not [name for name in disk.list_files() if name.endswith(".new")]
+        log = await journal.open_log(0)
+        appends = Appends()
+        for _ in range(6):
+            appends.add(log, bytes(ENTRY))
+        await appends.wait()
+        assert appends.answers == [None] * 6
+
+
 @pytest.mark.parametrize("where", ["write", "sync"])
 async def test_the_journal_fails_for_ever_after_an_error(where: str) -> None:
     disk = SimulatedDisk()
