@@ -9,16 +9,19 @@ Invariants:
 3. Bytes behind the last field are ignored; fields missing at the end take their defaults, when the
    table gives them any. ``encode`` always writes every field.
 
-For each command one function is generated as source text, at import. Neighbouring fields of fixed
-size, the lengths of strings and, when encoding, the frame's header share one ``struct`` call.
+For each command one function is generated as source text, when it is first needed. Neighbouring
+fields of fixed size, the lengths of strings and, when encoding, the frame's header share one
+``struct`` call.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from pravega_wire import commands
 from pravega_wire.commands import (
@@ -59,10 +62,7 @@ def decode(code: int, payload: Buffer) -> Command:
 
 def decode_at(code: int, buffer: bytes | memoryview, position: int, end: int) -> Command:
     """Like ``decode``, of the payload ``buffer[position:end]``; copies what it returns."""
-    decoder = _DECODERS.get(code)
-    if decoder is None:
-        raise RemoteProtocolError(f"unknown command type {code}")
-    return decoder(buffer, position, end)
+    return _DECODERS[code](buffer, position, end)
 
 
 # ---- What the generated functions call -----------------------------------------------------------
@@ -190,15 +190,15 @@ def _kind(hint: Any) -> Any:
     return hint
 
 
-def slots_of(cls: type) -> list[_Slot]:
+def slots_of(cls: type[msgspec.Struct]) -> list[_Slot]:
     """The fields of a class of the table in wire order."""
     hints = get_type_hints(cls, vars(commands), include_extras=True)
-
-    def slot(field: Field[Any]) -> _Slot:
-        optional = issubclass(cls, Command) and field.default is not MISSING
-        return _Slot(field.name, _kind(hints[field.name]), optional)
-
-    return [slot(field) for field in fields(cls)]
+    names: tuple[str, ...] = cls.__struct_fields__
+    required = len(names) - len(cls.__struct_defaults__)
+    return [
+        _Slot(name, _kind(hints[name]), issubclass(cls, Command) and index >= required)
+        for index, name in enumerate(names)
+    ]
 
 
 def bytes_min(kind: Any) -> int:
@@ -431,9 +431,24 @@ def _decode_counted_text(buffer: bytes | memoryview, position: int, end: int) ->
     return decode_text(buffer[position + 2 : stop]), stop
 
 
-_ENCODERS: dict[type[Command], Callable[[Any], bytes]] = {
-    cls: _generate_encoder(cls) for cls in COMMANDS.values()
-}
-_DECODERS: dict[int, Callable[[bytes | memoryview, int, int], Command]] = {
-    code: _generate_decoder(cls) for code, cls in COMMANDS.items()
-}
+class _Encoders(dict[type[Command], Callable[[Any], bytes]]):
+    """Encoders by class; generating all of them at import would cost every process its start."""
+
+    def __missing__(self, cls: type[Command]) -> Callable[[Any], bytes]:
+        encoder = self[cls] = _generate_encoder(cls)
+        return encoder
+
+
+class _Decoders(dict[int, Callable[[bytes | memoryview, int, int], Command]]):
+    """Decoders by code, likewise."""
+
+    def __missing__(self, code: int) -> Callable[[bytes | memoryview, int, int], Command]:
+        cls = COMMANDS.get(code)
+        if cls is None:
+            raise RemoteProtocolError(f"unknown command type {code}")
+        decoder = self[code] = _generate_decoder(cls)
+        return decoder
+
+
+_ENCODERS = _Encoders()
+_DECODERS = _Decoders()

@@ -11,8 +11,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, TypeVar, dataclass_transform
+
+import msgspec
 
 from pravega_wire.fields import I8, I32, I64, Bool, Bytes, FramedEvent, Raw, Text, Uuid
 
@@ -34,23 +35,24 @@ NOT_EXISTS = -1
 """A table key's version that matches only when the key is absent."""
 
 
-class Command:
+@dataclass_transform(frozen_default=True)
+class Part(msgspec.Struct, frozen=True, gc=False):
+    """A value inside of commands."""
+
+
+@dataclass_transform(frozen_default=True)
+class Command(msgspec.Struct, frozen=True, gc=False):
     """A message of the wire protocol."""
 
-    __slots__ = ()
     code: ClassVar[int]
 
 
 class Request(Command):
     """A command that a client sends."""
 
-    __slots__ = ()
-
 
 class Reply(Command):
     """A command that a server sends."""
-
-    __slots__ = ()
 
 
 COMMANDS: dict[int, type[Command]] = {}
@@ -58,16 +60,14 @@ COMMANDS: dict[int, type[Command]] = {}
 _CommandType = TypeVar("_CommandType", bound=type[Command])
 
 
-@dataclass_transform(frozen_default=True)
 def command(code: int) -> Callable[[_CommandType], _CommandType]:
-    """Make a frozen dataclass of the class and enter it in ``COMMANDS`` under ``code``."""
+    """Enter the class in ``COMMANDS`` under ``code``."""
 
     def declare(cls: _CommandType) -> _CommandType:
         assert code not in COMMANDS, f"code {code} is taken"
-        declared: _CommandType = dataclass(frozen=True, slots=True)(cls)  # type: ignore[assignment]
-        declared.code = code
-        COMMANDS[code] = declared
-        return declared
+        cls.code = code
+        COMMANDS[code] = cls
+        return cls
 
     return declare
 
@@ -75,8 +75,7 @@ def command(code: int) -> Callable[[_CommandType], _CommandType]:
 # ---- Parts of commands ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TableKey:
+class TableKey(Part):
     """A key of a table segment and the version it must have (or has).
 
     On the wire an empty key carries no version: it reads back with ``NO_VERSION``.
@@ -86,16 +85,14 @@ class TableKey:
     version: I64 = NO_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class TableEntry:
+class TableEntry(Part):
     """A key of a table segment with its value."""
 
     key: TableKey
     value: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TableIteratorArgs:
+class TableIteratorArgs(Part):
     """Where a table iteration goes on and where it ends; empty means not given.
 
     ``prefix_filter`` is deprecated: it always goes out empty.
@@ -107,8 +104,7 @@ class TableIteratorArgs:
     to_key: Bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeUpdate:
+class AttributeUpdate(Part):
     """A conditional change of a segment attribute."""
 
     attribute_id: Uuid
@@ -117,16 +113,14 @@ class AttributeUpdate:
     expected: I64
 
 
-@dataclass(frozen=True, slots=True)
-class MergedSource:
+class MergedSource(Part):
     """One merged source segment of a batch, and the target's length after it."""
 
     source: Text
     new_target_write_offset: I64
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkInfo:
+class ChunkInfo(Part):
     """One chunk of a segment in tier 2."""
 
     length_in_metadata: I64

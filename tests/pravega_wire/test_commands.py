@@ -1,6 +1,6 @@
 """The command table against a list of codes and names kept apart from it."""
 
-import dataclasses
+import copy
 
 import pytest
 
@@ -94,8 +94,7 @@ def test_every_request_and_reply_has_its_code() -> None:
 
 
 def test_every_command_is_a_frozen_slotted_value(command_class: type[Command]) -> None:
-    parameters = command_class.__dataclass_params__  # type: ignore[attr-defined]
-    assert parameters.frozen
+    assert command_class.__struct_config__.frozen
     assert "__dict__" not in dir(command_class)
     assert COMMANDS[command_class.code] is command_class
     assert getattr(commands, command_class.__name__) is command_class
@@ -104,8 +103,8 @@ def test_every_command_is_a_frozen_slotted_value(command_class: type[Command]) -
 def test_commands_cannot_be_changed_and_compare_by_value() -> None:
     setup = SetupAppend(1, bytes(16), "segment", "")
     assert setup == SetupAppend(1, bytes(16), "segment", "")
-    assert hash(setup) == hash(dataclasses.replace(setup))
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    assert hash(setup) == hash(copy.copy(setup))
+    with pytest.raises(AttributeError, match="immutable"):
         setup.request_id = 2  # type: ignore[misc]
 
 
