@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pravega_wire.codec import encode, slots_of
 from pravega_wire.commands import (
     COMMANDS,
@@ -40,12 +42,13 @@ def type_name(kind: Any) -> str:
     return str(kind.__name__)
 
 
-def fields_of(cls: type) -> str:
+def fields_of(cls: type[msgspec.Struct]) -> str:
     described = []
+    defaults = {field.name: field.default for field in msgspec.structs.fields(cls)}
     for slot in slots_of(cls):
         default = ""
         if slot.optional and not isinstance(slot.kind, type):
-            value = cls.__dataclass_fields__[slot.name].default  # type: ignore[attr-defined]
+            value = defaults[slot.name]
             default = f" = {'false' if value is False else '[]' if value == () else value}"
             default = ' = ""' if value == "" else default
         described.append(f"{slot.name}: {type_name(slot.kind)}{default}")
