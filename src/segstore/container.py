@@ -47,7 +47,7 @@ from segstore.operations import (
 from segstore.read_index.read_index import ReadIndex
 from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import Buffer, DurableDataLog, DurableDataLogFactory
-from segstore.writer.storage_writer import StorageWriter
+from segstore.writer.storage_writer import HELD_BYTES_MAX, StorageWriter
 
 DRAIN_SECONDS: Final = 5.0
 
@@ -90,6 +90,7 @@ class Container:
         storage: SegmentStorage,
         cache_manager: CacheManager,
         now_ms: Callable[[], int],
+        held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         self._metadata = ContainerMetadata(container_id)
         self._log = log
@@ -106,6 +107,7 @@ class Container:
             storage,
             log,
             self._request_checkpoint,
+            held_bytes_max=held_bytes_max,
         )
         self._processor: OperationProcessor | None = None
 
@@ -313,6 +315,7 @@ async def open_container(
     *,
     now_ms: Callable[[], int] = wall_clock_ms,
     drain_seconds: float = DRAIN_SECONDS,
+    held_bytes_max: int = HELD_BYTES_MAX,
 ) -> AsyncIterator[Container]:
     """Recover a container, serve it inside the block, and drain it at the end.
 
@@ -320,7 +323,7 @@ async def open_container(
     by then stays in the log. Raises ``DataLogError`` when tier 1 fails or is damaged.
     """
     log = await log_factory.open_log(container_id)
-    container = Container(container_id, log, storage, cache_manager, now_ms)
+    container = Container(container_id, log, storage, cache_manager, now_ms, held_bytes_max)
     try:
         operation_count = await container.recover()
         logger.info("container recovered", container=container_id, operations=operation_count)

@@ -55,6 +55,14 @@ class DurableDataLog(Protocol):
         """How many bytes a recovery would read now; feeds checkpoints and throttling."""
         ...
 
+    @property
+    def held_bytes(self) -> int:
+        """How much of tier 1 cannot be freed before this log is truncated; at least its own bytes.
+
+        Logs share files: the few entries of a quiet container hold the files of busy ones.
+        """
+        ...
+
     def read(self) -> AsyncIterator[LogEntry]:
         """Yield every durable entry from the truncation point on, in order.
 

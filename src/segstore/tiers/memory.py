@@ -105,6 +105,11 @@ class MemoryDataLog:
         """Bytes of all stored entries."""
         return self._bytes
 
+    @property
+    def held_bytes(self) -> int:
+        """The same: every log has its own memory."""
+        return self._bytes
+
     async def read(self) -> AsyncIterator[LogEntry]:
         """Yield the stored entries in order."""
         for entry in list(self._stored.entries):

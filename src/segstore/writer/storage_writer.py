@@ -30,6 +30,8 @@ FLUSH_BYTES: Final = 4 * 1024 * 1024
 FLUSH_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 0.5
 ERROR_SLEEP_SECONDS: Final = 1.0
+HELD_BYTES_MAX: Final = 256 * 1024 * 1024
+"""When a container holds this much of a shared tier 1, it flushes everything and checkpoints."""
 IDLE_CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """When everything is flushed and the log is longer than this, a checkpoint lets it go."""
 
@@ -47,6 +49,8 @@ class StorageWriter:
         storage: SegmentStorage,
         log: DurableDataLog,
         request_checkpoint: Callable[[], None],
+        *,
+        held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         self._metadata = metadata
         self._memory_log = memory_log
@@ -54,6 +58,7 @@ class StorageWriter:
         self._storage = storage
         self._log = log
         self._request_checkpoint = request_checkpoint
+        self._held_bytes_max = held_bytes_max
         self._aggregators: dict[int, SegmentAggregator] = {}
         self._checkpoints: deque[tuple[int, LogAddress]] = deque()
         self._wanted = trio.Event()
@@ -76,6 +81,7 @@ class StorageWriter:
             with trio.move_on_after(POLL_SECONDS):
                 await self._wanted.wait()
             self._wanted = trio.Event()
+            self._let_tier_1_go()
             flush_all, self._flush_all = self._flush_all, False
             try:
                 await self.flush(everything=flush_all)
@@ -87,6 +93,16 @@ class StorageWriter:
                 )
                 self._flush_all |= flush_all
                 await trio.sleep(ERROR_SLEEP_SECONDS)
+
+    def _let_tier_1_go(self) -> None:
+        """Flush and checkpoint when the container holds much of tier 1, however little is its own.
+
+        The checkpoint is asked for first: once tier 1 is full it could not be written any more.
+        """
+        if self._log.held_bytes > self._held_bytes_max:
+            self._flush_all = True
+            if not self._checkpoints:
+                self._request_checkpoint()
 
     async def flush(self, *, everything: bool) -> None:
         """Write what is due, or everything that was committed before the call."""

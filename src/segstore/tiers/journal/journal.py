@@ -89,9 +89,10 @@ class Journal:
         preparer: FilePreparer,
         recovered: Recovered,
         run_blocking: RunBlocking,
-        entry_bytes_max: int,
+        settings: JournalSettings,
     ) -> None:
-        self.entry_bytes_max = entry_bytes_max
+        self.entry_bytes_max = settings.entry_bytes_max
+        self._file_bytes = settings.file_bytes
         self._disk = disk
         self._runner = runner
         self._queue = queue
@@ -236,6 +237,18 @@ class Journal:
                 self._queue.control.append(Record(Kind.FREE, 0, 0, generation))
                 self._runner.wake()
 
+    def _held_bytes(self, container_id: int, state: _LogState) -> int:
+        """Bytes of the files from the container's first needed entry on."""
+        needed = [
+            generation
+            for generation, positions in self._last_positions.items()
+            if positions.get(container_id, 0) >= state.first_position
+        ]
+        if not needed:
+            return 0
+        first = min(needed)
+        return self._file_bytes * sum(generation >= first for generation in self._last_positions)
+
     def _truncate(self, container_id: int, state: _LogState, position: int) -> None:
         """Note that a container needs its durable entries only from ``position`` on."""
         position = min(position, state.durable_position + 1)
@@ -311,6 +324,11 @@ class ContainerLog:
     def bytes_since_truncation(self) -> int:
         """Bytes of the entries that count, within ``byte_count.GROUP_BYTES``."""
         return self._state.byte_count.total
+
+    @property
+    def held_bytes(self) -> int:
+        """The journal from the first file on in which an entry of this log is needed."""
+        return self._journal._held_bytes(self._container_id, self._state)
 
     async def read(self) -> AsyncIterator[LogEntry]:
         """Yield the container's entries, a few MiB of them in memory at a time."""
@@ -452,9 +470,7 @@ async def open_journal(
         except OSError as error:
             raise DataLogError(f"the journal's first file cannot be made: {error}") from error
     writer = BatchWriter(queue, pool, recovered.tail, recovered.state, settings, clock)
-    journal = Journal(
-        disk, runner, queue, preparer, recovered, run_blocking, settings.entry_bytes_max
-    )
+    journal = Journal(disk, runner, queue, preparer, recovered, run_blocking, settings)
     try:
         async with trio.open_nursery() as nursery:
             preparing = await nursery.start(_prepare_files, preparer, runner, writer)
