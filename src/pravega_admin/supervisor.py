@@ -30,7 +30,7 @@ from pravega_admin.child_protocol import Verdict, parse_verdict
 from pravega_admin.data_directory import RunDirectory
 from pravega_admin.errors import AdminError, ConfigurationError
 
-STABLE_SECONDS = 10.0
+STABLE_SECONDS = 2.0
 START_ATTEMPTS = 4
 VERDICT_BYTES_MAX = 64 * 1024
 
