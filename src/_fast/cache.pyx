@@ -25,12 +25,14 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
 from _fast.cache_audit cimport audit
-from _fast.cache_copy cimport copy_bytes, fault_in
+from _fast.cache_copy cimport copy_bytes, prefetch_block
+from _fast.cache_memory cimport BUFFER_BYTES, memory_fill
 from _fast.cache_pins cimport Pins, is_pin_of, pin_drop, pin_take, pins_grow
 from _fast.cache_pool cimport (
-    BLOCK_BYTES, BLOCKS_PER_BUFFER, BUFFER_BYTES, INDEX_MASK, LAST, Block, Pool, Walk,
-    block_at, block_count, buffer_at, claim, copy_out, data_at, entry_length, first_block,
-    free_blocks, is_entry, pool_close, pool_open, release, walk_begin, walk_step, would_fault,
+    BLOCK_BYTES, BLOCKS_PER_BUFFER, INDEX_MASK, LAST, Block, Pool, Walk,
+    block_at, block_count, claim, copy_out, data_at, entry_length, first_block, free_blocks,
+    is_address, is_entry, pool_close, pool_open, release, reserved_buffers, walk_begin, walk_step,
+    would_fault,
 )
 
 cdef enum:
@@ -140,8 +142,7 @@ cdef class StreamingCache:
     @property
     def reserved_bytes(self):
         """Bytes of buffers that were touched or prepared: they stay with the process."""
-        cdef uint64_t ready = max(self._pool.touched_count, self._pool.prepared_count)
-        return ready * BUFFER_BYTES
+        return reserved_buffers(&self._pool) * BUFFER_BYTES
 
     @property
     def pinned_count(self):
@@ -294,14 +295,13 @@ cdef class StreamingCache:
 
     def prepare(self, uint64_t ahead_bytes):
         """Have memory for the next ``ahead_bytes``; may be called from another thread."""
-        cdef uint64_t buffers = min(ahead_bytes // BUFFER_BYTES + 1, self._pool.buffer_count)
-        cdef uint64_t buffer = max(self._pool.touched_count, self._pool.prepared_count)
-        cdef uint64_t end = min(self._pool.buffer_count, self._pool.touched_count + buffers)
-        while buffer < end:
-            with nogil:
-                fault_in(buffer_at(&self._pool, <uint32_t>buffer), BUFFER_BYTES)
-            buffer += 1
-            self._pool.prepared_count = max(self._pool.prepared_count, <uint32_t>buffer)
+        cdef uint64_t in_one = (BLOCKS_PER_BUFFER - 1) * BLOCK_BYTES
+        cdef uint64_t end = ahead_bytes // in_one + (ahead_bytes % in_one != 0)
+        end = min(end, self._pool.buffer_count - self._pool.touched_count)
+        end += self._pool.touched_count
+        with nogil:
+            while reserved_buffers(&self._pool) < end:
+                memory_fill(&self._pool.memory, <uint32_t>reserved_buffers(&self._pool))
 
     # ---- when there is no room ----
 
@@ -398,7 +398,8 @@ cdef class StreamingCache:
     cdef inline Block *_last_block(self, int64_t address) except NULL:
         """The last block of the entry, or an error: addresses are not trusted."""
         cdef Block *last
-        if not 0 <= address <= 0xFFFFFFFF or not is_entry(&self._pool, <uint32_t>address):
+        # More than 32 bits, or less than none, are no address.
+        if address >> 32 != 0 or not is_entry(&self._pool, <uint32_t>address):
             raise EntryMissingError(f"there is no cache entry {address:#x}")
         last = block_at(&self._pool, <uint32_t>address)
         if last.length > BLOCK_BYTES:
@@ -409,7 +410,11 @@ cdef class StreamingCache:
         self, int64_t address, Py_ssize_t position, Py_ssize_t length
     ) except -1:
         """How many bytes of the entry were asked for, when it has them; -1: all from there on."""
-        cdef Py_ssize_t total = entry_length(self._last_block(address))
+        cdef Py_ssize_t total
+        if address >> 32 == 0 and is_address(&self._pool, <uint32_t>address):
+            # They are often as far away as the metadata: wait for both at once.
+            prefetch_block(data_at(&self._pool, <uint32_t>address))
+        total = entry_length(self._last_block(address))
         if length == -1 and 0 <= position <= total:
             return total - position
         if position < 0 or length < 0 or position > total - length:

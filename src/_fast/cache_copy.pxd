@@ -1,15 +1,13 @@
-"""How the streaming cache copies and faults in memory, in C.
+"""How the streaming cache copies, in C.
 
 Invariants:
 1. `copy_bytes` and `copy_into_blocks` do what memcpy does; they differ in speed alone.
-2. `fault_in` changes no byte, even while others write to the same memory.
 """
 
 cdef extern from *:
     """
     #include <stddef.h>
     #include <string.h>
-    #include <sys/mman.h>
     #ifdef __x86_64__
     #include <immintrin.h>
 
@@ -104,18 +102,12 @@ cdef extern from *:
         copy_bytes((unsigned char *)to + done, (const unsigned char *)from + done, length - done);
     }
 
-    #ifndef MADV_POPULATE_WRITE
-    #define MADV_POPULATE_WRITE 23
-    #endif
-
-    /* Have memory behind these pages without changing what they hold, whoever else writes there. */
-    static void fault_in(unsigned char *start, size_t length) {
-        if (madvise(start, length, MADV_POPULATE_WRITE) == 0)
-            return;
-        for (size_t done = 0; done < length; done += 4096)
-            __sync_bool_compare_and_swap(start + done, 0, 0);
+    /* Have the processor look for the beginning of a block while it looks for other things. */
+    static inline void prefetch_block(const unsigned char *start) {
+        for (int line = 0; line < 4; line++)
+            __builtin_prefetch(start + 64 * line);
     }
     """
+    void prefetch_block(const unsigned char *start) noexcept nogil
     void copy_bytes(void *to, const void *source, size_t length) noexcept nogil
     void copy_into_blocks(void *to, const void *source, size_t length) noexcept nogil
-    void fault_in(unsigned char *start, size_t length) noexcept nogil

@@ -1,6 +1,6 @@
 """The streaming cache's memory in plain C: buffers, blocks, chains, free lists. Nothing of Python.
 
-Owns: the reservation and what stands in it, byte by byte as docs/formats/cache-layout.md says. The
+Owns: what stands in the cache's memory, byte by byte as docs/formats/cache-layout.md says. The
 class in cache.pyx decides what happens; what is here does it, with or without the interpreter lock.
 
 Invariants:
@@ -14,18 +14,13 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from _fast.cache_copy cimport copy_bytes, copy_into_blocks
-
-cdef extern from "sys/mman.h" nogil:
-    void *mmap(void *, size_t, int, int, int, long)
-    int munmap(void *, size_t)
-    int madvise(void *, size_t, int)
-    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_HUGEPAGE
-    void *MAP_FAILED
+from _fast.cache_memory cimport (
+    BUFFER_BYTES, Memory, buffer_at, memory_begin, memory_close, memory_open, memory_reach,
+)
 
 cdef enum:
     BLOCK_BYTES = 4096
     BLOCKS_PER_BUFFER = 512
-    BUFFER_BYTES = 2097152
     # An address is a buffer's number << 10 | a block's number in it, from 1 to 511.
     NUMBER_BITS = 10
     NUMBER_MASK = 1023
@@ -47,15 +42,10 @@ cdef struct Block:
 
 
 cdef struct Pool:
-    unsigned char *reservation
-    size_t reservation_bytes
-    # The first buffer, at a multiple of the buffers' length.
-    unsigned char *start
+    Memory memory
     uint32_t buffer_count
     # The buffers 0..touched_count - 1 have metadata.
     uint32_t touched_count
-    # The buffers 0..prepared_count - 1 have memory behind them, if not less than touched_count.
-    uint32_t prepared_count
     uint16_t *free_counts
     # The buffers that are not full: a ring with room for all.
     uint32_t *queue
@@ -78,46 +68,25 @@ cdef struct Walk:
 
 
 cdef inline int pool_open(Pool *pool, uint32_t buffer_count) noexcept nogil:
-    """Reserve the memory, without using any; -1 when there is none. Then and later: pool_close."""
-    cdef size_t bytes = (<size_t>buffer_count + 1) * BUFFER_BYTES
-    cdef void *reservation
+    """Reserve what so many buffers need; -1 when there is not so much. Then, too: pool_close."""
     pool.free_counts = <uint16_t *>calloc(buffer_count, sizeof(uint16_t))
     pool.queue = <uint32_t *>calloc(buffer_count, sizeof(uint32_t))
     if pool.free_counts == NULL or pool.queue == NULL:
         return -1
-    reservation = mmap(
-        NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0
-    )
-    if reservation == MAP_FAILED:
-        return -1
-    pool.reservation = <unsigned char *>reservation
-    pool.reservation_bytes = bytes
     pool.buffer_count = buffer_count
-    # One buffer more was reserved, so that the first can begin where a huge page can.
-    pool.start = <unsigned char *>(
-        (<size_t>reservation + BUFFER_BYTES - 1) & ~(<size_t>BUFFER_BYTES - 1)
-    )
-    # Huge pages take one fault for 512 blocks; a kernel without them says so, to no harm.
-    madvise(pool.start, <size_t>buffer_count * BUFFER_BYTES, MADV_HUGEPAGE)
-    return 0
+    return memory_open(&pool.memory, buffer_count)
 
 
 cdef inline void pool_close(Pool *pool) noexcept nogil:
-    if pool.reservation != NULL:
-        munmap(pool.reservation, pool.reservation_bytes)
-        pool.reservation = NULL
+    memory_close(&pool.memory)
     free(pool.free_counts)
     free(pool.queue)
     pool.free_counts = NULL
     pool.queue = NULL
 
 
-cdef inline unsigned char *buffer_at(const Pool *pool, uint32_t buffer) noexcept nogil:
-    return pool.start + <size_t>buffer * BUFFER_BYTES
-
-
 cdef inline Block *metadata_of(const Pool *pool, uint32_t buffer) noexcept nogil:
-    return <Block *>buffer_at(pool, buffer)
+    return <Block *>buffer_at(&pool.memory, buffer)
 
 
 cdef inline Block *block_at(const Pool *pool, uint32_t address) noexcept nogil:
@@ -126,7 +95,7 @@ cdef inline Block *block_at(const Pool *pool, uint32_t address) noexcept nogil:
 
 cdef inline unsigned char *data_at(const Pool *pool, uint32_t address) noexcept nogil:
     return (
-        buffer_at(pool, address >> NUMBER_BITS)
+        buffer_at(&pool.memory, address >> NUMBER_BITS)
         + <size_t>(address & NUMBER_MASK) * BLOCK_BYTES
     )
 
@@ -158,10 +127,14 @@ cdef inline uint64_t free_blocks(const Pool *pool) noexcept nogil:
     return <uint64_t>pool.buffer_count * (BLOCKS_PER_BUFFER - 1) - pool.used_blocks
 
 
+cdef inline uint64_t reserved_buffers(const Pool *pool) noexcept nogil:
+    """How many buffers have memory, in use or prepared."""
+    return max(pool.touched_count, pool.memory.begun_count)
+
+
 cdef inline bint would_fault(const Pool *pool, uint64_t blocks) noexcept nogil:
     """Whether taking so many blocks would wait for memory to be found."""
-    cdef uint64_t ready = max(pool.touched_count, pool.prepared_count)
-    return ready * (BLOCKS_PER_BUFFER - 1) - pool.used_blocks < blocks
+    return reserved_buffers(pool) * (BLOCKS_PER_BUFFER - 1) - pool.used_blocks < blocks
 
 
 cdef inline uint32_t previous_block(const Pool *pool, uint32_t address) noexcept nogil:
@@ -265,6 +238,7 @@ cdef inline void touch_next_buffer(Pool *pool) noexcept nogil:
     cdef uint32_t buffer = pool.touched_count
     cdef uint32_t number
     cdef Block *metadata = metadata_of(pool, buffer)
+    memory_begin(&pool.memory, buffer)
     for number in range(BLOCKS_PER_BUFFER):
         metadata[number].previous = 0
         metadata[number].length = <uint16_t>((number + 1) % BLOCKS_PER_BUFFER)
@@ -361,6 +335,7 @@ cdef inline uint32_t claim(
             dequeue(pool)
         if not intact:
             break
+        memory_reach(&pool.memory, buffer, <size_t>(first + run) * BLOCK_BYTES)
         copy_into_blocks(data_at(pool, (buffer << NUMBER_BITS) | first), data, run_length)
         data += run_length
         length -= run_length

@@ -1,0 +1,125 @@
+"""Starts the process that does a workload to one of the caches.
+
+1. Every run is a process of its own, warmed up on a scratch cache before anything is measured.
+2. Before the cache proper is made, another process uses as much memory and lets it go: on a virtual
+   machine the first use of memory that its host has taken back costs more than anything measured.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.maven import resolve_class_path
+from benchmarks.peers.cache.workload import Workload
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+SECONDS_MAX = 1800.0
+TOUCH = """
+import mmap, sys
+with mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    for page in range(0, len(memory), 4096):
+        memory[page] = 1
+"""
+
+ORIGINAL = "original"
+STORES = (ORIGINAL, "ours", "dictionary", "rocksdb")
+
+
+class RunFailedError(Exception):
+    """The process failed; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was measured: for each pass and each part of it, nanoseconds of wall and CPU."""
+
+    digest: int
+    passes: tuple[dict[str, dict[str, int]], ...]
+
+    def fresh(self, part: str, clock: str = "wall_ns") -> float:
+        """Nanoseconds per operation in the first pass, whose memory was never used before."""
+        return self.passes[0][part][clock] / self.passes[0][part]["count"]
+
+    def reused(self, part: str, clock: str = "wall_ns") -> float:
+        """Nanoseconds per operation in the best of the other passes, if there are others."""
+        return min(one[part][clock] / one[part]["count"] for one in self.passes[1:] or self.passes)
+
+
+def is_missing(store: str) -> str | None:
+    """Why a store cannot be measured here, if it cannot."""
+    if store == "rocksdb" and find_spec("rocksdict") is None:
+        return "the package rocksdict is not installed"
+    return None
+
+
+def run(store: str, workload: Workload) -> Run:
+    """Do a workload to a store, in a new process."""
+    process = subprocess.Popen(
+        _command(store, workload),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() == "ready":
+                _use_memory(workload.capacity)
+            output, errors = process.communicate("g", timeout=SECONDS_MAX)
+        except subprocess.TimeoutExpired as error:
+            raise RunFailedError(f"{store} took more than {SECONDS_MAX:g} s") from error
+        finally:
+            process.kill()
+    if process.returncode != 0:
+        raise RunFailedError(f"{store} exited with {process.returncode}: {errors[-2000:]}")
+    result = json.loads(output)
+    return Run(result["digest"], tuple(result["passes"]))
+
+
+def _use_memory(length: int) -> None:
+    subprocess.run([sys.executable, "-c", TOUCH, str(length)], check=True, timeout=SECONDS_MAX)
+
+
+def _command(store: str, workload: Workload) -> list[str]:
+    if store != ORIGINAL:
+        module = "benchmarks.peers.cache.python_caches"
+        return [sys.executable, "-m", module, store, *workload.arguments()]
+    direct_mib = (workload.capacity + workload.warmup_capacity) // 2**20 + 64
+    return [
+        "java",
+        "-Xmx1g",
+        f"-XX:MaxDirectMemorySize={direct_mib}m",
+        "-cp",
+        class_path(),
+        "segstore.cache.CacheBench",
+        *workload.arguments(),
+    ]
+
+
+def class_path() -> str:
+    """That of the Java side, compiled when its sources are newer."""
+    libraries = resolve_class_path(HERE / "pom.xml")
+    classes = HERE / "target" / "classes"
+    sources = sorted(HERE.glob("src/**/*.java"))
+    compiled = classes / "segstore" / "cache" / "CacheBench.class"
+    newest = max(source.stat().st_mtime for source in sources)
+    if not compiled.exists() or compiled.stat().st_mtime < newest:
+        command = ["javac", "--release", "17", "-Xlint:all,-classfile,-processing,-path", "-Werror"]
+        done = subprocess.run(
+            [*command, "-d", str(classes), "-cp", libraries, *map(str, sources)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RunFailedError(f"javac failed: {done.stderr[-3000:]}")
+    return f"{classes}:{libraries}"
