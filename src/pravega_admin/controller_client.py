@@ -23,6 +23,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 from google.protobuf.message import Message
 
+from pravega_admin.backoff import Patience
 from pravega_admin.errors import (
     AdminError,
     AlreadyExistsError,
@@ -39,6 +40,8 @@ from pravega_wire.errors import ProtocolError
 from pravega_wire.names import scoped_name
 
 CALL_SECONDS = 60.0
+RETRY_SECONDS = 1.0
+"""How long a controller may be gone before a call says so."""
 SCALE_POLL_SECONDS = 0.1
 
 
@@ -335,12 +338,17 @@ class ControllerClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=reply_type.FromString,
         )
-        try:
-            reply = invoke(request, timeout=CALL_SECONDS)
-        except grpc.RpcError as error:
-            raise self._explain(error, method, scope, stream) from error
-        assert isinstance(reply, reply_type)
-        return reply
+        patience = Patience(RETRY_SECONDS)
+        while True:
+            try:
+                reply = invoke(request, timeout=CALL_SECONDS)
+            except grpc.RpcError as error:
+                # A controller that is being restarted is back in a moment.
+                if error.code() is grpc.StatusCode.UNAVAILABLE and patience.wait():
+                    continue
+                raise self._explain(error, method, scope, stream) from error
+            assert isinstance(reply, reply_type)
+            return reply
 
     def _explain(self, error: grpc.RpcError, method: str, scope: str, stream: str) -> AdminError:
         assert isinstance(error, grpc.Call)
