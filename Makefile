@@ -63,6 +63,10 @@ bench: $(VENV)/.tested java ## benchmarks beside the original, at full size
 bench-quick: $(VENV)/.tested java ## the same at the small size that the tests use
 	$(BIN)/python -m benchmarks.bench_first_light --small $(ARGS)
 
+.PHONY: bench-cache
+bench-cache: $(VENV)/.tested java ## the streaming cache beside the original's
+	$(BIN)/python -m benchmarks.bench_cache $(ARGS)
+
 .PHONY: clean
 clean: ## remove everything that was built; data directories stay
 	rm -rf $(VENV) build dist src/*.egg-info src/_fast/*.c src/_fast/*.html src/_fast/*.so
