@@ -170,6 +170,8 @@ def _refuse_foreign(path: Path) -> None:
         names = sorted(set(os.listdir(path)) - FOREIGN_NAMES)
     except FileNotFoundError:
         return
+    if VERSION_FILE in names:  # another process made the store since we looked for the file
+        return
     if names and not all(name.startswith(f"{VERSION_FILE}.new-") for name in names):
         raise DataDirectoryError(
             f"{path} holds {names[0]} and no {VERSION_FILE}: it is not a segstore data directory,"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from segstore import data_directory
 from segstore.data_directory import VERSION_FILE, DataDirectory
 from segstore.errors import DataDirectoryError
 
@@ -163,3 +164,10 @@ def test_makers_at_the_same_time_agree(tmp_path: Path) -> None:
     assert all(maker.returncode == 0 for maker in makers)
     assert len(answers) == 1
     assert os.listdir(tmp_path / "data") == [VERSION_FILE]
+
+
+def test_a_directory_that_another_process_made_meanwhile_is_not_foreign(tmp_path: Path) -> None:
+    DataDirectory.open(tmp_path / "data", journal_count=2)
+    # Between looking for the version file and at the rest, another process may finish.
+    data_directory._refuse_foreign(tmp_path / "data")
+    assert DataDirectory.open(tmp_path / "data").journal_count == 2
