@@ -97,10 +97,10 @@ cdef inline const char *audit_free_list(
             return "a free list leaves its buffer"
         if metadata[number].state:
             return "a block is free and used"
-        if buffer_marks[number]:
-            return "a free list is a ring"
         buffer_marks[number] = FREE_MARK
         count += 1
+        if 0 < metadata[number].length <= number:
+            return "a free list does not ascend"
         number = metadata[number].length
     if count != pool.free_counts[buffer]:
         return "a buffer's free blocks are miscounted"

@@ -248,44 +248,47 @@ cdef inline void touch_next_buffer(Pool *pool) noexcept nogil:
     enqueue(pool, buffer)
 
 
-cdef inline int release(Pool *pool, uint32_t address, uint32_t index_min) noexcept nogil:
-    """Free the blocks from ``address`` back to that with ``index_min``; -1 when corrupted.
+cdef inline void link_free(Block *metadata, uint32_t first, uint32_t last) noexcept nogil:
+    """Put neighbouring blocks into their place in the buffer's free list, which ascends."""
+    cdef uint32_t number, before = first - 1
+    while before and metadata[before].state:
+        before -= 1
+    for number in range(first, last):
+        metadata[number].previous = 0
+        metadata[number].length = <uint16_t>(number + 1)
+        metadata[number].state = 0
+    metadata[last].previous = 0
+    metadata[last].length = metadata[before].length
+    metadata[last].state = 0
+    metadata[before].length = <uint16_t>first
 
-    The last block is freed first, so that the free lists give them out in ascending order again.
-    """
-    cdef uint32_t buffer, number, head, freed, index, previous = address
-    cdef Block *metadata
-    cdef Block *block
+
+cdef inline int release(Pool *pool, uint32_t address, uint32_t index_min) noexcept nogil:
+    """Free the blocks from ``address`` back to that with ``index_min``; -1 when corrupted."""
+    cdef uint32_t buffer, last, count, index, previous
+    cdef const Block *block
     while True:
+        # As long as they are neighbours.
         buffer = address >> NUMBER_BITS
-        metadata = metadata_of(pool, buffer)
-        head = metadata[0].length
-        freed = 0
+        last = address & NUMBER_MASK
+        count = 0
         while True:
-            # As long as they are in this buffer.
-            number = address & NUMBER_MASK
-            block = &metadata[number]
+            block = block_at(pool, address)
             index = block.state & INDEX_MASK
-            if index > index_min:
-                previous = previous_block(pool, address)
+            previous = previous_block(pool, address) if index > index_min else 0
             pool.stored_bytes -= block.length
-            block.previous = 0
-            block.length = <uint16_t>head
-            block.state = 0
-            head = number
-            freed += 1
-            address = previous
-            if index <= index_min or address >> NUMBER_BITS != buffer or address == 0:
+            count += 1
+            if previous == 0 or previous != address - 1:
                 break
-        metadata[0].length = <uint16_t>head
+            address = previous
+        link_free(metadata_of(pool, buffer), last + 1 - count, last)
         if pool.free_counts[buffer] == 0:
             enqueue(pool, buffer)
-        pool.free_counts[buffer] += <uint16_t>freed
-        pool.used_blocks -= freed
-        if index <= index_min:
-            return 0
-        if address == 0:
-            return -1
+        pool.free_counts[buffer] += <uint16_t>count
+        pool.used_blocks -= count
+        if previous == 0:
+            return 0 if index <= index_min else -1
+        address = previous
 
 
 cdef inline uint32_t claim(

@@ -5,6 +5,7 @@ blocks a buffer, are replayed here with the real 512.
 """
 
 import ctypes
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -179,7 +180,7 @@ def test_figure_2_an_entry_is_chained_back_and_known_by_its_last_block(memory: M
 def test_figure_2_a_new_entry_goes_where_the_free_list_leads(memory: Memory) -> None:
     """The figure's entry E3 of five blocks, in the blocks 1, 4, 6, 7 and 14."""
     entries = [memory.fill(blocks=1) for _ in range(15)]
-    for number in (14, 7, 6, 4, 1):
+    for number in (6, 14, 1, 7, 4):
         memory.cache.delete(entries[number - 1])
     assert memory.free_list(0)[:6] == [1, 4, 6, 7, 14, 16]
     data = b"".join(bytes([number]) * BLOCK_LENGTH for number in range(5))
@@ -209,7 +210,7 @@ def test_an_append_beyond_the_last_block_chains_a_free_one(memory: Memory) -> No
     assert memory.data(0, 1, 4096)[-96:] + memory.data(0, 3, 104) == b"b" * 200
 
 
-def test_deleting_returns_the_blocks_for_reuse_in_ascending_order(memory: Memory) -> None:
+def test_deleting_returns_the_blocks_to_their_places_in_the_free_list(memory: Memory) -> None:
     memory.fill(blocks=2)
     entry = memory.fill(blocks=3)
     memory.fill(blocks=1)
@@ -217,6 +218,29 @@ def test_deleting_returns_the_blocks_for_reuse_in_ascending_order(memory: Memory
     memory.cache.delete(entry)
     assert memory.free_list(0)[:4] == [3, 4, 5, 7]
     assert memory.chain(memory.fill(blocks=3)) == ["0-3", "0-4", "0-5"]
+
+
+def test_free_lists_ascend_whatever_was_deleted_first(memory: Memory) -> None:
+    chance = random.Random(1)
+    entries = [memory.fill(blocks=chance.choice([1, 1, 2, 5, 30])) for _ in range(200)]
+    chance.shuffle(entries)
+    for entry in entries[:100]:
+        memory.cache.delete(entry)
+        free = memory.free_list(entry >> 10)
+        assert free == sorted(free)
+    for _ in range(100):
+        memory.fill(blocks=chance.choice([1, 1, 2, 5, 30]))
+        memory.cache.check()
+
+
+def test_entries_that_come_and_go_in_turn_stay_in_one_piece(memory: Memory) -> None:
+    """As in a cache that evicts what is oldest: what is free lies together."""
+    entries = [memory.fill(blocks=3) for _ in range(600)]
+    for _ in range(2000):
+        memory.cache.delete(entries.pop(0))
+        entries.append(memory.fill(blocks=3))
+    pieces = [len(memory.cache.views(entry)) for entry in entries]
+    assert sum(pieces) < 1.05 * len(entries)
 
 
 # ---- buffers -------------------------------------------------------------------------------------
@@ -255,7 +279,7 @@ def test_figure_3_full_buffers_leave_the_queue_and_return_to_its_end(memory: Mem
         for number in (7, 8):
             memory.cache.delete(entries[buffer * BLOCKS + number - 1])
     taken = [memory.chain(memory.fill(blocks=1))[0] for _ in range(6)]
-    assert taken == ["2-8", "2-7", "0-8", "0-7", "3-8", "3-7"]
+    assert taken == ["2-7", "2-8", "0-7", "0-8", "3-7", "3-8"]
     with pytest.raises(CacheFullError):
         memory.fill(blocks=1)
     memory.cache.check()
@@ -423,8 +447,6 @@ def test_damage_found_when_a_view_goes_away_is_reported_by_the_next_call(memory:
 
 def test_any_damage_ends_in_an_answer_or_an_error() -> None:
     """Random bytes all over the metadata: nothing hangs, nothing leaves the mapping."""
-    import random
-
     for seed in range(300):
         chance = random.Random(seed)
         memory = Memory(2)
