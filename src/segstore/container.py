@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -21,6 +20,7 @@ import trio
 from segstore.api import OnAppended, OnRead, ReadHandle, ReadResult, SegmentInfo
 from segstore.attributes.updates import AttributeId, AttributeUpdate, SegmentType
 from segstore.cache.manager import CacheManager
+from segstore.clock import wall_clock_ms
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.memory_log import MemoryLog
 from segstore.durable_log.operation_processor import OperationProcessor
@@ -52,11 +52,6 @@ from segstore.writer.storage_writer import HELD_BYTES_MAX, StorageWriter
 DRAIN_SECONDS: Final = 5.0
 
 logger = structlog.get_logger(__name__)
-
-
-def wall_clock_ms() -> int:
-    """Unix time in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class _Waiter:

@@ -24,7 +24,6 @@ from segstore.attributes.updates import (
     ATTRIBUTE_SEGMENT_TYPE,
     NULL_ATTRIBUTE_VALUE,
     ROLLOVER_SIZE,
-    AttributeId,
 )
 from segstore.errors import DataLogCorruptError
 from segstore.operations import (
@@ -237,11 +236,6 @@ class ContainerMetadata:
     def _apply_delete(self, operation: DeleteOperation, now_ms: int) -> None:
         segment = self.segments.pop(operation.segment_id)
         self.by_name.pop(segment.name, None)
-
-
-def attribute_value(attributes: AttributeValues, attribute_id: AttributeId) -> int:
-    """The value, or the null value when the attribute is absent."""
-    return attributes.get(attribute_id, NULL_ATTRIBUTE_VALUE)
 
 
 _APPLY: Final[dict[type[Operation], Callable[..., None]]] = {

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -21,6 +20,7 @@ from typing import TypeVar
 import structlog
 import trio
 
+from segstore.clock import wall_clock_ms
 from segstore.config import ConnectionSettings, SegmentStoreConfig
 from segstore.connection import ServerConnection
 from segstore.errors import DataDirectoryError, SegmentStoreError
@@ -36,11 +36,6 @@ logger = structlog.get_logger(__name__)
 
 class AddressInUseError(SegmentStoreError):
     """Somebody else listens there already."""
-
-
-def wall_clock_ms() -> int:
-    """Unix time in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class ConnectionServer:
