@@ -54,7 +54,7 @@ class Workload:
     @property
     def warmup_capacity(self) -> int:
         """Room for what the warm-up inserts."""
-        return (self.warmup_count + 100) * (self.size + 8192)
+        return self.warmup_count * (self.size + 8192) + 4 * 1024**2
 
 
 class SplitMix:

@@ -34,7 +34,7 @@ public final class CacheBench {
         CacheBench bench = new CacheBench(options);
         Work warmup = options.random ? Work.draw(options, options.warmupCount) : null;
         Work work = options.random ? Work.draw(options, options.count) : null;
-        long warmupCapacity = (options.warmupCount + 100L) * (options.size + 8192L);
+        long warmupCapacity = options.warmupCount * (options.size + 8192L) + (4L << 20);
         try (DirectMemoryCache cache = new DirectMemoryCache(warmupCapacity)) {
             for (int pass = 0; pass < options.warmupPasses; pass++) {
                 bench.pass(cache, warmup, options.warmupCount);
