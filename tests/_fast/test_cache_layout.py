@@ -464,3 +464,35 @@ def test_any_damage_ends_in_an_answer_or_an_error() -> None:
                 except (CacheCorruptedError, CacheFullError, ValueError):
                     continue
         views.clear()
+
+
+def test_the_example_of_the_layout_document_is_what_lies_in_memory(memory: Memory) -> None:
+    a = memory.cache.insert(bytes(10_000))
+    b = memory.cache.insert(b"")
+    c = memory.cache.insert(bytes(4096))
+    d = memory.fill(blocks=507)
+    memory.cache.delete(b)
+    c = memory.cache.append(c, bytes(5000))
+    assert (a, c, d) == (0x003, 0x403, 0x401)
+    assert memory.chain(c) == ["0-5", "1-2", "1-3"]
+    assert memory.chain(d) == [*(f"0-{number}" for number in range(6, 512)), "1-1"]
+    assert [memory.block(0, number) for number in range(6)] == [
+        (0, 4, 0),
+        (0, 4096, USED | 0),
+        (0x001, 4096, USED | 1),
+        (0x002, 1808, USED | LAST | 2),
+        (0, 0, 0),
+        (0, 4096, USED | 0),
+    ]
+    assert [memory.block(1, number) for number in (0, 1, 2, 3, 4, 511)] == [
+        (0, 4, 0),
+        (0x1FF, 4096, USED | LAST | 506),
+        (0x005, 4096, USED | 1),
+        (0x402, 904, USED | LAST | 2),
+        (0, 5, 0),
+        (0, 0, 0),
+    ]
+    assert memory.cache.used_bytes == 515 * 4096 == 2_109_440
+    assert memory.cache.stored_bytes == 2_095_768
+    assert memory.cache.reserved_bytes == 4 * 1024**2
+    memory.cache.check()
