@@ -65,6 +65,7 @@ bench-quick: $(VENV)/.tested java ## the same at the small size that the tests u
 
 .PHONY: bench-cache
 bench-cache: $(VENV)/.tested java ## the streaming cache beside the original's
+	@$(PIP) install --only-binary :all: 'rocksdict>=0.3.20,<0.4' || echo "going on without RocksDB: no wheel fits"
 	$(BIN)/python -m benchmarks.bench_cache $(ARGS)
 
 .PHONY: clean
