@@ -1,0 +1,328 @@
+"""A B+Tree on storage that only grows at its end and is cut off at its beginning.
+
+Owns: where a tree's root is, and how its pages are searched. Pages come from a cache, or from
+``held``, a dictionary of pages by offset that the caller holds for one operation; what is missing
+is told as ``(offset, length, level)``, to be read, given to ``admit``, and tried again. There is no
+I/O here.
+
+Invariants:
+1. The tree is what its last committed update says: reading goes on while an update is written.
+2. Only admitted pages are searched.
+"""
+
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_CheckExact,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcmp
+
+from _fast.btree_batch cimport Batch
+from _fast.btree_cache cimport PageCache, page_at
+from _fast.btree_page cimport (
+    HEADER_BYTES,
+    KEY_BYTES_MAX,
+    PAGE_BYTES_MAX_,
+    POINTER_BYTES,
+    VALUE_BYTES,
+    Footer,
+    Pointer,
+    check_page,
+    child_slot,
+    is_key,
+    load64,
+    load_pointer,
+    lower_bound,
+    page_count,
+    page_level,
+    page_records,
+    record_bytes,
+)
+from _fast.btree_update cimport Rebuild, Update
+
+from _fast.btree_batch import NULL_VALUE
+from _fast.btree_page import FOOTER_BYTES, FOOTER_MAGIC, PAGE_BYTES_MAX, CorruptPageError
+
+__all__ = [
+    "FOOTER_BYTES",
+    "FOOTER_MAGIC",
+    "NULL_VALUE",
+    "PAGE_BYTES_MAX",
+    "Batch",
+    "CorruptPageError",
+    "Footer",
+    "PageCache",
+    "Tree",
+    "Update",
+]
+
+# A type that is cimported is not a name of the module by itself.
+globals().update(Batch=Batch, Footer=Footer, PageCache=PageCache, Update=Update)
+
+# How many leaves after a missing one a scan asks for with it.
+cdef enum:
+    READ_AHEAD = 16
+
+
+def records_max(Py_ssize_t page_bytes_max, int level, Py_ssize_t key_length):
+    """How many records a page of that many bytes may have."""
+    return (page_bytes_max - HEADER_BYTES) // record_bytes(level, key_length)
+
+
+cdef class Tree:
+    """One tree. Not for several threads; one update at a time.
+
+    Leaves and index pages get up to ``leaf_bytes_max`` and ``index_bytes_max`` long. With
+    ``compaction``, every update moves the lowest leaf, and more of them while the tree takes more
+    than ``retained_ratio`` times the room of its pages (0 stands for: never more).
+    """
+
+    def __init__(
+        self,
+        PageCache cache not None,
+        *,
+        Py_ssize_t key_length=16,
+        Py_ssize_t leaf_bytes_max=PAGE_BYTES_MAX_,
+        Py_ssize_t index_bytes_max=PAGE_BYTES_MAX_,
+        bint compaction=True,
+        double retained_ratio=0,
+    ):
+        cdef Rebuild rebuild
+        if not 1 <= key_length <= KEY_BYTES_MAX:
+            raise ValueError(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {key_length}")
+        for bytes_max, level in ((leaf_bytes_max, 0), (index_bytes_max, 1)):
+            if bytes_max > PAGE_BYTES_MAX_ or records_max(bytes_max, level, key_length) < 2:
+                raise ValueError(
+                    f"a page has at most {PAGE_BYTES_MAX_} bytes and room for two records:"
+                    f" {bytes_max} bytes will not do for keys of {key_length}"
+                )
+        rebuild = Rebuild(key_length)
+        rebuild.leaf_records_max = records_max(leaf_bytes_max, 0, key_length)
+        rebuild.index_records_max = records_max(index_bytes_max, 1, key_length)
+        rebuild.page_bytes_max = max(leaf_bytes_max, index_bytes_max)
+        rebuild.compacts = compaction
+        rebuild.retained_ratio = retained_ratio
+        self.key_length = key_length
+        self.cache = cache
+        if self._owner == 0:
+            self._owner = cache.register()
+        rebuild.cache = cache
+        rebuild.owner = self._owner
+        self._rebuild = rebuild
+        self.restore(None, end=0)
+
+    def __dealloc__(self):
+        if self.cache is not None:
+            self.cache.forget(self._owner)
+
+    def restore(self, Footer footer, *, uint64_t end):
+        """Become the tree of that footer, or the empty one; the next update begins at ``end``."""
+        if footer is None:
+            footer = Footer.__new__(Footer)
+            footer.root_level = -1
+            footer.key_length = <int>self.key_length
+            footer.min_offset = end
+        elif footer.key_length != self.key_length:
+            raise ValueError(
+                f"the tree has keys of {footer.key_length} bytes, not {self.key_length}"
+            )
+        elif end < footer.end:
+            raise ValueError(f"the tree ends at {footer.end}, behind {end}")
+        self.cache.forget(self._owner)
+        self._rebuild.own_bytes = 0
+        self.footer = footer
+        self.end = end
+
+    def admit(self, data, *, uint64_t offset, Py_ssize_t length, int level):
+        """Check a page that was read, cache it, and return it."""
+        page = data if PyBytes_CheckExact(data) else bytes(data)
+        if PyBytes_GET_SIZE(page) != length:
+            raise CorruptPageError(offset, f"{PyBytes_GET_SIZE(page)} of {length} bytes are there")
+        check_page(
+            <const unsigned char *>PyBytes_AS_STRING(page), length, offset, level, self.key_length
+        )
+        self.cache.put(self._owner, offset, page, level)
+        return page
+
+    def find(self, key, dict held=None):
+        """A key's value, or None; or the page that is needed first, as a tuple."""
+        cdef const unsigned char *sought = self._checked_key(key)
+        leaf = self._leaf(sought, held)
+        if leaf is None or type(leaf) is tuple:
+            return leaf
+        return self._value(leaf, sought)
+
+    def find_many(self, keys, dict held=None):
+        """The values of keys, in their order, and the pages that are needed first."""
+        cdef list values = []
+        cdef dict missing = {}
+        cdef const unsigned char *sought
+        for key in keys:
+            sought = self._checked_key(key)
+            leaf = self._leaf(sought, held)
+            if type(leaf) is tuple:
+                missing[leaf[0]] = leaf
+            elif not missing:
+                values.append(None if leaf is None else self._value(leaf, sought))
+        return values, list(missing.values())
+
+    cdef const unsigned char *_checked_key(self, object key) except NULL:
+        if not PyBytes_CheckExact(key):
+            raise TypeError(f"a key is bytes, not {type(key).__name__}")
+        if PyBytes_GET_SIZE(key) != self.key_length:
+            raise ValueError(
+                f"a key of {PyBytes_GET_SIZE(key)} bytes where keys have {self.key_length}"
+            )
+        return <const unsigned char *>PyBytes_AS_STRING(key)
+
+    cdef object _leaf(self, const unsigned char *key, dict held):
+        """The leaf for a key, None in the empty tree, or the page that is needed first."""
+        cdef Footer footer = self.footer
+        cdef int level = footer.root_level
+        cdef Pointer child
+        cdef Py_ssize_t stride, slot
+        cdef const unsigned char *records
+        if level < 0:
+            return None
+        child.offset = footer.root_offset
+        child.length = footer.root_length
+        while True:
+            page = page_at(self.cache, self._owner, held, child.offset, child.length, level)
+            if page is None:
+                return child.offset, child.length, level
+            if level == 0:
+                return page
+            stride = record_bytes(level, self.key_length)
+            records = page_records(page)
+            slot = child_slot(records, stride, self.key_length, 0, page_count(page), key)
+            child = load_pointer(records + slot * stride + self.key_length)
+            level -= 1
+
+    cdef object _value(self, object leaf, const unsigned char *key):
+        cdef Py_ssize_t stride = self.key_length + VALUE_BYTES
+        cdef const unsigned char *records = page_records(leaf)
+        cdef Py_ssize_t count = page_count(leaf)
+        cdef Py_ssize_t position
+        position = lower_bound(records, stride, self.key_length, 0, count, key)
+        if position == count or not is_key(records + position * stride, key, self.key_length):
+            return None
+        return <int64_t>load64(records + position * stride + self.key_length)
+
+    def scan(self, first, last, *, Py_ssize_t limit, dict held=None):
+        """Entries of one leaf with keys from ``first`` to ``last``, both included.
+
+        Returns ``(entries, resume, missing)``: at most ``limit`` entries, the key from which to go
+        on (None at the end), and the pages that are needed first: when there are any, try again.
+        """
+        cdef Footer footer = self.footer
+        cdef const unsigned char *sought = self._checked_key(first)
+        cdef const unsigned char *bound = self._checked_key(last)
+        cdef int level = footer.root_level
+        cdef Py_ssize_t stride, slot
+        cdef const unsigned char *records
+        cdef Pointer child
+        cdef bytes resume = None
+        if level < 0 or memcmp(sought, bound, <size_t>self.key_length) > 0:
+            return [], None, []
+        child.offset = footer.root_offset
+        child.length = footer.root_length
+        above = None
+        slot = 0
+        while True:
+            page = page_at(self.cache, self._owner, held, child.offset, child.length, level)
+            if page is None:
+                missing = [(child.offset, child.length, level)]
+                if above is not None and level == 0:
+                    self._read_ahead(above, slot, bound, held, missing)
+                return [], None, missing
+            if level == 0:
+                return self._entries(page, sought, bound, limit, resume)
+            stride = record_bytes(level, self.key_length)
+            records = page_records(page)
+            slot = child_slot(records, stride, self.key_length, 0, page_count(page), sought)
+            if slot + 1 < page_count(page):
+                resume = self._key_within(records + (slot + 1) * stride, bound)
+            child = load_pointer(records + slot * stride + self.key_length)
+            level -= 1
+            above = page
+
+    cdef bytes _key_within(self, const unsigned char *key, const unsigned char *bound):
+        """The key, unless it is greater than the bound."""
+        if memcmp(key, bound, <size_t>self.key_length) > 0:
+            return None
+        return PyBytes_FromStringAndSize(<const char *>key, self.key_length)
+
+    cdef int _read_ahead(
+        self, object above, Py_ssize_t slot, const unsigned char *bound, dict held, list missing
+    ) except -1:
+        """Add the leaves after that of a slot that a scan up to the bound will need."""
+        cdef Py_ssize_t stride = record_bytes(1, self.key_length)
+        cdef const unsigned char *record
+        cdef Py_ssize_t position
+        cdef Pointer child
+        for position in range(slot + 1, min(slot + 1 + READ_AHEAD, page_count(above))):
+            record = page_records(above) + position * stride
+            if memcmp(record, bound, <size_t>self.key_length) > 0:
+                break
+            child = load_pointer(record + self.key_length)
+            if page_at(self.cache, self._owner, held, child.offset, child.length, 0) is None:
+                missing.append((child.offset, child.length, 0))
+        return 0
+
+    cdef object _entries(
+        self,
+        object leaf,
+        const unsigned char *first,
+        const unsigned char *bound,
+        Py_ssize_t limit,
+        bytes resume,
+    ):
+        cdef Py_ssize_t key_length = self.key_length
+        cdef Py_ssize_t stride = key_length + VALUE_BYTES
+        cdef const unsigned char *records = page_records(leaf)
+        cdef Py_ssize_t count = page_count(leaf)
+        cdef Py_ssize_t position = lower_bound(records, stride, key_length, 0, count, first)
+        cdef const unsigned char *record = records + position * stride
+        cdef list entries = []
+        for position in range(position, count):
+            if memcmp(record, bound, <size_t>key_length) > 0:
+                return entries, None, []
+            key = PyBytes_FromStringAndSize(<const char *>record, key_length)
+            if limit == 0:
+                return entries, key, []
+            entries.append((key, <int64_t>load64(record + key_length)))
+            limit -= 1
+            record += stride
+        return entries, resume, []
+
+    def prepare(self, Batch batch not None, dict held=None):
+        """What a batch leads to: an ``Update``, or None if it changes nothing.
+
+        Or a list of the pages that are needed first. Nothing happens to the tree.
+        """
+        if batch.key_length != self.key_length:
+            raise ValueError(
+                f"the tree has keys of {self.key_length} bytes, not {batch.key_length}"
+            )
+        if batch.count == 0:
+            return None
+        return self._rebuild.run(self.footer, self.end, batch, held)
+
+    def commit(self, Update update not None):
+        """Become the tree that an update leads to, whose buffers were written where they belong."""
+        cdef uint64_t offset = update.offset
+        cdef uint64_t dropped
+        if offset != self.end or update.footer.update_number != self.footer.update_number + 1:
+            raise ValueError(f"the update for offset {offset} was not made for this tree")
+        for dropped in update.dropped:
+            self.cache.drop(self._owner, dropped)
+        for page in update.buffers:
+            if offset == update.footer.offset:
+                break
+            self.cache.put(self._owner, offset, page, page_level(page))
+            offset += <uint64_t>PyBytes_GET_SIZE(page)
+        self._rebuild.own_bytes = update.footer.offset - update.offset - update.moved_bytes
+        self.footer = update.footer
+        self.end = update.footer.end

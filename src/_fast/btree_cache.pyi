@@ -1,0 +1,26 @@
+from typing import final
+
+@final
+class PageCache:
+    """Pages of any number of trees in at most ``bytes_max`` bytes.
+
+    The leaf that was not used for the longest time goes first; index pages go when no leaf is left.
+    Not for several threads at once.
+    """
+
+    def __init__(self, bytes_max: int) -> None: ...
+    @property
+    def bytes_max(self) -> int: ...
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the pages, and what it costs to keep them."""
+
+    @property
+    def page_count(self) -> int: ...
+    @property
+    def hit_count(self) -> int:
+        """How often a page that was looked for was there."""
+
+    @property
+    def miss_count(self) -> int:
+        """How often it was not."""

@@ -1,0 +1,33 @@
+from typing import final
+
+from _fast.btree_page import Footer
+
+@final
+class Update:
+    """The pages that a batch of changes leads to, and the tree as it will be.
+
+    The caller writes ``buffers``, one behind the other, at ``offset``, which is the end of what was
+    written before. When all of it is durable, ``Tree.commit`` makes it the tree; the footer that
+    has to be found again after a restart is ``footer``. When that is durable too, and no reader
+    needs an older tree, everything before ``truncate_offset`` may go.
+    """
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def buffers(self) -> list[bytes]: ...
+    @property
+    def length(self) -> int:
+        """How many bytes the update writes."""
+
+    @property
+    def footer(self) -> Footer:
+        """The footer at the end of ``buffers``."""
+
+    @property
+    def truncate_offset(self) -> int:
+        """Where the lowest page of the tree will lie. It never decreases from update to update."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of pages that are written again only because they lay lowest."""

@@ -1,0 +1,63 @@
+"""The writing of pages, for the rebuilding of a tree."""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+
+cdef struct NewPage:
+    # The lowest key that belongs into it.
+    const unsigned char *key
+    uint64_t offset
+    uint64_t min_offset
+    uint32_t length
+
+
+cdef class PageWriter:
+    cdef Py_ssize_t key_length
+    # Where the update begins, and where the next page will lie.
+    cdef uint64_t start
+    cdef uint64_t end
+    cdef list buffers
+    cdef uint32_t pages_sum
+    cdef int64_t leaf_count
+    cdef int64_t index_count
+    cdef int64_t live_bytes
+    cdef NewPage *pages
+    cdef Py_ssize_t page_count
+    cdef Py_ssize_t _capacity
+    # The row of pages under way.
+    cdef int _level
+    cdef Py_ssize_t _stride
+    cdef Py_ssize_t _left
+    cdef Py_ssize_t _records_max
+    cdef bint _ascending
+    cdef const unsigned char *_key
+    cdef const unsigned char *_first_key
+    # Its page under way.
+    cdef bytes _page
+    cdef unsigned char *_to
+    cdef Py_ssize_t _room
+
+    cdef int reset(self, uint64_t end) except -1
+    cdef int begin_row(
+        self,
+        int level,
+        Py_ssize_t total,
+        Py_ssize_t records_max,
+        bint ascending,
+        const unsigned char *key,
+    ) except -1
+    cdef void next_source(self, const unsigned char *lower) noexcept
+    cdef int put(self, const unsigned char *records, Py_ssize_t count) except -1
+    cdef int put_page(self, Py_ssize_t index) except -1
+    cdef int move(self, object page, const unsigned char *key) except -1
+    cdef void forget(self, int level, Py_ssize_t length) noexcept
+    cdef int _open_page(self) except -1
+    cdef int _close_page(self) except -1
+    cdef int _add(
+        self,
+        object page,
+        int level,
+        Py_ssize_t count,
+        uint32_t records_sum,
+        const unsigned char *key,
+    ) except -1

@@ -1,0 +1,162 @@
+"""A B+Tree with its storage in memory, for tests, and the loop that every caller of a tree runs.
+
+Owns: bytes that only grow at their end, and are really gone before the truncation offset.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from _fast.btree import FOOTER_BYTES, Batch, Footer, PageCache, Tree, Update
+
+Missing = tuple[int, int, int]
+Changes = bytes | Mapping[bytes, int | None] | Iterable[tuple[bytes, int | None]]
+
+
+class PageStore:
+    """Bytes that grow at the end and are dropped from the beginning."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.start = start
+        self.data = bytearray()
+        self.read_count = 0
+        self.read_bytes = 0
+
+    @property
+    def end(self) -> int:
+        """Where the next byte goes."""
+        return self.start + len(self.data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes that are there."""
+        assert self.start <= offset, f"{offset} is truncated: the store begins at {self.start}"
+        assert offset + length <= self.end, f"{offset + length} is behind {self.end}"
+        self.read_count += 1
+        self.read_bytes += length
+        return bytes(self.data[offset - self.start : offset - self.start + length])
+
+    def append(self, offset: int, buffers: Iterable[bytes]) -> None:
+        """Write at the end."""
+        assert offset == self.end
+        for buffer in buffers:
+            self.data += buffer
+
+    def truncate(self, offset: int) -> None:
+        """Forget all before the offset."""
+        assert self.start <= offset <= self.end
+        del self.data[: offset - self.start]
+        self.start = offset
+
+
+class StoredTree:
+    """A tree with its storage."""
+
+    def __init__(self, make: Callable[[], Tree], store: PageStore) -> None:
+        self.make = make
+        self.store = store
+        self.tree = make()
+        self.tree.restore(None, end=store.end)
+        self.held: dict[int, bytes] = {}
+
+    def load(self, missing: Iterable[Missing]) -> None:
+        """Read what is missing, and hold it."""
+        for offset, length, level in missing:
+            assert offset not in self.held, "asked for twice"
+            data = self.store.read(offset, length)
+            page = self.tree.admit(data, offset=offset, length=length, level=level)
+            assert page == data
+            self.held[offset] = page
+
+    def find(self, key: bytes) -> int | None:
+        """A key's value."""
+        self.held = {}
+        while isinstance(found := self.tree.find(key, self.held), tuple):
+            self.load([found])
+        return found
+
+    def find_many(self, keys: list[bytes]) -> list[int | None]:
+        """The values of keys, in their order."""
+        self.held = {}
+        while True:
+            values, missing = self.tree.find_many(keys, self.held)
+            if not missing:
+                return values
+            self.load(missing)
+
+    def scan(self, first: bytes, last: bytes, limit: int = 1000) -> list[tuple[bytes, int]]:
+        """The entries between two keys, both included."""
+        found = []
+        resume: bytes | None = first
+        while resume is not None:
+            self.held = {}
+            while True:
+                entries, following, missing = self.tree.scan(
+                    resume, last, limit=limit, held=self.held
+                )
+                if not missing:
+                    break
+                self.load(missing)
+            assert following is None or following > resume or not limit
+            assert len(entries) <= limit
+            found += entries
+            resume = following
+        return found
+
+    def everything(self) -> list[tuple[bytes, int]]:
+        """All entries, in their order."""
+        length = self.tree.key_length
+        return self.scan(bytes(length), b"\xff" * length)
+
+    def prepare(self, changes: Changes) -> Update | None:
+        """What these changes lead to."""
+        batch = Batch(self.tree.key_length, changes)
+        self.held = {}
+        while isinstance(prepared := self.tree.prepare(batch, self.held), list):
+            assert prepared
+            self.load(prepared)
+        return prepared
+
+    def update(self, changes: Changes, *, truncates: bool = True) -> Update | None:
+        """Write and commit these changes, and truncate as far as that allows."""
+        update = self.prepare(changes)
+        if update is not None:
+            self.write(update)
+            if truncates:
+                self.store.truncate(update.truncate_offset)
+        return update
+
+    def write(self, update: Update) -> None:
+        """Write and commit an update."""
+        assert update.length == sum(len(buffer) for buffer in update.buffers)
+        self.store.append(update.offset, update.buffers)
+        self.tree.commit(update)
+        assert self.tree.end == self.store.end
+
+    def restart(self) -> None:
+        """A new tree of what the last footer says."""
+        footer = self.tree.footer
+        if footer.update_number:
+            footer = Footer.parse(
+                self.store.read(footer.offset, FOOTER_BYTES), offset=footer.offset
+            )
+        self.tree = self.make()
+        self.tree.restore(footer if footer.update_number else None, end=self.store.end)
+
+
+def stored_tree(
+    *,
+    cache_bytes: int = 1 << 26,
+    start: int = 0,
+    key_length: int = 16,
+    **options: Any,
+) -> StoredTree:
+    """An empty tree, whose storage begins at ``start``; options are those of ``Tree``."""
+    cache = PageCache(cache_bytes)
+    return StoredTree(
+        lambda: Tree(cache, key_length=key_length, **options),
+        PageStore(start),
+    )
+
+
+def key_of(number: int, length: int = 16) -> bytes:
+    """The number as a key."""
+    return number.to_bytes(length, "big")
