@@ -1,0 +1,242 @@
+"""What every operation of a container means, in its plainest form: the model of all others.
+
+Owns: ``MemorySegments``, segments in a dictionary on which operations take effect at once.
+
+Invariants:
+1. An operation takes effect whole and returns its number, or raises and leaves no trace.
+2. A segment keeps all its bytes from offset 0 on, truncated or not, even after its deletion: who
+   holds a ``MemorySegment`` can tell for ever what was in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from segstore.api import OnRead, ReadResult, SegmentInfo
+from segstore.attributes.updates import (
+    ATTRIBUTE_SEGMENT_TYPE,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeId,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+    is_core_attribute,
+)
+from segstore.errors import (
+    BadAttributeUpdateError,
+    BadOffsetError,
+    InvalidRequestError,
+    NoSuchSegmentError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentStoreError,
+    SegmentTruncatedError,
+)
+from segstore.tiers.api import Buffer
+
+TRANSIENT_ATTRIBUTE_COUNT_MAX = 16
+
+
+class ParkedRead:
+    """A read that waits for the tail of its segment."""
+
+    def __init__(
+        self, parked: list[ParkedRead], offset: int, length_max: int, on_complete: OnRead
+    ) -> None:
+        self._parked = parked
+        self.offset = offset
+        self.length_max = length_max
+        self.on_complete = on_complete
+
+    def cancel(self) -> None:
+        """Forget the read."""
+        if self in self._parked:
+            self._parked.remove(self)
+
+
+class MemorySegment:
+    """One segment. ``data`` holds every byte from offset 0 on, truncated or not."""
+
+    def __init__(self, name: str, attributes: Mapping[AttributeId, int], now_ms: int) -> None:
+        self.name = name
+        self.data = bytearray()
+        self.attributes = dict(attributes)
+        self.start_offset = 0
+        self.sealed = False
+        self.last_modified_ms = now_ms
+        self.parked: list[ParkedRead] = []
+
+    @property
+    def segment_type(self) -> int:
+        """The bits of ``SegmentType``."""
+        return self.attributes.get(ATTRIBUTE_SEGMENT_TYPE, 0)
+
+    def resolve(self, updates: Sequence[AttributeUpdate]) -> dict[AttributeId, int]:
+        """The attributes after ``updates``, else ``BadAttributeUpdateError``."""
+        values = dict(self.attributes)
+        for update in updates:
+            present = values.get(update.attribute_id)
+            if not _condition_holds(update, present):
+                raise BadAttributeUpdateError(
+                    self.name, update.attribute_id, previous_value_missing=present is None
+                )
+            value = update.value
+            if update.update_type == AttributeUpdateType.ACCUMULATE:
+                value += present or 0
+            if not -(2**63) <= value < 2**63:
+                raise InvalidRequestError(self.name, "an attribute value leaves 64 bits")
+            if value == NULL_ATTRIBUTE_VALUE:
+                values.pop(update.attribute_id, None)
+            else:
+                values[update.attribute_id] = value
+        if self.segment_type & SegmentType.TRANSIENT:
+            extended = sum(not is_core_attribute(attribute_id) for attribute_id in values)
+            if extended > TRANSIENT_ATTRIBUTE_COUNT_MAX:
+                raise InvalidRequestError(self.name, "too many attributes")
+        return values
+
+    def extend(self, data: Buffer) -> None:
+        """Append bytes and wake the reads that they serve."""
+        self.data += data
+        for read in [read for read in self.parked if read.offset < len(self.data)]:
+            read.cancel()
+            read.on_complete(None, self.read(read.offset, read.length_max))
+
+    def read(self, offset: int, length_max: int) -> ReadResult:
+        """The bytes there are at ``offset``."""
+        data = bytes(self.data[offset : offset + length_max])
+        at_end = offset + len(data) == len(self.data)
+        return ReadResult(
+            offset,
+            data,
+            at_tail=at_end and not self.sealed and len(data) < length_max,
+            end_of_segment=at_end and self.sealed,
+        )
+
+    def fail_parked(self, error: SegmentStoreError) -> None:
+        """Answer every parked read with ``error``."""
+        parked, self.parked = self.parked, []
+        for read in parked:
+            read.on_complete(error, None)
+
+
+def _condition_holds(update: AttributeUpdate, present: int | None) -> bool:
+    match update.update_type:
+        case AttributeUpdateType.NONE:
+            return present is None
+        case AttributeUpdateType.REPLACE_IF_GREATER:
+            return present is None or update.value > present
+        case AttributeUpdateType.REPLACE_IF_EQUALS:
+            return (NULL_ATTRIBUTE_VALUE if present is None else present) == update.expected
+        case _:
+            return True
+
+
+class MemorySegments:
+    """All segments of a container. ``now_ms`` gives the Unix time in milliseconds."""
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+        self._now_ms = now_ms
+        self.by_name: dict[str, MemorySegment] = {}
+
+    def find(self, name: str) -> MemorySegment:
+        """The segment, else ``NoSuchSegmentError``."""
+        segment = self.by_name.get(name)
+        if segment is None:
+            raise NoSuchSegmentError(name)
+        return segment
+
+    def create(self, name: str, attributes: Mapping[AttributeId, int]) -> int:
+        """Create an empty segment."""
+        if name in self.by_name:
+            raise SegmentExistsError(name)
+        self.by_name[name] = MemorySegment(name, attributes, self._now_ms())
+        return 0
+
+    def delete(self, name: str) -> int:
+        """Delete a segment."""
+        segment = self.find(name)
+        del self.by_name[name]
+        segment.fail_parked(NoSuchSegmentError(name))
+        return 0
+
+    def append(
+        self,
+        name: str,
+        data: bytes,
+        updates: Sequence[AttributeUpdate],
+        expected_offset: int | None,
+    ) -> int:
+        """Append; the segment's length right after it."""
+        segment = self.find(name)
+        if segment.sealed:
+            raise SegmentSealedError(name)
+        values = segment.resolve(updates)
+        length = len(segment.data)
+        if expected_offset is not None and expected_offset != length:
+            raise BadOffsetError(name, expected=expected_offset, actual=length)
+        segment.attributes = values
+        segment.last_modified_ms = self._now_ms()
+        segment.extend(data)
+        return length + len(data)
+
+    def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> int:
+        """Change attributes."""
+        segment = self.find(name)
+        if segment.sealed:
+            raise SegmentSealedError(name)
+        segment.attributes = segment.resolve(updates)
+        segment.last_modified_ms = self._now_ms()
+        return 0
+
+    def seal(self, name: str) -> int:
+        """Seal; the final length."""
+        segment = self.find(name)
+        if segment.sealed:
+            raise SegmentSealedError(name)
+        segment.sealed = True
+        segment.last_modified_ms = self._now_ms()
+        segment.fail_parked(SegmentSealedError(name))
+        return len(segment.data)
+
+    def truncate(self, name: str, offset: int) -> int:
+        """Move the start offset up."""
+        segment = self.find(name)
+        if not segment.start_offset <= offset <= len(segment.data):
+            raise SegmentTruncatedError(name, start_offset=segment.start_offset)
+        segment.start_offset = offset
+        return offset
+
+    def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate]) -> int:
+        """Append all of ``source`` to ``target``; the target's length right after it."""
+        source_segment = self.find(source)
+        target_segment = self.find(target)
+        if source_segment is target_segment:
+            raise InvalidRequestError(target)
+        if target_segment.sealed:
+            raise SegmentSealedError(target)
+        if source_segment.start_offset:
+            raise SegmentTruncatedError(source, start_offset=source_segment.start_offset)
+        values = target_segment.resolve(updates)
+        if events := source_segment.attributes.get(EVENT_COUNT, 0):
+            values[EVENT_COUNT] = values.get(EVENT_COUNT, 0) + events
+        target_segment.attributes = values
+        target_segment.last_modified_ms = self._now_ms()
+        del self.by_name[source]
+        source_segment.fail_parked(NoSuchSegmentError(source))
+        target_segment.extend(source_segment.data)
+        return len(target_segment.data)
+
+    def info(self, name: str) -> SegmentInfo:
+        """The committed state."""
+        segment = self.find(name)
+        return SegmentInfo(
+            name=name,
+            segment_type=segment.segment_type,
+            start_offset=segment.start_offset,
+            length=len(segment.data),
+            storage_length=0,
+            sealed=segment.sealed,
+            last_modified_ms=segment.last_modified_ms,
+        )
