@@ -5,7 +5,8 @@ full disk and failing calls.
 
 Invariants:
 1. Bytes written before a successful sync of their file survive every power cut. Of each later
-   write, a power cut keeps any set of whole sectors, or any number of leading bytes.
+   write, a power cut keeps any set of whole sectors, or any number of leading bytes; where it is
+   told to, it flips bits in what it keeps of them.
 2. Names made durable by ``sync_directory`` survive; of later directory changes a power cut keeps
    any number of leading ones.
 3. The kill of a process loses nothing: the kernel still holds what was not synced, and a later
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -50,10 +51,12 @@ class _Content:
     def copy(self) -> _Content:
         return _Content(bytearray(self.durable), bytearray(self.current), list(self.unsynced))
 
-    def torn(self, random: Random) -> _Content:
+    def torn(self, random: Random, *, flip_bits: bool) -> _Content:
         """What a power cut may leave."""
         left = bytearray(self.durable)
         for offset, data in self.unsynced:
+            if flip_bits and data and random.randrange(4) == 0:
+                data = _damaged(data, random)
             choice = random.randrange(4)
             if choice == 0:
                 continue
@@ -72,6 +75,14 @@ def _overlay(target: bytearray, offset: int, data: bytes) -> None:
     target[offset : offset + len(data)] = data
 
 
+def _damaged(data: bytes, random: Random) -> bytes:
+    """The same bytes with some bits flipped."""
+    damaged = bytearray(data)
+    for _ in range(random.randrange(1, 8)):
+        damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
+    return bytes(damaged)
+
+
 def _overlay_sectors(target: bytearray, offset: int, data: bytes, random: Random) -> None:
     """Write any of the sectors that ``data`` touches."""
     start = 0
@@ -86,8 +97,9 @@ class SimulatedDisk:
     """One directory of a disk in memory.
 
     ``step_count`` counts the calls that change something. Set ``power_cut_at`` to the number of
-    the call during which the power goes; ``write_errors`` and ``sync_errors`` map the number of
-    such a call to the errno with which it fails; ``capacity_bytes`` bounds the files' lengths.
+    the call during which the power goes (``on_power_cut`` is told, once); ``write_errors`` and
+    ``sync_errors`` map the number of such a call to the errno with which it fails;
+    ``capacity_bytes`` bounds the files' lengths.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
@@ -95,6 +107,7 @@ class SimulatedDisk:
         self.step_count = 0
         self.sync_count = 0
         self.power_cut_at: int | None = None
+        self.on_power_cut: Callable[[], None] = lambda: None
         self.write_errors: dict[int, int] = {}
         self.sync_errors: dict[int, int] = {}
         self.read_error: int | None = None
@@ -139,11 +152,13 @@ class SimulatedDisk:
         self._durable_names = dict(self._names)
         self._directory_changes.clear()
 
-    def after_power_cut(self, random: Random) -> SimulatedDisk:
+    def after_power_cut(self, random: Random, *, flip_bits: bool = False) -> SimulatedDisk:
         """A disk as it may be found after the power came back."""
         kept = random.randrange(len(self._directory_changes) + 1)
         names = self._directory_changes[kept - 1] if kept else self._durable_names
-        return self._with({name: content.torn(random) for name, content in names.items()})
+        return self._with(
+            {name: content.torn(random, flip_bits=flip_bits) for name, content in names.items()}
+        )
 
     def after_kill(self) -> SimulatedDisk:
         """The disk as the next process finds it after this one was killed."""
@@ -195,6 +210,8 @@ class SimulatedDisk:
     def _step(self) -> None:
         self.step_count += 1
         if self.power_cut_at is not None and self.step_count >= self.power_cut_at:
+            on_power_cut, self.on_power_cut = self.on_power_cut, lambda: None
+            on_power_cut()
             raise PowerCutError
 
     def _write(self, content: _Content, buffers: Sequence[Buffer], offset: int) -> None:
