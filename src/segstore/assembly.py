@@ -23,36 +23,45 @@ from segstore.container import open_container
 from segstore.data_directory import DataDirectory
 from segstore.registry import OpenContainer
 from segstore.storage.rolling import RollingSegmentStorage
+from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.filesystem import FilesystemChunkStorage
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
 
 
 @asynccontextmanager
-async def open_containers(config: SegmentStoreConfig) -> AsyncIterator[OpenContainer]:
+async def open_containers(
+    config: SegmentStoreConfig,
+    *,
+    data_logs: DurableDataLogFactory | None = None,
+    chunk_storage: ChunkStorage | None = None,
+) -> AsyncIterator[OpenContainer]:
     """Open the data directory and yield what opens a container in it.
 
-    Raises ``DataDirectoryError`` when the directory cannot be used, and leaves the block with a
+    Measurements give tiers of their own; by default these are journals and a directory. Raises
+    ``DataDirectoryError`` when the data directory cannot be used, and leaves the block with a
     ``DataLogError`` when a journal fails.
     """
     directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
     cache_manager = CacheManager(StreamingCache(config.cache_bytes_max))
-    storage_path = config.storage_dir or directory.storage_path
-    storage_path.mkdir(parents=True, exist_ok=True)
-    storage = RollingSegmentStorage(FilesystemChunkStorage(storage_path))
+    if chunk_storage is None:
+        storage_path = config.storage_dir or directory.storage_path
+        storage_path.mkdir(parents=True, exist_ok=True)
+        chunk_storage = FilesystemChunkStorage(storage_path)
+    storage = RollingSegmentStorage(chunk_storage)
     settings = JournalSettings(
         file_bytes=config.journal_file_bytes, journal_bytes_max=config.journal_bytes_max
     )
     async with AsyncExitStack() as stack:
         journals: dict[int, Journal] = {}
-        for number in sorted({directory.journal_of(n) for n in config.hosted_containers}):
+        numbers = {directory.journal_of(n) for n in config.hosted_containers}
+        for number in sorted(numbers) if data_logs is None else ():
             path = stack.enter_context(directory.lock_journal(number))
             journals[number] = await stack.enter_async_context(open_journal(path, settings))
 
         def open_hosted(container_id: int) -> AbstractAsyncContextManager[SegmentContainer]:
-            journal = journals[directory.journal_of(container_id)]
             return open_container(
                 container_id,
-                journal,
+                data_logs or journals[directory.journal_of(container_id)],
                 storage,
                 cache_manager,
                 drain_seconds=config.drain_seconds,

@@ -12,6 +12,7 @@ from segstore.testing.faulty_chunks import FaultyChunkStorage
 from segstore.tiers.api import ChunkInfo, ChunkStorage
 from segstore.tiers.filesystem import FilesystemChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
+from segstore.tiers.noop import NoOpChunkStorage, holds_user_data
 
 
 @pytest.fixture(params=["memory", "filesystem", "faulty"])
@@ -23,6 +24,20 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> ChunkStorage:
     return FaultyChunkStorage(MemoryChunkStorage())  # with no fault it is a storage like others
 
 
+@pytest.fixture(params=["memory", "filesystem", "faulty", "noop", "noop, kept"])
+def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> ChunkStorage:
+    """Storages that may drop the bytes: what is true of names and lengths holds for all."""
+    if request.param.startswith("noop"):
+        drops = holds_user_data if request.param == "noop" else lambda _: False
+        return NoOpChunkStorage(MemoryChunkStorage(), drops=drops)
+    chosen = {
+        "memory": MemoryChunkStorage,
+        "filesystem": lambda: FilesystemChunkStorage(tmp_path),
+        "faulty": lambda: FaultyChunkStorage(MemoryChunkStorage()),
+    }
+    return chosen[request.param]()
+
+
 NAME = "scope/stream/0.#epoch.0$00000000000000000000"
 
 
@@ -32,12 +47,12 @@ async def test_a_write_at_zero_creates_the_chunk(storage: ChunkStorage) -> None:
     assert await storage.read(NAME, offset=0, length=5) == b"hello"
 
 
-async def test_an_empty_write_creates_an_empty_chunk(storage: ChunkStorage) -> None:
-    await storage.write(NAME, offset=0, data=[])
-    assert await storage.info(NAME) == ChunkInfo(NAME, 0)
-    assert await storage.read(NAME, offset=0, length=0) == b""
-    await storage.write(NAME, offset=0, data=[b"now"])
-    assert await storage.info(NAME) == ChunkInfo(NAME, 3)
+async def test_an_empty_write_creates_an_empty_chunk(forgetful: ChunkStorage) -> None:
+    await forgetful.write(NAME, offset=0, data=[])
+    assert await forgetful.info(NAME) == ChunkInfo(NAME, 0)
+    assert await forgetful.read(NAME, offset=0, length=0) == b""
+    await forgetful.write(NAME, offset=0, data=[b"now"])
+    assert await forgetful.info(NAME) == ChunkInfo(NAME, 3)
 
 
 async def test_writes_append_and_overwrite(storage: ChunkStorage) -> None:
@@ -55,13 +70,13 @@ async def test_a_write_of_very_many_buffers_is_whole(storage: ChunkStorage) -> N
     assert await storage.read(NAME, offset=0, length=len(joined)) == joined
 
 
-async def test_a_write_beyond_the_end_is_refused(storage: ChunkStorage) -> None:
+async def test_a_write_beyond_the_end_is_refused(forgetful: ChunkStorage) -> None:
     with pytest.raises(ChunkNotFoundError):
-        await storage.write(NAME, offset=1, data=[b"x"])
-    await storage.write(NAME, offset=0, data=[b"abc"])
+        await forgetful.write(NAME, offset=1, data=[b"x"])
+    await forgetful.write(NAME, offset=0, data=[b"abc"])
     with pytest.raises(InvalidChunkOffsetError):
-        await storage.write(NAME, offset=4, data=[b"x"])
-    assert await storage.info(NAME) == ChunkInfo(NAME, 3)
+        await forgetful.write(NAME, offset=4, data=[b"x"])
+    assert await forgetful.info(NAME) == ChunkInfo(NAME, 3)
 
 
 async def test_a_read_is_of_exactly_what_was_asked(storage: ChunkStorage) -> None:
@@ -71,6 +86,33 @@ async def test_a_read_is_of_exactly_what_was_asked(storage: ChunkStorage) -> Non
             await storage.read(NAME, offset=offset, length=length)
     with pytest.raises(ChunkNotFoundError):
         await storage.read("other", offset=0, length=1)
+
+
+async def test_lengths_follow_appends_and_overwrites(forgetful: ChunkStorage) -> None:
+    await forgetful.write(NAME, offset=0, data=[b"0123", bytearray(b"45"), memoryview(b"67")])
+    await forgetful.write(NAME, offset=8, data=[b"89"])
+    await forgetful.write(NAME, offset=6, data=[b"6789ab"])
+    await forgetful.write(NAME, offset=0, data=[b"0"])
+    assert await forgetful.info(NAME) == ChunkInfo(NAME, 12)
+    assert await forgetful.list_chunks("scope/") == [ChunkInfo(NAME, 12)]
+
+
+async def test_a_read_outside_of_a_chunk_is_refused(forgetful: ChunkStorage) -> None:
+    await forgetful.write(NAME, offset=0, data=[b"abc"])
+    for offset, length in [(0, 4), (3, 1), (-1, 1), (0, -1)]:
+        with pytest.raises(InvalidChunkOffsetError):
+            await forgetful.read(NAME, offset=offset, length=length)
+    with pytest.raises(ChunkNotFoundError):
+        await forgetful.read("other", offset=0, length=1)
+
+
+async def test_a_deleted_chunk_has_no_info(forgetful: ChunkStorage) -> None:
+    await forgetful.write(NAME, offset=0, data=[b"abc"])
+    await forgetful.delete(NAME)
+    await forgetful.delete(NAME)
+    with pytest.raises(ChunkNotFoundError):
+        await forgetful.info(NAME)
+    assert await forgetful.list_chunks("") == []
 
 
 async def test_a_missing_chunk_has_no_info_and_can_be_deleted(storage: ChunkStorage) -> None:
@@ -93,10 +135,10 @@ async def test_a_chunk_can_be_created_again_after_it_was_deleted(storage: ChunkS
     assert await storage.info(NAME) == ChunkInfo(NAME, 3)
 
 
-async def test_listing_is_by_prefix_and_sorted(storage: ChunkStorage) -> None:
+async def test_listing_is_by_prefix_and_sorted(forgetful: ChunkStorage) -> None:
     names = ["a/b$1", "a/b$0", "a/bc$0", "a/b", "a", "b$0", "a/b$0/x", "a//b$0", "/a", ""]
     for name in names:
-        await storage.write(name, offset=0, data=[name.encode()])
+        await forgetful.write(name, offset=0, data=[name.encode()])
     for prefix in [
         "",
         "a",
@@ -112,7 +154,7 @@ async def test_listing_is_by_prefix_and_sorted(storage: ChunkStorage) -> None:
         "a/bc$00",
     ]:
         expected = sorted(name for name in names if name.startswith(prefix))
-        found = await storage.list_chunks(prefix)
+        found = await forgetful.list_chunks(prefix)
         assert [chunk.name for chunk in found] == expected
         assert [chunk.length for chunk in found] == [len(name) for name in expected]
 

@@ -1,0 +1,98 @@
+"""A tier 2 that drops users' data: for measuring what writing to storage costs.
+
+Owns: ``NoOpChunkStorage``, and which chunks hold users' data.
+
+Invariants:
+1. Of a dropped chunk its name and length are kept: everything but reading its bytes works.
+2. What the store itself has to read again (its own segments, attribute indexes, and segments that
+   will be merged into others) goes to another chunk storage.
+3. A read of dropped bytes fails with ``DataDroppedError``; it never makes bytes up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.tiers.api import Buffer, ChunkInfo, ChunkStorage
+
+KEPT_MARKS = ("#transaction.", "#transient.", "attributes.index")
+"""A chunk with one of these in its name is read again by the store itself."""
+
+
+class DataDroppedError(StorageError):
+    """The bytes were dropped when they were written; names the chunk."""
+
+
+def holds_user_data(name: str) -> bool:
+    """Whether nobody but users reads this chunk."""
+    if any(mark in name for mark in KEPT_MARKS):
+        return False
+    return not any(part.startswith("_") for part in name.split("/"))
+
+
+class NoOpChunkStorage:
+    """Drops the bytes of chunks whose names ``drops`` picks; all other chunks go to ``kept``."""
+
+    def __init__(
+        self, kept: ChunkStorage, *, drops: Callable[[str], bool] = holds_user_data
+    ) -> None:
+        self._kept = kept
+        self._drops = drops
+        self._lengths: dict[str, int] = {}
+
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        """Take note of the length, see ``ChunkStorage.write``."""
+        if not self._drops(name):
+            await self._kept.write(name, offset=offset, data=data)
+            return
+        await trio.lowlevel.checkpoint()
+        length = self._lengths.get(name)
+        if length is None:
+            if offset != 0:
+                raise ChunkNotFoundError(f"there is no chunk {name}")
+            length = 0
+        if not 0 <= offset <= length:
+            raise InvalidChunkOffsetError(f"chunk {name} has {length} bytes, not {offset}")
+        written = sum(memoryview(part).nbytes for part in data)
+        self._lengths[name] = max(length, offset + written)
+
+    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+        """Read what was kept, else raise ``DataDroppedError`` unless nothing is asked for."""
+        if not self._drops(name):
+            return await self._kept.read(name, offset=offset, length=length)
+        has = (await self.info(name)).length
+        if offset < 0 or length < 0 or offset + length > has:
+            raise InvalidChunkOffsetError(
+                f"chunk {name} has {has} bytes: it has no range {offset}+{length}"
+            )
+        if length:
+            raise DataDroppedError(f"the no-op storage dropped the bytes of chunk {name}")
+        return b""
+
+    async def info(self, name: str) -> ChunkInfo:
+        """Tell a chunk's length."""
+        if not self._drops(name):
+            return await self._kept.info(name)
+        await trio.lowlevel.checkpoint()
+        length = self._lengths.get(name)
+        if length is None:
+            raise ChunkNotFoundError(f"there is no chunk {name}")
+        return ChunkInfo(name, length)
+
+    async def delete(self, name: str) -> None:
+        """Forget a chunk."""
+        if not self._drops(name):
+            await self._kept.delete(name)
+            return
+        await trio.lowlevel.checkpoint()
+        self._lengths.pop(name, None)
+
+    async def list_chunks(self, prefix: str) -> list[ChunkInfo]:
+        """List chunks by prefix, sorted by name, whether dropped or kept."""
+        kept = await self._kept.list_chunks(prefix)
+        dropped = (name for name in self._lengths if name.startswith(prefix))
+        chunks = [*kept, *(ChunkInfo(name, self._lengths[name]) for name in dropped)]
+        return sorted(chunks, key=lambda chunk: chunk.name)
