@@ -13,76 +13,69 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final
+from typing import Final
 
+import _fast.operations
+from _fast.operations import (
+    AppendOperation,
+    Operation,
+    OperationDamagedError,
+    decode_append,
+    encode_attributes,
+)
 from segstore.attributes.updates import AttributeId, AttributeUpdate
 from segstore.errors import DataLogCorruptError, SegmentStoreError
 from segstore.tiers.api import Buffer
+
+__all__ = [
+    "AppendOperation",
+    "AttributeValues",
+    "BarrierOperation",
+    "CheckpointOperation",
+    "DeleteOperation",
+    "MapOperation",
+    "MergeOperation",
+    "OnComplete",
+    "Operation",
+    "SealOperation",
+    "TruncateOperation",
+    "UpdateAttributesOperation",
+    "decode_attributes",
+    "decode_operation",
+    "encode_attributes",
+]
 
 OnComplete = Callable[[SegmentStoreError | None, int], None]
 """Called when the operation is durable (with a number that depends on its kind) or refused."""
 
 _OPERATION_HEADER: Final = struct.Struct(">BQ")
-_APPEND: Final = struct.Struct(">QQIH")
 _SEGMENT_OFFSET: Final = struct.Struct(">QQ")
 _SEGMENT: Final = struct.Struct(">Q")
 _MERGE: Final = struct.Struct(">QQQQ")
 _COUNT: Final = struct.Struct(">I")
 _TEXT_LENGTH: Final = struct.Struct(">H")
-_VALUE_16: Final = struct.Struct(">B16sq")
-_ID_LENGTH: Final = struct.Struct(">B")
-_I64: Final = struct.Struct(">q")
+_APPEND_TYPE: Final = AppendOperation.operation_type
 
 AttributeValues = dict[AttributeId, int]
 
-
-def _ignore(error: SegmentStoreError | None, number: int) -> None:
-    """The completion of operations that nobody waits for."""
-
-
-def encode_attributes(values: AttributeValues) -> bytes:
-    """Encode ``values`` as (id length, id, value) each; the count is stored by the caller."""
-    parts = []
-    for attribute_id, value in values.items():
-        if len(attribute_id) == 16:
-            parts.append(_VALUE_16.pack(16, attribute_id, value))
-        else:
-            # A length of 256 does not fit one byte: ids are 1..256 bytes, so 0 stands for 256.
-            parts.append(_ID_LENGTH.pack(len(attribute_id) & 0xFF) + attribute_id)
-            parts.append(_I64.pack(value))
-    return b"".join(parts)
+_ignore: Final[OnComplete] = _fast.operations.ignore
 
 
 def decode_attributes(data: Buffer, position: int, count: int) -> tuple[AttributeValues, int]:
-    """Decode ``count`` attributes at ``position``; returns them and the position after them."""
-    values: AttributeValues = {}
-    for _ in range(count):
-        id_length = data[position] or 256
-        position += 1
-        attribute_id = bytes(data[position : position + id_length])
-        position += id_length
-        (values[attribute_id],) = _I64.unpack_from(data, position)
-        position += 8
-    return values, position
+    """Decode ``count`` attributes at ``position``; returns them and the position after them.
+
+    Raises ``DataLogCorruptError``.
+    """
+    try:
+        return _fast.operations.decode_attributes(data, position, count)
+    except OperationDamagedError as error:
+        raise DataLogCorruptError(str(error)) from error
 
 
-class Operation:
-    """One change of a container. ``segment_id`` is -1 until the processor resolves the name."""
+class StoredOperation(Operation):
+    """An operation of a kind that needs no fast way to the log and back."""
 
-    __slots__ = ("name", "on_complete", "segment_id", "sequence_number")
-
-    operation_type: ClassVar[int]
-
-    def __init__(self, name: str, on_complete: OnComplete = _ignore) -> None:
-        self.name = name
-        self.on_complete = on_complete
-        self.segment_id = -1
-        self.sequence_number = -1
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of user data that the operation carries into the cache."""
-        return 0
+    __slots__ = ()
 
     def encode(self) -> tuple[bytes, Buffer]:
         """The operation's bytes as a head and a body that need not be copied."""
@@ -94,59 +87,12 @@ class Operation:
         raise AssertionError(f"{type(self).__name__} is never written to the log")
 
     @classmethod
-    def decode_body(cls, data: memoryview, position: int) -> Operation:
+    def decode_body(cls, data: memoryview, position: int) -> StoredOperation:
         """Read back what ``encode_body`` wrote at ``position``."""
         raise AssertionError(f"{cls.__name__} is never read from the log")
 
 
-class AppendOperation(Operation):
-    """Bytes appended to a segment, atomically with attribute updates. Completes with the length."""
-
-    __slots__ = ("attribute_values", "data", "expected_offset", "length", "offset", "updates")
-
-    operation_type = 1
-
-    def __init__(
-        self,
-        name: str,
-        data: Buffer,
-        *,
-        updates: Sequence[AttributeUpdate] = (),
-        expected_offset: int | None = None,
-        on_complete: OnComplete = _ignore,
-    ) -> None:
-        super().__init__(name, on_complete)
-        self.data = data
-        self.length = len(data)
-        self.updates = updates
-        self.expected_offset = expected_offset
-        self.offset = -1
-        self.attribute_values: AttributeValues = {}
-
-    @property
-    def payload_bytes(self) -> int:
-        return self.length
-
-    def encode(self) -> tuple[bytes, Buffer]:
-        values = self.attribute_values
-        head = _OPERATION_HEADER.pack(1, self.sequence_number) + _APPEND.pack(
-            self.segment_id, self.offset, self.length, len(values)
-        )
-        return head + encode_attributes(values), self.data
-
-    @classmethod
-    def decode_body(cls, data: memoryview, position: int) -> AppendOperation:
-        segment_id, offset, length, count = _APPEND.unpack_from(data, position)
-        values, position = decode_attributes(data, position + _APPEND.size, count)
-        if position + length != len(data):
-            raise DataLogCorruptError(f"append of {length} bytes has {len(data) - position}")
-        operation = cls("", bytes(data[position:]))
-        operation.segment_id, operation.offset = segment_id, offset
-        operation.attribute_values = values
-        return operation
-
-
-class SealOperation(Operation):
+class SealOperation(StoredOperation):
     """No more data for a segment. Completes with its final length."""
 
     __slots__ = ("length",)
@@ -167,7 +113,7 @@ class SealOperation(Operation):
         return operation
 
 
-class MergeOperation(Operation):
+class MergeOperation(StoredOperation):
     """All bytes of a source segment appended to the target, which is ``segment_id``.
 
     Completes with the target's length right after the merge.
@@ -213,7 +159,7 @@ class MergeOperation(Operation):
         return operation
 
 
-class MapOperation(Operation):
+class MapOperation(StoredOperation):
     """A new segment: its name, id and first attributes. Completes with the id."""
 
     __slots__ = ("attribute_values", "created_ms")
@@ -258,7 +204,7 @@ class MapOperation(Operation):
         return operation
 
 
-class UpdateAttributesOperation(Operation):
+class UpdateAttributesOperation(StoredOperation):
     """Attribute updates without data. Completes with 0."""
 
     __slots__ = ("attribute_values", "updates")
@@ -287,7 +233,7 @@ class UpdateAttributesOperation(Operation):
         return operation
 
 
-class TruncateOperation(Operation):
+class TruncateOperation(StoredOperation):
     """The start offset of a segment moves up. Completes with the new start offset."""
 
     __slots__ = ("offset",)
@@ -309,7 +255,7 @@ class TruncateOperation(Operation):
         return operation
 
 
-class CheckpointOperation(Operation):
+class CheckpointOperation(StoredOperation):
     """A snapshot of the container's metadata; always the first operation of a data frame.
 
     The log may be truncated at the frame that it opens. Completes with its sequence number.
@@ -333,7 +279,7 @@ class CheckpointOperation(Operation):
         return operation
 
 
-class DeleteOperation(Operation):
+class DeleteOperation(StoredOperation):
     """A segment goes away. Completes with 0."""
 
     __slots__ = ()
@@ -358,10 +304,9 @@ class BarrierOperation(Operation):
     operation_type = 0
 
 
-_KINDS: Final[dict[int, type[Operation]]] = {
+_KINDS: Final[dict[int, type[StoredOperation]]] = {
     kind.operation_type: kind
     for kind in (
-        AppendOperation,
         SealOperation,
         MergeOperation,
         MapOperation,
@@ -374,13 +319,27 @@ _KINDS: Final[dict[int, type[Operation]]] = {
 
 
 def decode_operation(data: Buffer) -> Operation:
-    """Read one operation back; raises ``DataLogCorruptError`` for anything that is none."""
-    view = memoryview(data)
+    """Read one operation back; raises ``DataLogCorruptError`` for anything that is none.
+
+    The data of a long append is a view of ``data``.
+    """
     try:
+        if len(data) and data[0] == _APPEND_TYPE:
+            return decode_append(data)
+        view = memoryview(data)
         operation_type, sequence_number = _OPERATION_HEADER.unpack_from(view, 0)
         kind = _KINDS[operation_type]
         operation = kind.decode_body(view, _OPERATION_HEADER.size)
-    except (struct.error, IndexError, KeyError, UnicodeDecodeError) as error:
-        raise DataLogCorruptError(f"a log operation of {len(data)} bytes is damaged") from error
+    except (
+        struct.error,
+        IndexError,
+        KeyError,
+        UnicodeDecodeError,
+        OperationDamagedError,
+        DataLogCorruptError,
+    ) as error:
+        raise DataLogCorruptError(
+            f"a log operation of {len(data)} bytes is damaged: {error}"
+        ) from error
     operation.sequence_number = sequence_number
     return operation

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from _fast.data_frame import DataFrame
 from segstore.errors import DataLogCorruptError
 from segstore.operations import (
     AppendOperation,
@@ -37,11 +38,13 @@ def encoded(operation: Operation) -> bytes:
 
 def state(operation: Operation) -> dict[str, object]:
     """What must survive: everything but callbacks and what only the queue needs."""
-    names = {name for kind in type(operation).__mro__ for name in getattr(kind, "__slots__", ())}
-    dropped = {"on_complete", "updates", "expected_offset", "source_name"}
-    if not isinstance(operation, MapOperation):
-        dropped.add("name")
-    return {name: getattr(operation, name) for name in names - dropped}
+    names = {"segment_id", "sequence_number"}
+    if isinstance(operation, AppendOperation):
+        names |= {"data", "length", "offset", "attribute_values"}
+    elif isinstance(operation, MapOperation):
+        names.add("name")
+    names |= {name for kind in type(operation).__mro__ for name in getattr(kind, "__slots__", ())}
+    return {name: getattr(operation, name) for name in names - {"updates", "source_name"}}
 
 
 @st.composite
@@ -49,7 +52,8 @@ def operations(draw: st.DrawFn) -> Operation:
     kind = draw(st.integers(0, 7))
     operation: Operation
     if kind == 0:
-        operation = AppendOperation("s", draw(st.binary(max_size=300)))
+        repeated = draw(st.sampled_from([1, 1, 20]))
+        operation = AppendOperation("s", draw(st.binary(max_size=300)) * repeated)
         operation.offset = draw(NUMBERS)
         operation.attribute_values = draw(VALUES)
     elif kind == 1:
@@ -84,6 +88,45 @@ def test_an_operation_reads_back_as_it_was_written(operation: Operation) -> None
     assert type(again) is type(operation)
     assert state(again) == state(operation)
     assert encoded(again) == encoded(operation)
+
+
+@given(operations(), st.integers(0, 400))
+def test_an_operation_in_a_frame_has_the_same_bytes(operation: Operation, before: int) -> None:
+    frame = DataFrame(8192)
+    frame.put_whole(b"", bytes(before) or b"x")
+    whole = encoded(operation)
+    fits = len(whole) <= frame.room
+    length = frame.length
+    assert operation.put_into(frame) is fits
+    assert frame.record_count == 1 + fits
+    assert bytes(frame.seal()[length + 5 :]) == (whole if fits else b"")
+
+
+def test_an_append_that_just_fits_and_one_that_does_not() -> None:
+    for room, fits in ((31 + 100, True), (31 + 99, False)):
+        frame = DataFrame(8192)
+        frame.put_whole(bytes(frame.room - 5 - room), b"")
+        assert frame.room == room
+        assert AppendOperation("s", bytes(100)).put_into(frame) is fits
+
+
+@pytest.mark.parametrize("data", [b"x" * 5000, bytearray(b"x" * 5000), memoryview(b"x" * 5000)])
+def test_long_data_is_read_back_without_a_copy(data: bytes | bytearray | memoryview) -> None:
+    operation = AppendOperation("s", data)
+    operation.attribute_values = {b"k" * 256: -1, b"k": 2**63 - 1}
+    record = encoded(operation)
+    again = decode_operation(record)
+    assert isinstance(again, AppendOperation)
+    assert isinstance(again.data, memoryview)
+    assert again.data.obj is record
+    assert again.data == data
+    assert again.attribute_values == operation.attribute_values
+
+
+@pytest.mark.parametrize("attribute_id", [b"", b"x" * 257])
+def test_an_attribute_id_without_a_place_in_the_format_is_refused(attribute_id: bytes) -> None:
+    with pytest.raises(ValueError, match="an attribute id of"):
+        encode_attributes({attribute_id: 1})
 
 
 @given(VALUES)

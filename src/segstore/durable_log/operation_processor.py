@@ -20,7 +20,7 @@ import trio
 
 from segstore.cache.manager import CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
-from segstore.durable_log.data_frame import DataFrame, split_record
+from segstore.durable_log.data_frame import DataFrame, FramePool
 from segstore.durable_log.update_transaction import PendingState, UpdateTransaction
 from segstore.errors import (
     ContainerOfflineError,
@@ -64,9 +64,10 @@ class OperationProcessor:
         self._request_flush = request_flush
         self._queue: deque[Operation] = deque()
         self._work = trio.Event()
-        self._frame = DataFrame()
+        self._frames = FramePool()
+        self._frame = self._frames.take()
         self._transaction = UpdateTransaction()
-        self._in_flight: deque[tuple[UpdateTransaction, int]] = deque()
+        self._in_flight: deque[tuple[UpdateTransaction, DataFrame, memoryview]] = deque()
         self._in_flight_bytes = 0
         self._in_flight_block_bytes = 0
         self._bytes_since_checkpoint = 0
@@ -109,7 +110,7 @@ class OperationProcessor:
         """Refuse everything that is queued or in flight, and all that comes later. Idempotent."""
         self._closed = True
         error = ContainerOfflineError(reason)
-        abandoned = [op for transaction, _ in self._in_flight for op in transaction.operations]
+        abandoned = [op for transaction, _, _ in self._in_flight for op in transaction.operations]
         abandoned += self._transaction.operations
         abandoned += self._queue
         self._in_flight.clear()
@@ -181,19 +182,19 @@ class OperationProcessor:
 
     def _put(self, operation: Operation) -> list[LogAddress]:
         """Encode into the current frame; returns the addresses of frames that it filled."""
-        head, body = operation.encode()
-        addresses = []
-        if len(head) + len(body) <= self._frame.room:
-            self._frame.put_whole(head, body)
-        else:
-            frames = split_record(self._frame, head, body)
-            frame = next(frames)
-            for following in frames:
-                self._frame = frame
-                addresses.append(self._submit())
-                frame = following
-            self._frame = frame
+        addresses = [] if operation.put_into(self._frame) else self._put_parts(operation)
         self._transaction.operations.append(operation)
+        return addresses
+
+    def _put_parts(self, operation: Operation) -> list[LogAddress]:
+        """Spread an operation over frames; all but the last are full and leave."""
+        head, body = operation.encode()
+        record_bytes = len(head) + len(body)
+        addresses = []
+        position = self._frame.put_part(head, body, 0)
+        while position < record_bytes:
+            addresses.append(self._submit())
+            position = self._frame.put_part(head, body, position)
         return addresses
 
     def _put_checkpoint(self) -> None:
@@ -212,10 +213,10 @@ class OperationProcessor:
 
     def _submit(self) -> LogAddress:
         """Hand the current frame and the operations that end in it to the log."""
-        data = self._frame.seal()
-        self._frame = DataFrame()
+        frame, self._frame = self._frame, self._frames.take()
         transaction, self._transaction = self._transaction, UpdateTransaction()
-        self._in_flight.append((transaction, len(data)))
+        data = frame.seal()
+        self._in_flight.append((transaction, frame, data))
         self._in_flight_bytes += len(data)
         self._bytes_since_checkpoint += len(data)
         return self._log.append_nowait((data,), self._on_durable)
@@ -227,8 +228,10 @@ class OperationProcessor:
             self._failure = error
             self._work.set()
             return
-        transaction, frame_bytes = self._in_flight.popleft()
-        self._in_flight_bytes -= frame_bytes
+        transaction, frame, data = self._in_flight.popleft()
+        self._in_flight_bytes -= len(data)
+        data.release()
+        self._frames.give_back(frame)
         self._in_flight_block_bytes -= transaction.block_bytes
         self._commit(transaction)
         if self._bytes_since_checkpoint >= CHECKPOINT_LOG_BYTES:

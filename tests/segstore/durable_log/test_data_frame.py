@@ -1,4 +1,4 @@
-"""Records go through data frames whole, in order, whatever their sizes."""
+"""What a container gets out of its log: records in order, old frames too, or the damage named."""
 
 from __future__ import annotations
 
@@ -8,97 +8,126 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from _fast.cache import StreamingCache
+from segstore.attributes.updates import EVENT_COUNT
+from segstore.cache.manager import CacheManager
+from segstore.container import open_container
 from segstore.durable_log.data_frame import (
-    FRAME_HEADER,
-    PART_HEADER,
+    SPARE_FRAMES_MAX,
     DataFrame,
     DataFrameReader,
-    split_record,
+    FramePool,
 )
 from segstore.errors import DataLogCorruptError
-from segstore.tiers.api import LogAddress
+from segstore.storage.rolling import RollingSegmentStorage
+from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, LogAddress
+from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 
-LIMIT = 300
+SEGMENT = "scope/stream/0.#epoch.0"
+
+VERSION_1_LOG = """
+01000001000000140000000f03080000000000000001950103010190
+01000001000000540000004f0304000000000000000200000000000000010000018bcfe56800001773636f70652f737472
+65616d2f302e2365706f63682e300000000110800000000000000000000000000000000000000000000007
+010000010000005b00000056030100000000000000030000000000000001000000000000000000000005000210000102030
+405060708090a0b0c0d0e0f0000000000000004108000000000000000000000000000000100000000000000056669727374
+010000010000005c00000057030100000000000000040000000000000001000000000000000500000006000210000102030
+405060708090a0b0c0d0e0f0000000000000006108000000000000000000000000000000100000000000000077365636f6e
+64
+010000010000003b000000360304000000000000000500000000000000020000018bcfe56800001773636f70652f7374726
+5616d2f312e2365706f63682e3000000000
+01000001000000370000003203060000000000000006000000000000000200000001146b6b6b6b6b6b6b6b6b6b6b6b6b6b6
+b6b6b6b6b6bfffffffffffffffd
+01000001000000290000002403010000000000000007000000000000000200000000000000000000000500007468697264
+01000001000000320000002d0303000000000000000800000000000000010000000000000002000000000000000b0000000
+00000000500000000
+010000010000001e000000190307000000000000000900000000000000010000000000000002
+0100000100000028000000230304000000000000000a00000000000000030000018bcfe568000004676f6e6500000000
+010000010000001600000011030a000000000000000b0000000000000003
+010000010000001e000000190302000000000000000c00000000000000010000000000000010
+"""
+"""Frames of version 1 as a container 3 wrote them."""
 
 
-def write(records: list[tuple[bytes, bytes]], limit: int = LIMIT) -> list[bytes]:
-    """Frames as the operation processor makes them from (head, body) pairs."""
-    frames = []
-    frame = DataFrame(limit)
-    for head, body in records:
-        if len(head) + len(body) <= frame.room:
-            frame.put_whole(head, body)
-            continue
-        *full, frame = split_record(frame, head, body)
-        frames += [bytes(done.seal()) for done in full]
-    if not frame.is_empty:
-        frames.append(bytes(frame.seal()))
+def version_1_frames() -> list[bytes]:
+    frames, rest = [], bytes.fromhex("".join(VERSION_1_LOG.split()))
+    while rest:
+        length = 8 + int.from_bytes(rest[4:8], "big")
+        frames.append(rest[:length])
+        rest = rest[length:]
     return frames
 
 
-def read(frames: list[bytes]) -> list[tuple[int, bytes]]:
+def frame_of(*records: bytes) -> bytes:
+    frame = DataFrame(LOG_ENTRY_BYTES_MAX)
+    for record in records:
+        frame.put_whole(record, b"")
+    return bytes(frame.seal())
+
+
+async def test_a_log_of_version_1_frames_opens_and_goes_on_in_version_2() -> None:
+    factory = MemoryDataLogFactory()
+    log = await factory.open_log(3)
+    for frame in version_1_frames():
+        log.append_nowait((frame,), lambda error: None)
+    await log.aclose()
+    storage = RollingSegmentStorage(MemoryChunkStorage())
+    for opened in range(3):
+        cache_manager = CacheManager(StreamingCache(64 * 1024 * 1024))
+        async with open_container(3, factory, storage, cache_manager) as container:
+            info = container.segment_info(SEGMENT)
+            assert (info.start_offset, info.length, info.sealed) == (2, 16, True)
+            writer = bytes(range(16))
+            values = await container.get_attributes(SEGMENT, [EVENT_COUNT, writer])
+            assert values == {EVENT_COUNT: 7, writer: 6}
+            content = b""
+            while len(content) < 14:
+                read = await container.read(SEGMENT, offset=2 + len(content), length_max=100)
+                content += read.data
+            assert content == b"rstsecondthird"
+            await container.create_segment(f"new/{opened}")
+
+
+def test_damage_is_told_with_the_position_in_the_log() -> None:
+    frame = bytearray(frame_of(b"headbody"))
+    frame[20] ^= 0x40
+    with pytest.raises(DataLogCorruptError, match="data frame at 17 is damaged: a checksum"):
+        DataFrameReader().feed(frame, LogAddress(17))
+
+
+def test_a_record_is_told_with_the_address_of_the_frame_it_began_in() -> None:
+    first, second = DataFrame(100), DataFrame(100)
+    first.put_whole(b"a", b"b")
+    position = first.put_part(b"", b"x" * 120, 0)
+    assert second.put_part(b"", b"x" * 120, position) == 120
     reader = DataFrameReader()
-    return [
-        (address.position, record)
-        for number, frame in enumerate(frames)
-        for address, record in reader.feed(frame, LogAddress(number))
-    ]
-
-
-RECORDS = st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=1200)), max_size=12)
-
-
-@given(RECORDS)
-def test_records_read_back_whole_and_in_order(records: list[tuple[bytes, bytes]]) -> None:
-    frames = write(records)
-    assert [record for _, record in read(frames)] == [head + body for head, body in records]
-    assert all(len(frame) <= LIMIT for frame in frames)
-
-
-@given(RECORDS, st.data())
-def test_a_log_cut_between_frames_loses_only_records_that_end_later(
-    records: list[tuple[bytes, bytes]], data: st.DataObject
-) -> None:
-    frames = write(records)
-    kept = data.draw(st.integers(0, len(frames)))
-    whole = [head + body for head, body in records]
-    assert [record for _, record in read(frames[:kept])] == whole[: len(read(frames[:kept]))]
-
-
-def test_a_record_that_was_cut_off_by_a_crash_is_dropped_when_the_next_run_begins() -> None:
-    lost = write([(b"", b"x" * 1000)])[:-1]
-    again = write([(b"head", b"body")])
-    assert [record for _, record in read(lost + again)] == [b"headbody"]
-
-
-def test_a_record_is_told_with_the_frame_it_began_in() -> None:
-    frames = write([(b"", b"a" * 10), (b"", b"b" * 700), (b"", b"c" * 10)])
-    assert len(frames) == 3
-    assert [address for address, _ in read(frames)] == [0, 0, 2]
-
-
-def test_a_part_without_its_head_is_damage() -> None:
-    frames = write([(b"", b"x" * 1000)])
-    with pytest.raises(DataLogCorruptError, match="without a head"):
-        read(frames[1:])
-
-
-@pytest.mark.parametrize("position", [0, 4, 7])
-def test_a_damaged_frame_header_is_reported(position: int) -> None:
-    frame = bytearray(write([(b"head", b"body")])[0])
-    frame[position] ^= 0x40
-    with pytest.raises(DataLogCorruptError, match="damaged header"):
-        read([bytes(frame)])
-
-
-def test_a_record_longer_than_its_frame_is_reported() -> None:
-    frame = bytearray(write([(b"head", b"body")])[0])
-    PART_HEADER.pack_into(frame, FRAME_HEADER.size, 9, 3)
-    with pytest.raises(DataLogCorruptError, match="ends in a record"):
-        read([bytes(frame)])
+    assert reader.feed(first.seal(), LogAddress(4)) == [(LogAddress(4), b"ab")]
+    assert reader.feed(second.seal(), LogAddress(5)) == [(LogAddress(4), b"x" * 120)]
 
 
 @given(st.binary(max_size=80))
 def test_any_bytes_are_a_frame_or_damage(data: bytes) -> None:
     with contextlib.suppress(DataLogCorruptError):
-        read([data])
+        DataFrameReader().feed(data, LogAddress(1))
+
+
+def test_a_frame_comes_back_when_nobody_looks_at_it() -> None:
+    pool = FramePool()
+    frame = pool.take()
+    frame.put_whole(b"x", b"")
+    view = frame.seal()
+    pool.give_back(frame)
+    assert pool.take() is not frame
+    view.release()
+    pool.give_back(frame)
+    assert pool.take() is frame
+    assert frame.is_empty
+
+
+def test_a_pool_keeps_few_frames() -> None:
+    pool = FramePool()
+    frames = [pool.take() for _ in range(SPARE_FRAMES_MAX + 2)]
+    for frame in frames:
+        pool.give_back(frame)
+    again = [pool.take() for _ in frames]
+    assert sum(any(frame is known for known in frames) for frame in again) == SPARE_FRAMES_MAX
