@@ -246,6 +246,7 @@ class SimulatedFile:
     def __init__(self, disk: SimulatedDisk, content: _Content) -> None:
         self._disk = disk
         self._content = content
+        self.block_bytes = SECTOR_BYTES
 
     def length(self) -> int:
         """The file's length."""

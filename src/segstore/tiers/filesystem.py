@@ -8,9 +8,11 @@ Invariants:
 2. A chunk's file appears under its name only with its first bytes durable in it.
 3. A call that returned is durable: the file's bytes, its name and the directories above it.
 4. What is listed is durable: what a process that was killed wrote is synced before it is counted.
-5. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
+5. A file never has a length that counts bytes which a power cut could leave unwritten: long
+   writes go past the page cache from the block on in which they begin, what is left of them after.
+6. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
    rest, so that readers of history do not hold up writes; at most ``DESCRIPTORS_MAX`` files stay
-   open between calls.
+   open between calls, with two descriptors each.
 """
 
 from __future__ import annotations
@@ -30,13 +32,16 @@ import trio
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.tiers.api import Buffer, ChunkInfo
-from segstore.tiers.vectored_io import pwrite_all
+from segstore.tiers.direct_io import BLOCK_BYTES, DirectFile, StagingBuffers
+from segstore.tiers.vectored_io import pwrite_all, remainder
 
 T = TypeVar("T")
 
-DESCRIPTORS_MAX = 256
+DESCRIPTORS_MAX = 128
 KNOWN_PATHS_MAX = 65536
 THREADS_MAX = 8
+DIRECT_BYTES_MIN = 256 * 1024
+"""Writes from this length on go past the page cache."""
 PIECE_BYTES_MAX = 240
 CREATE_ATTEMPTS_MAX = 10
 
@@ -94,9 +99,29 @@ def _is_continued(directory: str) -> bool:
 
 @dataclass(slots=True)
 class _Open:
+    path: str
     descriptor: int
+    direct: DirectFile | None = None
     user_count: int = 0
     dropped: bool = False
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        if self.direct is not None:
+            self.direct.close()
+
+    def write(self, data: Sequence[Buffer], offset: int, staging: StagingBuffers) -> None:
+        """Write at ``offset``, not after the file's end. Not durable yet."""
+        if sum(map(len, data)) >= DIRECT_BYTES_MIN:
+            if self.direct is None:
+                self.direct = DirectFile.open(self.path, staging)
+            if self.direct is not None:
+                # The block's beginning is written again with the rest, in one piece.
+                before = offset % BLOCK_BYTES
+                blocks = [os.pread(self.descriptor, before, offset - before), *data]
+                written = max(0, self.direct.write(blocks, offset - before) - before)
+                data, offset = remainder(data, written), offset + written
+        pwrite_all(self.descriptor, data, offset)
 
 
 class _Descriptors:
@@ -108,15 +133,20 @@ class _Descriptors:
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
     @contextmanager
-    def use(self, path: str) -> Iterator[int]:
-        """An open descriptor of the file, which must exist."""
+    def use(self, path: str) -> Iterator[_Open]:
+        """The open file, which must exist."""
         entry = self._acquire(path)
         try:
-            yield entry.descriptor
+            yield entry
         finally:
             with self._lock:
                 entry.user_count -= 1
                 self._close_if_unused(entry)
+
+    def open(self, path: str, flags: int) -> _Open:
+        """Open a file for the caller alone, who closes it."""
+        whole = f"{self._root}/{path}"
+        return _Open(whole, os.open(whole, os.O_RDWR | os.O_CLOEXEC | flags, 0o644))
 
     def drop(self, path: str) -> None:
         """Keep the file open no longer than it is in use."""
@@ -138,7 +168,8 @@ class _Descriptors:
                 self._open.move_to_end(path)
                 entry.user_count += 1
                 return entry
-        opened = _Open(os.open(f"{self._root}/{path}", os.O_RDWR | os.O_CLOEXEC), user_count=1)
+        opened = self.open(path, 0)
+        opened.user_count = 1
         with self._lock:
             other = self._open.get(path)
             if other is not None:  # two threads opened it
@@ -153,7 +184,7 @@ class _Descriptors:
 
     def _close_if_unused(self, entry: _Open) -> None:
         if entry.dropped and entry.user_count == 0:
-            os.close(entry.descriptor)
+            entry.close()
 
 
 class _KnownDurable:
@@ -181,6 +212,7 @@ class FilesystemChunkStorage:
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
         self._descriptors = _Descriptors(self._root)
+        self._staging = StagingBuffers()
         self._known_durable = _KnownDurable()
 
     async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
@@ -228,13 +260,13 @@ class FilesystemChunkStorage:
     def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> None:
         path = path_of(name)
         try:
-            with self._descriptors.use(path) as descriptor:
-                length = os.fstat(descriptor).st_size
+            with self._descriptors.use(path) as file:
+                length = os.fstat(file.descriptor).st_size
                 if not 0 <= offset <= length:
                     raise InvalidChunkOffsetError(f"chunk {name} has {length} bytes, not {offset}")
                 try:
-                    pwrite_all(descriptor, data, offset)
-                    os.fdatasync(descriptor)
+                    file.write(data, offset, self._staging)
+                    os.fdatasync(file.descriptor)
                 except OSError:
                     self._descriptors.drop(path)
                     raise
@@ -249,21 +281,20 @@ class FilesystemChunkStorage:
         for attempt in range(CREATE_ATTEMPTS_MAX):
             self._make_directories(os.path.dirname(path))
             try:
-                flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                descriptor = os.open(f"{self._root}/{unfinished}", flags, 0o644)
+                file = self._descriptors.open(unfinished, os.O_CREAT | os.O_TRUNC)
                 break
             except FileNotFoundError:  # somebody removed the directory while it was empty
                 if attempt + 1 == CREATE_ATTEMPTS_MAX:
                     raise
         try:
-            pwrite_all(descriptor, data, 0)
-            os.fsync(descriptor)
+            file.write(data, 0, self._staging)
+            os.fsync(file.descriptor)
         except OSError:
             with suppress(OSError):
                 os.unlink(f"{self._root}/{unfinished}")
             raise
         finally:
-            os.close(descriptor)
+            file.close()
         os.rename(f"{self._root}/{unfinished}", f"{self._root}/{path}")
         self._sync_directory(os.path.dirname(path))
 
@@ -289,7 +320,8 @@ class FilesystemChunkStorage:
             os.close(descriptor)
 
     def _read(self, name: str, offset: int, length: int) -> bytes:
-        with self._descriptors.use(path_of(name)) as descriptor:
+        with self._descriptors.use(path_of(name)) as file:
+            descriptor = file.descriptor
             if offset < 0 or length < 0:
                 raise InvalidChunkOffsetError(f"chunk {name} has no range {offset}+{length}")
             data = os.pread(descriptor, length, offset)

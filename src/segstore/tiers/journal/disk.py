@@ -19,13 +19,21 @@ from pathlib import Path
 from typing import Protocol
 
 from segstore.tiers.api import Buffer
+from segstore.tiers.direct_io import BLOCK_BYTES, DirectFile, StagingBuffers
 from segstore.tiers.vectored_io import IOV_MAX, pwrite_all, remainder
 
+PAGE_BYTES = 4096
 JOIN_BYTES_MAX = 32 * 1024
+DIRECT_READ_BYTES_MIN = 64 * 1024
 
 
 class DiskFile(Protocol):
     """One open file."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Writes that end at a multiple of this cost least; a divisor of 4,096."""
+        ...
 
     def length(self) -> int:
         """The file's length in bytes."""
@@ -81,10 +89,11 @@ class Disk(Protocol):
 
 
 class LocalDisk:
-    """A directory of the machine's file system."""
+    """A directory of the machine's file system, past the page cache where that is offered."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, direct: bool = True) -> None:
         self._directory = directory
+        self._staging = StagingBuffers() if direct else None
 
     def list_files(self) -> list[str]:
         """The names of the regular files in the directory."""
@@ -93,12 +102,21 @@ class LocalDisk:
 
     def open_file(self, name: str) -> LocalFile:
         """Open an existing file."""
-        return LocalFile(os.open(self._directory / name, os.O_RDWR | os.O_CLOEXEC))
+        return self._opened(name, 0)
 
     def create_file(self, name: str) -> LocalFile:
         """Create an empty file."""
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
-        return LocalFile(os.open(self._directory / name, flags, 0o600))
+        return self._opened(name, os.O_CREAT | os.O_EXCL)
+
+    def _opened(self, name: str, flags: int) -> LocalFile:
+        path = self._directory / name
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+        try:
+            direct = DirectFile.open(path, self._staging) if self._staging is not None else None
+        except OSError:
+            os.close(descriptor)
+            raise
+        return LocalFile(descriptor, direct)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file."""
@@ -118,11 +136,17 @@ class LocalDisk:
 
 
 class LocalFile:
-    """A file of the machine's file system."""
+    """A file of the machine's file system: whole blocks go past the page cache if they can."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, direct: DirectFile | None) -> None:
         self._descriptor = descriptor
+        self._direct = direct
         self._sync_flag = os.RWF_DSYNC
+
+    @property
+    def block_bytes(self) -> int:
+        """A block past the page cache, a page in it: the kernel would read the rest of a page."""
+        return PAGE_BYTES if self._direct is None else BLOCK_BYTES
 
     def length(self) -> int:
         """The file's length."""
@@ -130,6 +154,10 @@ class LocalFile:
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill the buffer from ``offset``, as far as the file goes."""
+        if self._direct is not None and len(buffer) >= DIRECT_READ_BYTES_MIN:
+            count = self._direct.read_into(buffer, offset)
+            if count is not None:
+                return count
         filled = 0
         while filled < len(buffer):
             count = os.preadv(self._descriptor, [buffer[filled:]], offset + filled)
@@ -140,10 +168,18 @@ class LocalFile:
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write all the buffers."""
+        if self._direct is not None:
+            written = self._direct.write(buffers, offset)
+            buffers, offset = remainder(buffers, written), offset + written
         pwrite_all(self._descriptor, joined_if_small(buffers), offset)
 
     def write_durably(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write all the buffers and sync, in one system call where one is enough."""
+        if self._direct is not None:
+            written = self._direct.write(buffers, offset, durably=True)
+            buffers, offset = remainder(buffers, written), offset + written
+            if not buffers:
+                return
         buffers = joined_if_small(buffers)
         if self._sync_flag and len(buffers) <= IOV_MAX:
             length = sum(map(len, buffers))
@@ -165,7 +201,9 @@ class LocalFile:
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Close the descriptors."""
+        if self._direct is not None:
+            self._direct.close()
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -40,7 +40,6 @@ CONTROL_BYTES = 64 * 1024
 END_BYTES = BATCH_ALIGNMENT
 OVERHEAD_BYTES_MAX = 1024 * 1024
 """Most bytes of a batch besides entries: the snapshot and control records."""
-PAGE_BYTES = 4096
 
 
 @dataclass(slots=True)
@@ -62,7 +61,7 @@ class PreparedBatch:
     offset: int
     buffers: list[Buffer]
     length: int
-    """How many bytes of the buffers are the batch; the rest fills up the page."""
+    """How many bytes of the buffers are the batch; the rest fills up the block."""
     started: float
 
 
@@ -250,8 +249,8 @@ class BatchWriter:
     def _prepare(self, records: list[Record], started: float) -> PreparedBatch:
         """Encode a batch for the tail.
 
-        The write is filled up with zeros to the end of the page: the kernel then never has to read
-        a page of a recycled file from the disk, and nothing stale stands right behind the tail.
+        The write is filled up with zeros to the end of the disk's block, so that the kernel never
+        has to read one of a recycled file first.
         """
         file, offset = self._tail.file, self._tail.offset
         assert file is not None
@@ -262,7 +261,7 @@ class BatchWriter:
             batch_number=self._tail.batch_number,
             durable=self._tail.batch_number - 1,
         )
-        end = min(aligned(offset + length, PAGE_BYTES), file.header.file_bytes)
+        end = min(aligned(offset + length, file.disk_file.block_bytes), file.header.file_bytes)
         buffers.append(bytes(end - offset - length))
         return PreparedBatch(records, file, offset, buffers, length, started)
 

@@ -1,0 +1,111 @@
+"""Writes and reads past the page cache, and what of them is left to the page cache."""
+
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from segstore.tiers.direct_io import (
+    BLOCK_BYTES,
+    STAGING_BYTES,
+    DirectFile,
+    StagingBuffers,
+    block_bytes_of,
+)
+from segstore.tiers.filesystem import DIRECT_BYTES_MIN, FilesystemChunkStorage, path_of
+from segstore.tiers.journal.disk import DIRECT_READ_BYTES_MIN, LocalDisk
+
+
+@pytest.fixture
+def direct(tmp_path: Path) -> DirectFile:
+    path = tmp_path / "file"
+    path.touch()
+    opened = DirectFile.open(path, StagingBuffers())
+    if opened is None:
+        pytest.skip(f"{tmp_path} lies on no disk with blocks of {BLOCK_BYTES} bytes")
+    return opened
+
+
+def test_whole_blocks_are_written_and_the_rest_is_left(direct: DirectFile, tmp_path: Path) -> None:
+    data = Random(1).randbytes(3 * BLOCK_BYTES + 100)
+    assert direct.write([data[:700], data[700:]], BLOCK_BYTES) == 3 * BLOCK_BYTES
+    assert (tmp_path / "file").read_bytes() == bytes(BLOCK_BYTES) + data[: 3 * BLOCK_BYTES]
+    direct.close()
+
+
+def test_a_write_within_a_block_is_refused(direct: DirectFile, tmp_path: Path) -> None:
+    assert direct.write([bytes(BLOCK_BYTES)], 1) == 0
+    assert direct.write([b"short"], 0) == 0
+    assert (tmp_path / "file").stat().st_size == 0
+    direct.close()
+
+
+def test_a_write_longer_than_the_staging_memory_is_whole(
+    direct: DirectFile, tmp_path: Path
+) -> None:
+    data = Random(2).randbytes(2 * STAGING_BYTES + 5 * BLOCK_BYTES)
+    assert direct.write([data[:1000], data[1000:]], 0, durably=True) == len(data)
+    assert (tmp_path / "file").read_bytes() == data
+    direct.close()
+
+
+@pytest.mark.parametrize("offset", [0, 1, BLOCK_BYTES, BLOCK_BYTES + 1, STAGING_BYTES - 1])
+def test_a_read_may_begin_and_end_anywhere(direct: DirectFile, tmp_path: Path, offset: int) -> None:
+    data = Random(3).randbytes(2 * STAGING_BYTES + 77)
+    (tmp_path / "file").write_bytes(data)
+    for length in (1, BLOCK_BYTES, STAGING_BYTES + 3, len(data)):
+        buffer = memoryview(bytearray(length))
+        count = direct.read_into(buffer, offset)
+        assert count == min(length, len(data) - offset)
+        assert buffer[:count] == data[offset : offset + count]
+    direct.close()
+
+
+def test_a_file_system_in_memory_offers_nothing() -> None:
+    shared_memory = Path("/dev/shm")
+    if not shared_memory.is_dir():
+        pytest.skip("no file system in memory")
+    assert block_bytes_of(shared_memory) is None
+    assert DirectFile.open(shared_memory, StagingBuffers()) is None
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_journal_file_reads_back_what_both_ways_wrote(tmp_path: Path, allowed: bool) -> None:
+    random = Random(4)
+    model = bytearray()
+    file = LocalDisk(tmp_path, direct=allowed).create_file("file")
+    for _ in range(200):
+        offset = random.choice([0, len(model) // BLOCK_BYTES * BLOCK_BYTES, len(model)])
+        data = random.randbytes(random.choice([1, 511, 512, 4096, 70_000]))
+        (file.write_durably if random.random() < 0.5 else file.write)([data[:9], data[9:]], offset)
+        model[offset : offset + len(data)] = data
+        place = random.randrange(len(model))
+        buffer = memoryview(bytearray(random.choice([100, DIRECT_READ_BYTES_MIN])))
+        count = file.read_into(buffer, place)
+        assert buffer[:count] == model[place : place + len(buffer)]
+    file.close()
+
+
+async def test_a_chunk_that_grows_by_short_and_long_writes_has_all_of_them(tmp_path: Path) -> None:
+    random = Random(5)
+    storage = FilesystemChunkStorage(tmp_path)
+    model = bytearray()
+    for length in (100, DIRECT_BYTES_MIN, 3, STAGING_BYTES + 1, DIRECT_BYTES_MIN + 511, 0, 1):
+        data = random.randbytes(length)
+        await storage.write("chunk", offset=len(model), data=[data[:50], data[50:]])
+        model += data
+        assert (tmp_path / path_of("chunk")).read_bytes() == model
+    again = random.randbytes(DIRECT_BYTES_MIN)  # a write that is repeated after a crash
+    await storage.write("chunk", offset=70, data=[again])
+    model[70 : 70 + len(again)] = again
+    assert await storage.read("chunk", offset=0, length=len(model)) == model
+    storage.close()
+
+
+async def test_a_chunk_of_one_long_write_is_whole(tmp_path: Path) -> None:
+    data = os.urandom(DIRECT_BYTES_MIN + 5)
+    storage = FilesystemChunkStorage(tmp_path)
+    await storage.write("scope/chunk", offset=0, data=[data])
+    assert (tmp_path / path_of("scope/chunk")).read_bytes() == data
+    storage.close()
