@@ -4,15 +4,16 @@ Owns: the ``SegmentContainer`` protocol and the values that pass through it.
 
 Invariants:
 1. A completion (``on_complete``) or a returned ``await`` means durable: fsync'ed in tier 1.
-2. Operations on one container take effect in the order of the calls; validation happens in that
-   order too, against the effect of all operations before it, durable or in flight.
+2. Operations on one segment take effect in the order of the calls; validation happens in that
+   order too, against the effect of all operations before it, durable or in flight. Those on other
+   segments of the container do so too, unless one has to wait for attributes from tier 2.
 3. Completions of operations on one segment come in call order.
 4. A cancelled waiter abandons the answer, never the operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,7 +89,8 @@ class SegmentContainer(Protocol):
 
         Never raises: errors arrive by ``on_complete``: ``NoSuchSegmentError``,
         ``SegmentSealedError``, ``BadAttributeUpdateError``, ``BadOffsetError``,
-        ``ContainerOfflineError``. ``data`` is copied or kept: the caller may not change it.
+        ``ContainerOfflineError``; ``StorageError`` when a condition needs an attribute that is only
+        in tier 2, and that fails. ``data`` is copied or kept: the caller may not change it.
         """
         ...
 
@@ -137,7 +139,21 @@ class SegmentContainer(Protocol):
     async def get_attributes(
         self, name: str, attribute_ids: Sequence[AttributeId]
     ) -> dict[AttributeId, int]:
-        """Committed values of the asked attributes; absent ones are left out."""
+        """Committed values of the asked attributes; absent ones are left out.
+
+        Raises ``StorageError`` when one of them is only in tier 2, and that fails.
+        """
+        ...
+
+    def attribute_iterator(
+        self, name: str, *, first: AttributeId, last: AttributeId
+    ) -> AsyncIterator[list[tuple[AttributeId, int]]]:
+        """Yield the committed extended attributes from ``first`` to ``last``, both included, by id.
+
+        They come in pages, which may be empty; each is right at the moment when it is given. Raises
+        ``NoSuchSegmentError``, now or later, when the segment goes away; ``InvalidRequestError``
+        when the two have not the length of the segment's ids; and ``StorageError``.
+        """
         ...
 
     async def wait_in_flight(self, name: str) -> None:

@@ -15,8 +15,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 import trio
 
+from _fast.btree import PageCache
 from _fast.cache import StreamingCache
 from segstore.api import SegmentContainer
+from segstore.attributes.segment_attributes import AttributeCache
 from segstore.cache.manager import CacheManager
 from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
@@ -42,7 +44,9 @@ async def open_containers(
     ``DataLogError`` when a journal fails.
     """
     directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
-    cache_manager = CacheManager(StreamingCache(config.cache_bytes_max))
+    page_bytes_max = config.cache_bytes_max * config.attribute_pages_percent // 100
+    attribute_pages = PageCache(page_bytes_max)
+    cache_manager = CacheManager(StreamingCache(config.cache_bytes_max - page_bytes_max))
     if chunk_storage is None:
         storage_path = config.storage_dir or directory.storage_path
         storage_path.mkdir(parents=True, exist_ok=True)
@@ -65,6 +69,11 @@ async def open_containers(
                 storage,
                 cache_manager,
                 drain_seconds=config.drain_seconds,
+                attribute_pages=attribute_pages,
+                attribute_cache=AttributeCache(
+                    segment_count_max=config.attributes_cached_segment_max,
+                    container_count_max=config.attributes_cached_max,
+                ),
             )
 
         nursery = await stack.enter_async_context(trio.open_nursery())

@@ -92,7 +92,13 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     drain_seconds: float = 5.0
     """How long a shutdown waits for requests in flight."""
     cache_bytes_max: int = 512 * MIB
-    """Memory for segments' bytes, shared by all containers of the process."""
+    """Memory for segments' bytes and pages of attributes, shared by all containers."""
+    attribute_pages_percent: int = 12
+    """How much of that is for pages of attribute indexes."""
+    attributes_cached_max: int = 65_536
+    """Attributes of one container in memory, besides those whose last change tier 2 has not."""
+    attributes_cached_segment_max: int = 4_096
+    """The same for one segment."""
     journal_file_bytes: int = 64 * MIB
     """Length of one journal file; a multiple of 4 KiB."""
     journal_bytes_max: int = 8 * GIB

@@ -10,15 +10,24 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
 import trio
 
+from _fast.btree import PageCache
 from segstore.api import OnAppended, OnRead, ReadHandle, ReadResult, SegmentInfo
-from segstore.attributes.updates import AttributeId, AttributeUpdate, SegmentType
+from segstore.attributes.attribute_indexes import AttributeIndexes, AttributePage
+from segstore.attributes.prefetch import AttributePrefetcher
+from segstore.attributes.segment_attributes import AttributeCache
+from segstore.attributes.updates import (
+    AttributeId,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+)
 from segstore.cache.manager import CacheManager
 from segstore.clock import wall_clock_ms
 from segstore.durable_log.committed_state import CommittedState
@@ -35,6 +44,7 @@ from segstore.errors import (
 from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import (
     AppendOperation,
+    AttributeValues,
     BarrierOperation,
     DeleteOperation,
     MapOperation,
@@ -50,6 +60,8 @@ from segstore.tiers.api import Buffer, DurableDataLog, DurableDataLogFactory
 from segstore.writer.storage_writer import HELD_BYTES_MAX, StorageWriter
 
 DRAIN_SECONDS: Final = 5.0
+ATTRIBUTE_PAGES_BYTES_MAX: Final = 8 * 1024 * 1024
+"""For pages of attribute indexes, when the container does not share a cache of them."""
 
 logger = structlog.get_logger(__name__)
 
@@ -86,25 +98,34 @@ class Container:
         cache_manager: CacheManager,
         now_ms: Callable[[], int],
         held_bytes_max: int = HELD_BYTES_MAX,
+        attribute_pages: PageCache | None = None,
+        attribute_cache: AttributeCache | None = None,
     ) -> None:
-        self._metadata = ContainerMetadata(container_id)
+        attribute_cache = attribute_cache or AttributeCache()
+        self._metadata = ContainerMetadata(container_id, attribute_cache)
         self._log = log
         self._storage = storage
         self._cache_manager = cache_manager
         self._now_ms = now_ms
         self._memory_log = MemoryLog()
         self._read_index = ReadIndex(cache_manager, storage, trio.current_time)
+        self._attribute_indexes = AttributeIndexes(
+            storage, attribute_pages or PageCache(ATTRIBUTE_PAGES_BYTES_MAX), attribute_cache
+        )
         self._state = CommittedState(self._metadata, self._read_index, self._memory_log, now_ms)
         self._writer = StorageWriter(
             self._metadata,
             self._memory_log,
             self._read_index,
             storage,
+            self._attribute_indexes,
             log,
             self._request_checkpoint,
+            self._record_attributes,
             held_bytes_max=held_bytes_max,
         )
         self._processor: OperationProcessor | None = None
+        self._prefetcher: AttributePrefetcher | None = None
 
     @property
     def container_id(self) -> int:
@@ -114,17 +135,20 @@ class Container:
         """Replay the log; returns the number of operations in it."""
         recovery = Recovery(self._state, self._storage, self._writer.add_checkpoint)
         await recovery.run(self._log)
+        pending = PendingState(self._metadata, self._now_ms)
+        prefetcher = AttributePrefetcher(self._metadata, pending, self._attribute_indexes)
         processor = OperationProcessor(
             self._log,
             self._state,
-            PendingState(self._metadata, self._now_ms),
+            pending,
             self._cache_manager,
             self._writer.request_flush,
+            prefetcher,
         )
         processor.on_checkpoint = self._writer.add_checkpoint
         if recovery.operation_count == 0:
             processor.request_checkpoint()
-        self._processor = processor
+        self._processor, self._prefetcher = processor, prefetcher
         return recovery.operation_count
 
     async def run(
@@ -135,11 +159,13 @@ class Container:
     ) -> None:
         """Run the container's tasks until ``lifetime`` is cancelled or the log fails."""
         assert self._processor is not None, "recover first"
+        assert self._prefetcher is not None
         try:
             with lifetime:
                 async with trio.open_nursery() as nursery:
                     self._read_index.start(nursery)
                     nursery.start_soon(self._processor.run)
+                    nursery.start_soon(self._prefetcher.run)
                     nursery.start_soon(self._writer.run)
                     self._delete_transient_segments()
                     task_status.started()
@@ -154,13 +180,17 @@ class Container:
 
     async def drain(self) -> None:
         """Bring everything to tier 2 and leave a short log, so that the next start is quick."""
+        assert self._prefetcher is not None, "recover first"
         try:
             await self._wait(BarrierOperation(""))
-            await self._writer.flush(everything=True)
+            while self._prefetcher.held_count:
+                await self._prefetcher.wait_idle()
+                await self._wait(BarrierOperation(""))
+            await self._writer.flush()
             if self._log.bytes_since_truncation:
                 self._request_checkpoint()
                 await self._wait(BarrierOperation(""))
-                await self._writer.flush(everything=True)
+                await self._writer.flush()
         except (ContainerOfflineError, StorageError) as error:
             # What is not in tier 2 stays in the log and is recovered at the next start.
             logger.warning("drain ended early", container=self.container_id, error=str(error))
@@ -174,6 +204,22 @@ class Container:
     def _request_checkpoint(self) -> None:
         if self._processor is not None:
             self._processor.request_checkpoint()
+
+    def _record_attributes(
+        self, segment: SegmentMetadata, values: AttributeValues
+    ) -> Callable[[], Awaitable[int]]:
+        """Set core attributes of a segment, sealed or not; returns what waits until it is durable.
+
+        It does not queue behind what waits for room in the cache: the storage writer makes room.
+        """
+        assert self._processor is not None, "the container is not serving yet"
+        replace = AttributeUpdateType.REPLACE
+        updates = [AttributeUpdate(each, replace, value) for each, value in values.items()]
+        waiter = _Waiter()
+        operation = UpdateAttributesOperation(segment.name, updates, waiter.complete)
+        operation.segment_id = segment.segment_id
+        self._processor.enqueue_first(operation)
+        return waiter.wait
 
     def _enqueue(self, operation: Operation) -> None:
         assert self._processor is not None, "the container is not serving yet"
@@ -259,12 +305,12 @@ class Container:
     async def get_attributes(
         self, name: str, attribute_ids: Sequence[AttributeId]
     ) -> dict[AttributeId, int]:
-        attributes = self._segment(name).attributes
-        return {
-            attribute_id: attributes[attribute_id]
-            for attribute_id in attribute_ids
-            if attribute_id in attributes
-        }
+        return await self._attribute_indexes.get(self._segment(name), attribute_ids)
+
+    def attribute_iterator(
+        self, name: str, *, first: AttributeId, last: AttributeId
+    ) -> AsyncIterator[AttributePage]:
+        return self._attribute_indexes.iterate(self._segment(name), first, last)
 
     async def wait_in_flight(self, name: str) -> None:
         await self._wait(BarrierOperation(name))
@@ -311,14 +357,26 @@ async def open_container(
     now_ms: Callable[[], int] = wall_clock_ms,
     drain_seconds: float = DRAIN_SECONDS,
     held_bytes_max: int = HELD_BYTES_MAX,
+    attribute_pages: PageCache | None = None,
+    attribute_cache: AttributeCache | None = None,
 ) -> AsyncIterator[Container]:
     """Recover a container, serve it inside the block, and drain it at the end.
 
     Leaving the block by cancellation drains for at most ``drain_seconds``; what is not in tier 2
-    by then stays in the log. Raises ``DataLogError`` when tier 1 fails or is damaged.
+    by then stays in the log. ``attribute_pages`` may be shared with other containers, which
+    ``attribute_cache`` may not. Raises ``DataLogError`` when tier 1 fails or is damaged.
     """
     log = await log_factory.open_log(container_id)
-    container = Container(container_id, log, storage, cache_manager, now_ms, held_bytes_max)
+    container = Container(
+        container_id,
+        log,
+        storage,
+        cache_manager,
+        now_ms,
+        held_bytes_max,
+        attribute_pages,
+        attribute_cache,
+    )
     try:
         operation_count = await container.recover()
         logger.info("container recovered", container=container_id, operations=operation_count)

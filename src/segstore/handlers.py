@@ -12,6 +12,8 @@ from pravega_wire.names import transient_segment_name
 from segstore.api import SegmentContainer
 from segstore.attributes.updates import (
     ATTRIBUTE_ID_LENGTH,
+    ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
+    ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_TYPE,
     CREATION_TIME,
     EVENT_COUNT,
@@ -35,7 +37,14 @@ from segstore.replies import operation_name
 SEGMENT_HANDLERS: Final = HandlerTable()
 handles = SEGMENT_HANDLERS.handles
 
-_UNMODIFIABLE: Final = frozenset((ATTRIBUTE_SEGMENT_TYPE, ATTRIBUTE_ID_LENGTH))
+_UNMODIFIABLE: Final = frozenset(
+    (
+        ATTRIBUTE_ID_LENGTH,
+        ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
+        ATTRIBUTE_SEGMENT_ROOT_POINTER,
+        ATTRIBUTE_SEGMENT_TYPE,
+    )
+)
 
 
 # ---- Life of a segment ---------------------------------------------------------------------------

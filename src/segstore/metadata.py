@@ -10,19 +10,21 @@ Invariants:
    that a deleted segment and its namesake never share bytes.
 4. A merged segment keeps its metadata, unreachable by name, until its bytes are in the target's
    place in tier 2.
+5. A snapshot and the attribute indexes to which it points make up all attributes: what an index
+   does not have yet is in the snapshot.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from segstore.attributes.segment_attributes import AttributeCache, SegmentAttributes
 from segstore.attributes.updates import (
+    ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
     ATTRIBUTE_SEGMENT_TYPE,
-    NULL_ATTRIBUTE_VALUE,
     ROLLOVER_SIZE,
 )
 from segstore.errors import DataLogCorruptError
@@ -41,8 +43,9 @@ from segstore.operations import (
 )
 from segstore.tiers.api import Buffer
 
-SNAPSHOT_VERSION: Final = 1
-_COUNT: Final = struct.Struct(">I")
+SNAPSHOT_VERSION: Final = 2
+# Version 1 has all attributes, since there was no index: to be read like version 2.
+_READABLE_VERSIONS: Final = (1, 2)
 
 
 def storage_name(name: str, segment_id: int) -> str:
@@ -51,10 +54,15 @@ def storage_name(name: str, segment_id: int) -> str:
 
 
 class SegmentMetadata:
-    """One segment as all durable operations have left it."""
+    """One segment as all durable operations have left it.
+
+    ``attributes`` has the values that are in memory, those of ``attribute_memory``.
+    """
 
     __slots__ = (
+        "attribute_memory",
         "attributes",
+        "deleted",
         "last_modified_ms",
         "length",
         "merged",
@@ -73,8 +81,10 @@ class SegmentMetadata:
         self.storage_length = 0
         self.sealed = False
         self.merged = False
+        self.deleted = False
         self.last_modified_ms = 0
-        self.attributes: AttributeValues = {}
+        self.attribute_memory = SegmentAttributes()
+        self.attributes = self.attribute_memory.values
 
     @property
     def storage_name(self) -> str:
@@ -91,18 +101,22 @@ class SegmentMetadata:
         """The longest chunk that the segment's creator asked for; 0 for the default."""
         return max(0, self.attributes.get(ROLLOVER_SIZE, 0))
 
-    def apply_attributes(self, values: AttributeValues) -> None:
-        """Take over resolved attribute values; the null value removes."""
-        attributes = self.attributes
-        for attribute_id, value in values.items():
-            if value == NULL_ATTRIBUTE_VALUE:
-                attributes.pop(attribute_id, None)
-            else:
-                attributes[attribute_id] = value
+    @property
+    def is_gone(self) -> bool:
+        """Whether the segment was deleted or merged: its name may be another's by now."""
+        return self.deleted or self.merged
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the segment ends with its connection; its attributes are never indexed."""
+        return self.attribute_memory.is_transient
 
 
 class _SegmentSnapshot(msgspec.Struct, array_like=True):
-    """The fixed part of a segment in a snapshot; its attributes lie in one block of bytes."""
+    """The fixed part of a segment in a snapshot; its attributes lie in one block of bytes.
+
+    These are the core attributes, and what the segment's index does not have.
+    """
 
     segment_id: int
     name: str
@@ -123,11 +137,31 @@ class _ContainerSnapshot(msgspec.Struct, array_like=True):
     segments: list[_SegmentSnapshot]
 
 
-class ContainerMetadata:
-    """All segments of one container, by id and by name."""
+def _segment_snapshot(segment: SegmentMetadata) -> _SegmentSnapshot:
+    attributes = segment.attribute_memory.checkpointed()
+    return _SegmentSnapshot(
+        segment.segment_id,
+        segment.name,
+        segment.length,
+        segment.start_offset,
+        segment.storage_length,
+        segment.sealed,
+        segment.last_modified_ms,
+        len(attributes),
+        encode_attributes(attributes),
+    )
 
-    def __init__(self, container_id: int) -> None:
+
+class ContainerMetadata:
+    """All segments of one container, by id and by name.
+
+    ``unpersisted`` has the segments with attributes that may not be in their indexes yet.
+    """
+
+    def __init__(self, container_id: int, attribute_cache: AttributeCache | None = None) -> None:
         self.container_id = container_id
+        self.attribute_cache = attribute_cache or AttributeCache()
+        self.unpersisted: dict[int, SegmentMetadata] = {}
         self.sequence_number = 0
         self.next_segment_id = 1
         self.segments: dict[int, SegmentMetadata] = {}
@@ -146,20 +180,10 @@ class ContainerMetadata:
                 self.container_id,
                 sequence_number,
                 self.next_segment_id,
+                # A merged segment's log operations all lie before the checkpoint, and the log
+                # is only truncated here when its bytes have reached the target: leave it out.
                 [
-                    _SegmentSnapshot(
-                        segment.segment_id,
-                        segment.name,
-                        segment.length,
-                        segment.start_offset,
-                        segment.storage_length,
-                        segment.sealed,
-                        segment.last_modified_ms,
-                        len(segment.attributes),
-                        encode_attributes(segment.attributes),
-                    )
-                    # A merged segment's log operations all lie before the checkpoint, and the log
-                    # is only truncated here when its bytes have reached the target: leave it out.
+                    _segment_snapshot(segment)
                     for segment in self.segments.values()
                     if not segment.merged
                 ],
@@ -172,7 +196,7 @@ class ContainerMetadata:
             snapshot = msgspec.msgpack.decode(data, type=_ContainerSnapshot)
         except msgspec.DecodeError as error:
             raise DataLogCorruptError(f"a container snapshot is damaged: {error}") from error
-        if snapshot.version != SNAPSHOT_VERSION or snapshot.container_id != self.container_id:
+        if snapshot.version not in _READABLE_VERSIONS or snapshot.container_id != self.container_id:
             raise DataLogCorruptError(
                 f"snapshot of version {snapshot.version} for container {snapshot.container_id} "
                 f"found in the log of container {self.container_id}"
@@ -181,6 +205,8 @@ class ContainerMetadata:
         self.next_segment_id = snapshot.next_segment_id
         self.segments.clear()
         self.by_name.clear()
+        self.unpersisted.clear()
+        self.attribute_cache.clear()
         for entry in snapshot.segments:
             segment = SegmentMetadata(entry.segment_id, entry.name)
             segment.length = entry.length
@@ -188,19 +214,38 @@ class ContainerMetadata:
             segment.storage_length = entry.storage_length
             segment.sealed = entry.sealed
             segment.last_modified_ms = entry.last_modified_ms
-            segment.attributes, _ = decode_attributes(entry.attributes, 0, entry.attribute_count)
-            self.segments[segment.segment_id] = segment
-            self.by_name[segment.name] = segment
+            values, _ = decode_attributes(entry.attributes, 0, entry.attribute_count)
+            segment.attribute_memory.start_with(values, snapshot.sequence_number)
+            self._add(segment)
 
     def forget(self, segment_id: int) -> None:
-        """Drop a merged or deleted segment whose bytes are gone from tier 2."""
+        """Drop a merged segment whose bytes are gone from tier 2."""
         self.segments.pop(segment_id, None)
+
+    def _add(self, segment: SegmentMetadata) -> None:
+        self.segments[segment.segment_id] = segment
+        self.by_name[segment.name] = segment
+        if segment.attribute_memory.dirty:
+            self.unpersisted[segment.segment_id] = segment
+
+    def _remove_attributes(self, segment: SegmentMetadata) -> None:
+        self.unpersisted.pop(segment.segment_id, None)
+        self.attribute_cache.forget(segment.attribute_memory)
+
+    def _change_attributes(
+        self, segment: SegmentMetadata, values: AttributeValues, sequence_number: int
+    ) -> None:
+        memory = segment.attribute_memory
+        if not memory.dirty and not memory.is_transient:
+            self.unpersisted[segment.segment_id] = segment
+        memory.apply(values, sequence_number)
 
     def _apply_append(self, operation: AppendOperation, now_ms: int) -> None:
         segment = self.segments[operation.segment_id]
         segment.length = operation.offset + operation.length
         segment.last_modified_ms = now_ms
-        segment.apply_attributes(operation.attribute_values)
+        if operation.attribute_values:
+            self._change_attributes(segment, operation.attribute_values, operation.sequence_number)
 
     def _apply_seal(self, operation: SealOperation, now_ms: int) -> None:
         segment = self.segments[operation.segment_id]
@@ -212,22 +257,37 @@ class ContainerMetadata:
         source = self.segments[operation.source_id]
         source.sealed = source.merged = True
         self.by_name.pop(source.name, None)
+        self._remove_attributes(source)
         target.length = operation.offset + operation.length
         target.last_modified_ms = now_ms
-        target.apply_attributes(operation.attribute_values)
+        if operation.attribute_values:
+            self._change_attributes(target, operation.attribute_values, operation.sequence_number)
 
     def _apply_map(self, operation: MapOperation, now_ms: int) -> None:
         segment = SegmentMetadata(operation.segment_id, operation.name)
         segment.last_modified_ms = operation.created_ms
-        segment.apply_attributes(operation.attribute_values)
-        self.segments[segment.segment_id] = segment
-        self.by_name[segment.name] = segment
+        segment.attribute_memory.start_with(operation.attribute_values, operation.sequence_number)
+        self._add(segment)
         self.next_segment_id = max(self.next_segment_id, segment.segment_id + 1)
 
     def _apply_attributes(self, operation: UpdateAttributesOperation, now_ms: int) -> None:
         segment = self.segments[operation.segment_id]
-        segment.apply_attributes(operation.attribute_values)
+        values = operation.attribute_values
+        if ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO in values:
+            self.note_persisted(segment, values, values[ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO])
+            return
+        self._change_attributes(segment, values, operation.sequence_number)
         segment.last_modified_ms = now_ms
+
+    def note_persisted(
+        self, segment: SegmentMetadata, pointers: AttributeValues, sequence_number: int
+    ) -> None:
+        """The segment's index has its attributes up to an operation, and is where they say."""
+        memory = segment.attribute_memory
+        memory.pin(pointers)
+        self.attribute_cache.add(memory, memory.persisted(sequence_number))
+        if not memory.dirty:
+            self.unpersisted.pop(segment.segment_id, None)
 
     def _apply_truncate(self, operation: TruncateOperation, now_ms: int) -> None:
         segment = self.segments[operation.segment_id]
@@ -235,7 +295,9 @@ class ContainerMetadata:
 
     def _apply_delete(self, operation: DeleteOperation, now_ms: int) -> None:
         segment = self.segments.pop(operation.segment_id)
+        segment.deleted = True
         self.by_name.pop(segment.name, None)
+        self._remove_attributes(segment)
 
 
 _APPLY: Final[dict[type[Operation], Callable[..., None]]] = {

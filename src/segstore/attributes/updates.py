@@ -31,6 +31,8 @@ EVENT_COUNT: Final = core_attribute(1)
 SCALE_POLICY_TYPE: Final = core_attribute(2)
 SCALE_POLICY_RATE: Final = core_attribute(3)
 ROLLOVER_SIZE: Final = core_attribute(4)
+ATTRIBUTE_SEGMENT_ROOT_POINTER: Final = core_attribute(7)
+ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: Final = core_attribute(8)
 ATTRIBUTE_SEGMENT_TYPE: Final = core_attribute(9)
 ATTRIBUTE_ID_LENGTH: Final = core_attribute(12)
 

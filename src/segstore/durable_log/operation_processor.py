@@ -8,6 +8,8 @@ Invariants:
    load frames fill up while the log is busy, without load an operation leaves at once.
 3. Bytes in flight are bounded; beyond the bound operations wait in the queue.
 4. A failed log write fails everything in flight and queued, and ends ``run`` with the error.
+5. What waits for attributes to be loaded is put aside with all later operations on its segment, and
+   comes back to the front of the queue in the same order.
 """
 
 from __future__ import annotations
@@ -18,10 +20,15 @@ from typing import Final
 
 import trio
 
+from segstore.attributes.prefetch import AttributePrefetcher
 from segstore.cache.manager import CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import DataFrame, FramePool
-from segstore.durable_log.update_transaction import PendingState, UpdateTransaction
+from segstore.durable_log.update_transaction import (
+    AttributesNotLoadedError,
+    PendingState,
+    UpdateTransaction,
+)
 from segstore.errors import (
     ContainerOfflineError,
     DataLogError,
@@ -56,12 +63,15 @@ class OperationProcessor:
         pending: PendingState,
         cache_manager: CacheManager,
         request_flush: Callable[[], None],
+        prefetcher: AttributePrefetcher,
     ) -> None:
         self._log = log
         self._state = state
         self._pending = pending
         self._cache_manager = cache_manager
         self._request_flush = request_flush
+        self._prefetcher = prefetcher
+        prefetcher.give_back = self._enqueue_first
         self._queue: deque[Operation] = deque()
         self._work = trio.Event()
         self._frames = FramePool()
@@ -90,6 +100,17 @@ class OperationProcessor:
         self._queue.append(operation)
         self._work.set()
 
+    def enqueue_first(self, operation: Operation) -> None:
+        """Queue an operation that does not wait for others: the container's own small ones."""
+        if self._closed:
+            operation.on_complete(ContainerOfflineError("the container is stopping"), -1)
+            return
+        self._enqueue_first([operation])
+
+    def _enqueue_first(self, operations: list[Operation]) -> None:
+        self._queue.extendleft(reversed(operations))
+        self._work.set()
+
     def request_checkpoint(self) -> None:
         """Write a checkpoint as soon as nothing is in flight."""
         self._checkpoint_waiting = True
@@ -112,6 +133,7 @@ class OperationProcessor:
         error = ContainerOfflineError(reason)
         abandoned = [op for transaction, _, _ in self._in_flight for op in transaction.operations]
         abandoned += self._transaction.operations
+        abandoned += self._prefetcher.take_all()
         abandoned += self._queue
         self._in_flight.clear()
         self._transaction = UpdateTransaction()
@@ -154,11 +176,17 @@ class OperationProcessor:
         return self._failure is None
 
     def _process(self, operation: Operation) -> None:
+        if self._prefetcher.held_count and self._prefetcher.must_wait(operation):
+            self._prefetcher.hold(operation)
+            return
         if isinstance(operation, BarrierOperation):
             self._pass_barrier(operation)
             return
         try:
             self._pending.accept(operation)
+        except AttributesNotLoadedError:
+            self._prefetcher.hold(operation)
+            return
         except SegmentError as error:
             self._refuse(operation, error)
             return

@@ -9,6 +9,8 @@ Invariants:
 2. Nothing pending is visible outside until its frame is durable; frames commit in order.
 3. A failed log write stops the container, so the chain is never rolled back, only dropped whole.
 4. An offset, a sequence number and a segment id are assigned here, once.
+5. Storage is never asked here: an operation whose conditions need attributes that are only in the
+   index is refused with ``AttributesNotLoadedError``, to be tried again when they are loaded.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from segstore.attributes.segment_attributes import ID_BYTES
 from segstore.attributes.updates import (
+    ATTRIBUTE_ID_LENGTH,
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
     AttributeId,
     AttributeUpdate,
     AttributeUpdateType,
-    SegmentType,
     is_core_attribute,
 )
 from segstore.errors import (
@@ -30,6 +33,7 @@ from segstore.errors import (
     BadOffsetError,
     InvalidRequestError,
     NoSuchSegmentError,
+    SegmentError,
     SegmentExistsError,
     SegmentSealedError,
     SegmentTruncatedError,
@@ -50,13 +54,38 @@ from segstore.operations import (
 TRANSIENT_ATTRIBUTE_COUNT_MAX = 16
 """Extended attributes that a transient segment may have (the original's limit)."""
 
-_TRANSIENT: Final = int(SegmentType.TRANSIENT)  # an enum's & costs a microsecond on the hot path
+CHANGES_COUNT_MAX: Final = 512
+"""So many changed attributes of a segment are kept until nothing of it is in flight; not more."""
+
+# Looking up a member of an enum costs a good part of what resolving an update does.
+_REPLACE: Final = AttributeUpdateType.REPLACE
+_REPLACE_IF_GREATER: Final = AttributeUpdateType.REPLACE_IF_GREATER
+_ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE
+_REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
+_NOTHING: Final[AttributeValues] = {}
+
+
+class AttributesNotLoadedError(Exception):
+    """An operation's conditions need attributes that only the index has; stays in the pipeline."""
 
 
 class PendingSegment:
-    """A segment as it will be when everything in flight is durable."""
+    """A segment as it will be when everything in flight is durable.
 
-    __slots__ = ("attributes", "base", "in_flight", "length", "sealed", "start_offset")
+    ``attributes`` has changes, and ``older`` those before: all durable once the operation is that
+    ``older_until`` tells.
+    """
+
+    __slots__ = (
+        "attributes",
+        "base",
+        "in_flight",
+        "length",
+        "older",
+        "older_until",
+        "sealed",
+        "start_offset",
+    )
 
     def __init__(self, base: SegmentMetadata) -> None:
         self.base = base
@@ -64,14 +93,44 @@ class PendingSegment:
         self.start_offset = base.start_offset
         self.sealed = base.sealed
         self.attributes: AttributeValues = {}
+        self.older: AttributeValues = _NOTHING
+        self.older_until = 0
         self.in_flight = 0
 
-    def value_of(self, attribute_id: AttributeId) -> int:
-        """The pending value of an attribute, or the null value."""
+    def value_of(self, attribute_id: AttributeId) -> int | None:
+        """The pending value of an attribute, or the null value; None if only the index knows."""
         value = self.attributes.get(attribute_id)
         if value is None:
-            return self.base.attributes.get(attribute_id, NULL_ATTRIBUTE_VALUE)
+            if self.older is not _NOTHING:
+                value = self.older.get(attribute_id)
+            if value is None:
+                value = self.base.attributes.get(attribute_id)
+                if value is None:
+                    return self._value_not_in_memory(attribute_id)
         return value
+
+    @property
+    def event_count(self) -> int:
+        """The pending number of events."""
+        value = self.value_of(EVENT_COUNT)
+        return 0 if value is None or value == NULL_ATTRIBUTE_VALUE else value
+
+    def _value_not_in_memory(self, attribute_id: AttributeId) -> int | None:
+        memory = self.base.attribute_memory
+        if is_core_attribute(attribute_id):
+            return NULL_ATTRIBUTE_VALUE
+        if len(attribute_id) != memory.id_bytes:
+            raise _unfit(self.base.name, attribute_id, memory.id_bytes)
+        return None if memory.is_indexed else NULL_ATTRIBUTE_VALUE
+
+    def forget_durable(self, sequence_number: int, newest: int) -> None:
+        """Let go of changes that the metadata has, now that an operation is durable."""
+        if self.older is not _NOTHING:
+            if sequence_number >= self.older_until:
+                self.older = _NOTHING
+        elif len(self.attributes) > CHANGES_COUNT_MAX:
+            self.older, self.attributes = self.attributes, {}
+            self.older_until = newest
 
 
 class UpdateTransaction:
@@ -113,19 +172,42 @@ class PendingState:
 
     def committed(self, operation: Operation) -> None:
         """Note that an accepted operation became durable and was applied to the metadata."""
-        self._release(operation.segment_id)
+        segment_id = operation.segment_id
+        self._release(segment_id, operation.sequence_number)
         if isinstance(operation, MergeOperation):
-            self._release(operation.source_id)
+            self._release(operation.source_id, operation.sequence_number)
             self._settle_name(operation.source_name)
-        elif isinstance(operation, MapOperation | DeleteOperation):
+        elif isinstance(operation, MapOperation):
+            if segment_id in self._segments:
+                self._segments[segment_id].base = self._metadata.segments[segment_id]
+            self._settle_name(operation.name)
+        elif isinstance(operation, DeleteOperation):
             self._settle_name(operation.name)
 
-    def _release(self, segment_id: int) -> None:
+    def missing_attributes(
+        self, operation: Operation
+    ) -> tuple[SegmentMetadata | None, set[AttributeId]]:
+        """The attributes that have to be loaded, of which segment, before ``accept`` can tell."""
+        if not isinstance(operation, AppendOperation | UpdateAttributesOperation | MergeOperation):
+            return None, set()
+        try:
+            pending = self._find(operation.name)
+            return pending.base, {
+                update.attribute_id
+                for update in operation.updates
+                if update.update_type != _REPLACE and pending.value_of(update.attribute_id) is None
+            }
+        except SegmentError:
+            return None, set()  # it will be refused
+
+    def _release(self, segment_id: int, sequence_number: int) -> None:
         pending = self._segments.get(segment_id)
         if pending is not None:
             pending.in_flight -= 1
             if pending.in_flight == 0:
                 del self._segments[segment_id]
+            elif pending.older is not _NOTHING or len(pending.attributes) > CHANGES_COUNT_MAX:
+                pending.forget_durable(sequence_number, self._next_sequence_number - 1)
 
     def _settle_name(self, name: str) -> None:
         # The overlay may go once the committed names say the same; a newer pending change stays.
@@ -189,8 +271,8 @@ class PendingState:
         if source.start_offset:
             raise SegmentTruncatedError(operation.source_name, start_offset=source.start_offset)
         values = resolve_updates(target, operation.updates)
-        if (events := source.value_of(EVENT_COUNT)) not in (0, NULL_ATTRIBUTE_VALUE):
-            before = target.value_of(EVENT_COUNT)
+        if events := source.event_count:
+            before = values.get(EVENT_COUNT, target.event_count)
             values[EVENT_COUNT] = events + (0 if before == NULL_ATTRIBUTE_VALUE else before)
         operation.segment_id = self._hold(target)
         operation.source_id = self._hold(source)
@@ -206,17 +288,22 @@ class PendingState:
         exists = self._names[name] if name in self._names else self._metadata.by_name.get(name)
         if exists is not None:
             raise SegmentExistsError(name)
+        _check_ids(name, operation.attribute_values)
         operation.segment_id = self._next_segment_id
         operation.created_ms = self._now_ms()
         self._next_segment_id += 1
         base = SegmentMetadata(operation.segment_id, name)
-        base.apply_attributes(operation.attribute_values)
+        base.attribute_memory.start_with(operation.attribute_values, self._next_sequence_number)
         self._hold(PendingSegment(base))
         self._names[name] = operation.segment_id
 
     def _accept_attributes(self, operation: UpdateAttributesOperation) -> None:
         pending = self._find(operation.name)
-        if pending.sealed:
+        if operation.segment_id >= 0:
+            # The container's own: it knows which segment it means, and may change a sealed one.
+            if operation.segment_id != pending.base.segment_id:
+                raise NoSuchSegmentError(operation.name)
+        elif pending.sealed:
             raise SegmentSealedError(operation.name)
         values = resolve_updates(pending, operation.updates)
         operation.segment_id = self._hold(pending)
@@ -237,26 +324,46 @@ class PendingState:
         self._names[operation.name] = None
 
 
+def _unfit(name: str, attribute_id: AttributeId, id_bytes: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        name, f"attributes of {name} have ids of {id_bytes} bytes, not of {len(attribute_id)}"
+    )
+
+
+def _check_ids(name: str, values: AttributeValues) -> None:
+    id_bytes = values.get(ATTRIBUTE_ID_LENGTH, 0) or ID_BYTES
+    for attribute_id in values:
+        if len(attribute_id) != id_bytes and not is_core_attribute(attribute_id):
+            raise _unfit(name, attribute_id, id_bytes)
+
+
 def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate]) -> AttributeValues:
-    """Turn conditional updates into plain values, or raise ``BadAttributeUpdateError``."""
+    """Turn conditional updates into plain values, or raise ``BadAttributeUpdateError``.
+
+    Raises ``AttributesNotLoadedError`` when a condition needs what only the index has.
+    """
     values: AttributeValues = {}
     for update in updates:
         attribute_id, verb, value, expected = update
         present = values.get(attribute_id)
         if present is None:
             present = pending.value_of(attribute_id)
-        if verb == AttributeUpdateType.REPLACE_IF_EQUALS:
+            if present is None:
+                if verb != _REPLACE:
+                    raise AttributesNotLoadedError
+                present = NULL_ATTRIBUTE_VALUE  # whatever it is
+        if verb == _REPLACE_IF_EQUALS:
             refused = present != expected
-        elif verb == AttributeUpdateType.ACCUMULATE:
+        elif verb == _REPLACE:
+            refused = False
+        elif verb == _ACCUMULATE:
             refused = False
             if present != NULL_ATTRIBUTE_VALUE:
                 value += present
-        elif verb == AttributeUpdateType.REPLACE_IF_GREATER:
+        elif verb == _REPLACE_IF_GREATER:
             refused = present != NULL_ATTRIBUTE_VALUE and value <= present
-        elif verb == AttributeUpdateType.NONE:
-            refused = present != NULL_ATTRIBUTE_VALUE
         else:
-            refused = False
+            refused = present != NULL_ATTRIBUTE_VALUE
         if refused:
             raise BadAttributeUpdateError(
                 pending.base.name,
@@ -266,14 +373,17 @@ def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate])
         if not -(2**63) <= value < 2**63:
             raise InvalidRequestError(pending.base.name, "an attribute value leaves 64 bits")
         values[attribute_id] = value
-    if pending.base.segment_type & _TRANSIENT:
+    if pending.base.attribute_memory.is_transient:
         _refuse_many_transient_attributes(pending, values)
     return values
 
 
 def _refuse_many_transient_attributes(pending: PendingSegment, values: AttributeValues) -> None:
-    known = pending.base.attributes.keys() | pending.attributes.keys() | values.keys()
-    count = sum(not is_core_attribute(attribute_id) for attribute_id in known)
+    present = pending.base.attributes | pending.older | pending.attributes | values
+    count = sum(
+        value != NULL_ATTRIBUTE_VALUE and not is_core_attribute(attribute_id)
+        for attribute_id, value in present.items()
+    )
     if count > TRANSIENT_ATTRIBUTE_COUNT_MAX:
         raise InvalidRequestError(
             pending.base.name,

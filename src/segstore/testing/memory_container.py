@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -219,6 +219,13 @@ class MemoryContainer:
         await trio.lowlevel.checkpoint()
         values = self._find(name).attributes
         return {key: values[key] for key in attribute_ids if key in values}
+
+    async def attribute_iterator(
+        self, name: str, *, first: AttributeId, last: AttributeId
+    ) -> AsyncIterator[list[tuple[AttributeId, int]]]:
+        """Committed extended attributes, in one page."""
+        await trio.lowlevel.checkpoint()
+        yield self._find(name).extended_attributes(first, last)
 
     async def wait_in_flight(self, name: str) -> None:
         """Wait for everything queued so far."""

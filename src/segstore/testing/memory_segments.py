@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from segstore.api import OnRead, ReadResult, SegmentInfo
 from segstore.attributes.updates import (
+    ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_TYPE,
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
@@ -76,6 +77,7 @@ class MemorySegment:
         """The attributes after ``updates``, else ``BadAttributeUpdateError``."""
         values = dict(self.attributes)
         for update in updates:
+            self.check_id(update.attribute_id)
             present = values.get(update.attribute_id)
             if not _condition_holds(update, present):
                 raise BadAttributeUpdateError(
@@ -95,6 +97,24 @@ class MemorySegment:
             if extended > TRANSIENT_ATTRIBUTE_COUNT_MAX:
                 raise InvalidRequestError(self.name, "too many attributes")
         return values
+
+    def extended_attributes(
+        self, first: AttributeId, last: AttributeId
+    ) -> list[tuple[AttributeId, int]]:
+        """The extended attributes in a range, by id."""
+        for end in (first, last):
+            self.check_id(end)
+        return sorted(
+            item
+            for item in self.attributes.items()
+            if first <= item[0] <= last and not is_core_attribute(item[0])
+        )
+
+    def check_id(self, attribute_id: AttributeId) -> None:
+        """Raise unless ids of extended attributes have this length here."""
+        id_bytes = self.attributes.get(ATTRIBUTE_ID_LENGTH, 0) or 16
+        if len(attribute_id) != id_bytes and not is_core_attribute(attribute_id):
+            raise InvalidRequestError(self.name, f"{self.name} has ids of {id_bytes} bytes")
 
     def extend(self, data: Buffer) -> None:
         """Append bytes and wake the reads that they serve."""
@@ -151,7 +171,10 @@ class MemorySegments:
         """Create an empty segment."""
         if name in self.by_name:
             raise SegmentExistsError(name)
-        self.by_name[name] = MemorySegment(name, attributes, self._now_ms())
+        segment = MemorySegment(name, attributes, self._now_ms())
+        for attribute_id in attributes:
+            segment.check_id(attribute_id)
+        self.by_name[name] = segment
         return 0
 
     def delete(self, name: str) -> int:

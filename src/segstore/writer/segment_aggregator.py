@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from pravega_wire.names import is_transient_segment
+from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.durable_log.memory_log import (
     AppendedRange,
     StorageOperation,
@@ -38,12 +40,14 @@ class SegmentAggregator:
         metadata: ContainerMetadata,
         read_index: ReadIndex,
         storage: SegmentStorage,
+        indexes: AttributeIndexes,
         now: float,
     ) -> None:
         self.segment_id = segment_id
         self._metadata = metadata
         self._read_index = read_index
         self._storage = storage
+        self._indexes = indexes
         self._operations: deque[StorageOperation] = deque()
         self.pending_bytes = 0
         self.oldest = now
@@ -87,6 +91,9 @@ class SegmentAggregator:
             else:
                 name = storage_name(operation.name, operation.segment_id)
                 await self._storage.delete(name)
+                # The attributes of transient segments are never stored.
+                if not is_transient_segment(operation.name):
+                    await self._indexes.delete(operation.segment_id, name)
             # A delete that came in meanwhile may have emptied the queue in front of itself.
             if self._operations and self._operations[0] is operation:
                 self._operations.popleft()
@@ -142,6 +149,8 @@ class SegmentAggregator:
         else:
             self._read_index.delete(source)
         await self._storage.delete(source.storage_name)
+        if not source.is_transient:
+            await self._indexes.delete(source.segment_id, source.storage_name)
         self._metadata.forget(operation.source_id)
 
     async def _truncate(self, operation: TruncateOperation) -> None:

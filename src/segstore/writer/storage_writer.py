@@ -4,6 +4,7 @@ Owns: the segment aggregators of one container and the checkpoints that the log 
 
 Invariants:
 1. The log is truncated only at a checkpoint, and only when tier 2 has every operation before it.
+   Attributes need not be there: what their indexes do not have is in the checkpoint.
 2. A failing tier 2 stops nothing: the writer tries again, the log keeps the data, and writers are
    held back when the cache is full.
 """
@@ -17,12 +18,14 @@ from typing import Final
 import structlog
 import trio
 
+from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.durable_log.memory_log import MemoryLog
 from segstore.errors import StorageError
 from segstore.metadata import ContainerMetadata
 from segstore.read_index.read_index import ReadIndex
 from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import DurableDataLog, LogAddress
+from segstore.writer.attribute_aggregator import AttributeAggregator, Record
 from segstore.writer.segment_aggregator import SegmentAggregator
 
 # The original's writer: flush at 4 MiB; its 30 s are 5 s here, so that a restart replays less.
@@ -47,8 +50,10 @@ class StorageWriter:
         memory_log: MemoryLog,
         read_index: ReadIndex,
         storage: SegmentStorage,
+        indexes: AttributeIndexes,
         log: DurableDataLog,
         request_checkpoint: Callable[[], None],
+        record: Record,
         *,
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
@@ -56,6 +61,10 @@ class StorageWriter:
         self._memory_log = memory_log
         self._read_index = read_index
         self._storage = storage
+        self._indexes = indexes
+        self._attributes = AttributeAggregator(
+            metadata, indexes, record, flush_seconds=FLUSH_SECONDS
+        )
         self._log = log
         self._request_checkpoint = request_checkpoint
         self._held_bytes_max = held_bytes_max
@@ -84,7 +93,7 @@ class StorageWriter:
             self._let_tier_1_go()
             flush_all, self._flush_all = self._flush_all, False
             try:
-                await self.flush(everything=flush_all)
+                await self._flush(everything=flush_all, all_attributes=False)
             except StorageError as error:
                 logger.warning(
                     "storage writer tries again",
@@ -104,24 +113,34 @@ class StorageWriter:
             if not self._checkpoints:
                 self._request_checkpoint()
 
-    async def flush(self, *, everything: bool) -> None:
-        """Write what is due, or everything that was committed before the call."""
+    async def flush(self) -> None:
+        """Write everything that was committed before the call."""
+        await self._flush(everything=True, all_attributes=True)
+
+    async def _flush(self, *, everything: bool, all_attributes: bool) -> None:
+        """Write what is due, or everything; attributes neither fill the cache nor hold the log."""
         async with self._lock:
-            self._take_operations()
-            due = [
-                aggregator
-                for aggregator in self._aggregators.values()
-                if everything or self._is_due(aggregator)
-            ]
-            for aggregator in due:
-                await aggregator.flush(self._flush_source)
-            self._aggregators = {
-                segment_id: aggregator
-                for segment_id, aggregator in self._aggregators.items()
-                if not aggregator.is_empty
-            }
-            self._read_index.note_stored()
-            await self._truncate_log()
+            try:
+                await self._flush_operations(everything=everything)
+            finally:
+                await self._attributes.flush(trio.current_time(), everything=all_attributes)
+
+    async def _flush_operations(self, *, everything: bool) -> None:
+        self._take_operations()
+        due = [
+            aggregator
+            for aggregator in self._aggregators.values()
+            if everything or self._is_due(aggregator)
+        ]
+        for aggregator in due:
+            await aggregator.flush(self._flush_source)
+        self._aggregators = {
+            segment_id: aggregator
+            for segment_id, aggregator in self._aggregators.items()
+            if not aggregator.is_empty
+        }
+        self._read_index.note_stored()
+        await self._truncate_log()
 
     def _take_operations(self) -> None:
         now = trio.current_time()
@@ -132,7 +151,12 @@ class StorageWriter:
         aggregator = self._aggregators.get(segment_id)
         if aggregator is None:
             aggregator = SegmentAggregator(
-                segment_id, self._metadata, self._read_index, self._storage, now
+                segment_id,
+                self._metadata,
+                self._read_index,
+                self._storage,
+                self._indexes,
+                now,
             )
             self._aggregators[segment_id] = aggregator
         return aggregator

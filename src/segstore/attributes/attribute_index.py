@@ -1,0 +1,209 @@
+"""One segment's attribute index: a B+Tree in a segment of its own in tier 2.
+
+Owns: when pages of the tree are read and updates are written. The tree itself does no I/O.
+
+Invariants:
+1. The attribute segment only grows: an update lies behind everything that is stored, or, after a
+   write that failed, exactly where that write was to put the same bytes.
+2. What is found is what the last committed update says at the moment of the answer: nothing is
+   awaited between the last look and the return.
+3. Bytes before the root pointer that the container's log has were durable: where one of them is
+   missing or wrong, tier 2 is damaged, and nothing is guessed. What lies behind it does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+from _fast.btree import FOOTER_BYTES, Batch, CorruptPageError, Footer, PageCache, Tree, Update
+from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE, AttributeId
+from segstore.errors import StorageError
+from segstore.storage.api import SegmentStorage
+
+ROLLOVER_BYTES: Final = 32 * 1024 * 1024
+"""Chunks of attribute segments are this long (the original's size)."""
+PARALLEL_READS_MAX: Final = 8
+
+_Page = tuple[int, int, int]
+_Held = dict[int, bytes]
+
+
+def attribute_segment_name(storage_name: str) -> str:
+    """The name under which tier 2 keeps a segment's attributes, from that of its bytes."""
+    return f"{storage_name}$attributes.index"
+
+
+class Persisted(NamedTuple):
+    """Up to which operation the index has the changes, and where its footer is (None: nowhere)."""
+
+    sequence_number: int
+    root_pointer: int | None
+
+
+class AttributeIndex:
+    """See the module. One task writes; any may read meanwhile.
+
+    ``root_pointer`` is that of the log, or the null value when it has none. Every call raises
+    ``StorageError`` when tier 2 fails or is damaged, and may be tried again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        storage: SegmentStorage,
+        pages: PageCache,
+        *,
+        key_length: int,
+        root_pointer: int,
+    ) -> None:
+        self.name = name
+        self._storage = storage
+        self._root_pointer = root_pointer
+        self._tree = Tree(pages, key_length=key_length)
+        self._is_open = False
+        self._opening = trio.Lock()
+        self._unwritten: tuple[Update, int] | None = None
+
+    @property
+    def entry_count(self) -> int:
+        """How many attributes the index has, once it was used."""
+        return self._tree.footer.entry_count
+
+    async def find_many(self, keys: Sequence[AttributeId]) -> list[int | None]:
+        """The values of keys, in their order; None for what is not there."""
+        await self._open()
+        held: _Held = {}
+        while True:
+            values, missing = self._tree.find_many(keys, held)
+            if not missing:
+                return values
+            await self._read_pages(missing, held)
+
+    async def scan(
+        self, first: AttributeId, last: AttributeId, *, limit: int
+    ) -> tuple[list[tuple[AttributeId, int]], AttributeId | None]:
+        """At most ``limit`` entries from ``first`` on, none behind ``last``, and where to go on.
+
+        There may be more even if there are fewer than ``limit``: the end is where the key to go on
+        from is None.
+        """
+        await self._open()
+        held: _Held = {}
+        while True:
+            entries, resume, missing = self._tree.scan(first, last, limit=limit, held=held)
+            if not missing:
+                return entries, resume
+            await self._read_pages(missing, held)
+
+    async def write(self, changes: Mapping[AttributeId, int], sequence_number: int) -> Persisted:
+        """Store changes, the null value removing; durable on return.
+
+        After a write that failed, that write is what is tried again, whatever is given now: the
+        answer tells up to which operation the index is.
+        """
+        await self._open()
+        if self._unwritten is None:
+            update = await self._prepare(Batch(self._tree.key_length, changes))
+            if update is None:
+                return Persisted(sequence_number, self._present_root_pointer())
+            self._unwritten = update, sequence_number
+        update, sequence_number = self._unwritten
+        await self._storage.write(
+            self.name, offset=update.offset, data=update.buffers, rollover_bytes=ROLLOVER_BYTES
+        )
+        self._tree.commit(update)
+        self._unwritten = None
+        return Persisted(sequence_number, self._present_root_pointer())
+
+    async def truncate(self) -> None:
+        """Free what lies before the tree, whose root pointer the log has now."""
+        await self._storage.truncate(self.name, offset=self._tree.footer.min_offset)
+
+    def _present_root_pointer(self) -> int | None:
+        footer = self._tree.footer
+        return footer.offset if footer.update_number else None
+
+    async def _open(self) -> None:
+        if self._is_open:
+            return
+        async with self._opening:
+            if not self._is_open:
+                await self._restore()
+                self._is_open = True
+
+    async def _restore(self) -> None:
+        """Find the tree. Behind it may lie what a crash left: the next update goes behind that."""
+        stored_length = await self._storage.stored_length(self.name)
+        footer = None
+        if self._root_pointer != NULL_ATTRIBUTE_VALUE:
+            end = self._root_pointer + FOOTER_BYTES
+            if end > stored_length:
+                raise StorageError(
+                    f"{self.name} is damaged: its tree ends at {end}, but {stored_length} bytes"
+                    f" are stored"
+                )
+            data = await self._read(self._root_pointer, FOOTER_BYTES)
+            try:
+                footer = Footer.parse(data, offset=self._root_pointer)
+                self._tree.restore(footer, end=stored_length)
+            except ValueError as error:
+                raise StorageError(f"{self.name} is damaged: {error}") from error
+        else:
+            self._tree.restore(None, end=stored_length)
+
+    async def _prepare(self, batch: Batch) -> Update | None:
+        held: _Held = {}
+        while isinstance(answer := self._tree.prepare(batch, held), list):
+            await self._read_pages(answer, held)
+        return answer
+
+    async def _read_pages(self, missing: Sequence[_Page], held: _Held) -> None:
+        """Read pages into ``held``, or find that the tree has moved on meanwhile."""
+        footer = self._tree.footer
+        try:
+            if len(missing) == 1:
+                await self._read_page(missing[0], held)
+            else:
+                await self._read_together(missing, held)
+        except StorageError:
+            # An update that was committed meanwhile may have truncated what an older tree had.
+            if self._tree.footer is footer:
+                raise
+
+    async def _read_together(self, missing: Sequence[_Page], held: _Held) -> None:
+        failures: list[StorageError] = []
+        places = trio.CapacityLimiter(PARALLEL_READS_MAX)
+
+        async def read(page: _Page) -> None:
+            async with places:
+                try:
+                    if not failures:
+                        await self._read_page(page, held)
+                except StorageError as error:
+                    failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for page in missing:
+                nursery.start_soon(read, page)
+        if failures:
+            raise failures[0]
+
+    async def _read_page(self, page: _Page, held: _Held) -> None:
+        offset, length, level = page
+        data = await self._read(offset, length)
+        try:
+            held[offset] = self._tree.admit(data, offset=offset, length=length, level=level)
+        except CorruptPageError as error:
+            raise StorageError(f"{self.name} is damaged: {error}") from error
+
+    async def _read(self, offset: int, length: int) -> bytes:
+        """Read exactly that much, from as many chunks as it lies in."""
+        data = await self._storage.read(self.name, offset=offset, length=length)
+        while len(data) < length:
+            data += await self._storage.read(
+                self.name, offset=offset + len(data), length=length - len(data)
+            )
+        return data

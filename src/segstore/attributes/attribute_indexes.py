@@ -1,0 +1,170 @@
+"""The attribute indexes of a container's segments, and reads through memory and index.
+
+Owns: which indexes are open; how what an index says gets into memory.
+
+Invariants:
+1. A segment has at most one open index, and one that is in use stays open: nobody reads a tree that
+   somebody else has left behind.
+2. What an index says is taken over in the same step in which it says so, and only where nothing is
+   in memory: what is in memory is as new or newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from _fast.btree import PageCache
+from segstore.attributes.attribute_index import AttributeIndex, attribute_segment_name
+from segstore.attributes.segment_attributes import AttributeCache
+from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE, AttributeId, is_core_attribute
+from segstore.errors import InvalidRequestError, NoSuchSegmentError, StorageError
+from segstore.metadata import SegmentMetadata
+from segstore.storage.api import SegmentStorage
+
+OPEN_COUNT_MAX: Final = 1024
+"""Indexes of a container that stay open though nobody uses them; each takes about 2 KiB."""
+SCAN_COUNT_MAX: Final = 1000
+"""Attributes that an iteration gets from an index at once."""
+
+AttributePage = list[tuple[AttributeId, int]]
+
+
+class _OpenIndex:
+    __slots__ = ("index", "user_count")
+
+    def __init__(self, index: AttributeIndex) -> None:
+        self.index = index
+        self.user_count = 0
+
+
+class AttributeIndexes:
+    """See the module. ``pages`` may be shared with other containers of the process."""
+
+    def __init__(
+        self,
+        storage: SegmentStorage,
+        pages: PageCache,
+        cache: AttributeCache,
+        *,
+        open_count_max: int = OPEN_COUNT_MAX,
+    ) -> None:
+        self._storage = storage
+        self._pages = pages
+        self._cache = cache
+        self._open_count_max = open_count_max
+        self._open: dict[int, _OpenIndex] = {}
+
+    @contextmanager
+    def use(self, segment: SegmentMetadata) -> Iterator[AttributeIndex]:
+        """The segment's index, for as long as the block takes."""
+        opened = self._open.pop(segment.segment_id, None) or _OpenIndex(
+            AttributeIndex(
+                attribute_segment_name(segment.storage_name),
+                self._storage,
+                self._pages,
+                key_length=segment.attribute_memory.id_bytes,
+                root_pointer=segment.attribute_memory.root_pointer,
+            )
+        )
+        self._open[segment.segment_id] = opened
+        opened.user_count += 1
+        try:
+            yield opened.index
+        finally:
+            opened.user_count -= 1
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        excess = len(self._open) - self._open_count_max
+        if excess > 0:
+            unused = [number for number, opened in self._open.items() if not opened.user_count]
+            for number in unused[:excess]:
+                del self._open[number]
+
+    async def delete(self, segment_id: int, storage_name: str) -> None:
+        """Delete what tier 2 has of a segment's attributes; nothing there is fine."""
+        self._open.pop(segment_id, None)
+        await self._storage.delete(attribute_segment_name(storage_name))
+
+    async def load(
+        self, segment: SegmentMetadata, attribute_ids: Iterable[AttributeId]
+    ) -> list[AttributeId]:
+        """Bring attributes into memory that only the index has; returns those that are new there.
+
+        They stay until they are given to the attribute cache. Raises ``NoSuchSegmentError`` when
+        the segment went away meanwhile, and ``StorageError``.
+        """
+        memory = segment.attribute_memory
+        wanted = [each for each in attribute_ids if memory.lacks(each)]
+        if not wanted:
+            return []
+        with self._reading(segment) as index:
+            values = await index.find_many(wanted)
+        return memory.load(zip(wanted, values, strict=True))
+
+    async def get(
+        self, segment: SegmentMetadata, attribute_ids: Sequence[AttributeId]
+    ) -> dict[AttributeId, int]:
+        """The values of those attributes that there are; raises like ``load``."""
+        memory = segment.attribute_memory
+        loaded: list[AttributeId] = []
+        # What was in memory at first may have gone while the rest was read.
+        while lacking := [each for each in attribute_ids if memory.lacks(each)]:
+            loaded += await self.load(segment, lacking)
+        values = {
+            each: value
+            for each in attribute_ids
+            if (value := memory.values.get(each, NULL_ATTRIBUTE_VALUE)) != NULL_ATTRIBUTE_VALUE
+        }
+        if not segment.is_gone:
+            self._cache.add(memory, loaded)
+            self._cache.touch(memory, attribute_ids)
+        return values
+
+    async def iterate(
+        self, segment: SegmentMetadata, first: AttributeId, last: AttributeId
+    ) -> AsyncIterator[AttributePage]:
+        """The extended attributes from ``first`` to ``last``, both included, in pages, by id.
+
+        Each page is right at the moment when it is given. Raises like ``load``.
+        """
+        memory = segment.attribute_memory
+        if not len(first) == len(last) == memory.id_bytes:
+            raise InvalidRequestError(
+                segment.name, f"attributes of {segment.name} have ids of {memory.id_bytes} bytes"
+            )
+        start: AttributeId | None = first
+        while start is not None:
+            stored: AttributePage = []
+            resume = None
+            if memory.is_indexed:
+                with self._reading(segment) as index:
+                    stored, resume = await index.scan(start, last, limit=SCAN_COUNT_MAX)
+                newer: Iterable[AttributeId] = memory.dirty
+            else:
+                newer = memory.values
+            values = dict(stored)
+            for each in newer:
+                if (
+                    start <= each <= last
+                    and (resume is None or each < resume)
+                    and not is_core_attribute(each)
+                ):
+                    values[each] = memory.values[each]
+            yield sorted(item for item in values.items() if item[1] != NULL_ATTRIBUTE_VALUE)
+            start = resume
+
+    @contextmanager
+    def _reading(self, segment: SegmentMetadata) -> Iterator[AttributeIndex]:
+        """Use the index of a segment that may go away meanwhile, and the index with it."""
+        try:
+            with self.use(segment) as index:
+                yield index
+        except StorageError as error:
+            if segment.is_gone:
+                raise NoSuchSegmentError(segment.name) from error
+            raise
+        if segment.is_gone:
+            raise NoSuchSegmentError(segment.name)

@@ -1,0 +1,204 @@
+"""What is in memory of the attributes of a container's segments.
+
+Owns: ``SegmentAttributes``, the first level of the attribute cache: values by id, for the ingestion
+pipeline to look up and change; and ``AttributeCache``, which bounds what of it could go.
+
+Invariants:
+1. What is in ``values`` is right; ``NULL_ATTRIBUTE_VALUE`` there means: known to be absent. What is
+   not in ``values`` is absent too, unless the segment has an index: then the index has to be asked.
+2. Core attributes stay, and so do dirty ones: those whose last change the index does not have.
+3. Everything else may go at any time: the index has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from segstore.attributes.updates import (
+    ATTRIBUTE_ID_LENGTH,
+    ATTRIBUTE_SEGMENT_ROOT_POINTER,
+    ATTRIBUTE_SEGMENT_TYPE,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeId,
+    SegmentType,
+    is_core_attribute,
+)
+from segstore.operations import AttributeValues
+
+CACHED_COUNT_MAX: Final = 4096
+"""Clean extended attributes that one segment keeps in memory (the original's limit)."""
+CONTAINER_CACHED_COUNT_MAX: Final = 65_536
+"""The same for all segments of a container: about 16 MiB."""
+ID_BYTES: Final = 16
+
+
+class SegmentAttributes:
+    """The attributes of one segment, as far as they are in memory.
+
+    ``dirty`` has the number of the operation that changed an attribute last. ``cached`` has the
+    clean extended attributes, those unused for the longest time first; some may be dirty again.
+    """
+
+    __slots__ = ("cached", "core", "dirty", "is_transient", "values")
+
+    def __init__(self) -> None:
+        self.values: AttributeValues = {}
+        self.dirty: dict[AttributeId, int] = {}
+        self.cached: dict[AttributeId, None] = {}
+        self.core: set[AttributeId] = set()
+        self.is_transient = False
+
+    @property
+    def root_pointer(self) -> int:
+        """Where the index has its last footer; the null value when there is no index."""
+        return self.values.get(ATTRIBUTE_SEGMENT_ROOT_POINTER, NULL_ATTRIBUTE_VALUE)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether what is not in memory may be in the index."""
+        return ATTRIBUTE_SEGMENT_ROOT_POINTER in self.values
+
+    @property
+    def id_bytes(self) -> int:
+        """How long the segment's extended attribute ids are."""
+        return self.values.get(ATTRIBUTE_ID_LENGTH, 0) or ID_BYTES
+
+    def start_with(self, values: AttributeValues, sequence_number: int) -> None:
+        """Take over what a segment begins with, or what a checkpoint kept of it."""
+        self.is_transient = bool(values.get(ATTRIBUTE_SEGMENT_TYPE, 0) & SegmentType.TRANSIENT)
+        self.apply(values, sequence_number)
+        self.unpersisted()
+
+    def apply(self, values: AttributeValues, sequence_number: int) -> None:
+        """Take over resolved values of a durable operation; the null value removes."""
+        self.values.update(values)
+        if self.is_transient:
+            self._drop_absent(values)
+            return
+        # Core attributes are sorted out when the rest is written: this is on the way of appends.
+        dirty = self.dirty
+        for attribute_id in values:
+            dirty[attribute_id] = sequence_number
+
+    def _drop_absent(self, changed: AttributeValues) -> None:
+        for attribute_id, value in changed.items():
+            if value == NULL_ATTRIBUTE_VALUE:
+                self.values.pop(attribute_id, None)
+
+    def pin(self, values: AttributeValues) -> None:
+        """Take over core attributes that the container itself keeps."""
+        self.values.update(values)
+        self.core.update(values)
+
+    def lacks(self, attribute_id: AttributeId) -> bool:
+        """Whether only the index can tell the attribute's value."""
+        return (
+            attribute_id not in self.values
+            and self.is_indexed
+            and len(attribute_id) == self.id_bytes
+            and not is_core_attribute(attribute_id)
+        )
+
+    def load(self, values: Iterable[tuple[AttributeId, int | None]]) -> list[AttributeId]:
+        """Take over what the index says now, where nothing is in memory; returns what was new."""
+        loaded = []
+        for attribute_id, value in values:
+            if attribute_id not in self.values:
+                self.values[attribute_id] = NULL_ATTRIBUTE_VALUE if value is None else value
+                loaded.append(attribute_id)
+        return loaded
+
+    def unpersisted(self) -> list[tuple[int, AttributeId]]:
+        """The dirty extended attributes behind their operations' numbers, the oldest change first.
+
+        What turns out to be a core attribute is not dirty any more: checkpoints have it.
+        """
+        core = [attribute_id for attribute_id in self.dirty if is_core_attribute(attribute_id)]
+        for attribute_id in core:
+            del self.dirty[attribute_id]
+        self.core.update(core)
+        return sorted((number, attribute_id) for attribute_id, number in self.dirty.items())
+
+    def persisted(self, sequence_number: int) -> list[AttributeId]:
+        """The index has all changes up to an operation: returns what is clean now."""
+        clean = [
+            attribute_id for attribute_id, number in self.dirty.items() if number <= sequence_number
+        ]
+        for attribute_id in clean:
+            del self.dirty[attribute_id]
+        core = [attribute_id for attribute_id in clean if is_core_attribute(attribute_id)]
+        self.core.update(core)
+        return [attribute_id for attribute_id in clean if attribute_id not in self.core]
+
+    def checkpointed(self) -> AttributeValues:
+        """What a checkpoint has to keep: core attributes, and what the index does not have."""
+        values = self.values
+        if self.is_transient:
+            return values
+        kept = {attribute_id: values[attribute_id] for attribute_id in self.core}
+        kept.update((attribute_id, values[attribute_id]) for attribute_id in self.dirty)
+        return kept
+
+    def evict(self, count: int) -> int:
+        """Let up to ``count`` of ``cached`` go, the oldest first; returns how many went."""
+        evicted = list(islice(self.cached, count))
+        for attribute_id in evicted:
+            del self.cached[attribute_id]
+            if attribute_id not in self.dirty:
+                self.values.pop(attribute_id, None)
+        return len(evicted)
+
+
+class AttributeCache:
+    """Bounds the clean extended attributes in memory, per segment and for a container."""
+
+    def __init__(
+        self,
+        *,
+        segment_count_max: int = CACHED_COUNT_MAX,
+        container_count_max: int = CONTAINER_CACHED_COUNT_MAX,
+    ) -> None:
+        self._segment_count_max = segment_count_max
+        self._container_count_max = container_count_max
+        self._segments: dict[SegmentAttributes, None] = {}
+        self.count = 0
+
+    def add(self, attributes: SegmentAttributes, used: Iterable[AttributeId]) -> None:
+        """Clean attributes of a segment were used now; others may go for them."""
+        cached = attributes.cached
+        before = len(cached)
+        for attribute_id in used:
+            cached.pop(attribute_id, None)
+            cached[attribute_id] = None
+        self.count += len(cached) - before
+        self._segments.pop(attributes, None)
+        if cached:
+            self._segments[attributes] = None
+        self._evict(attributes, len(cached) - self._segment_count_max)
+        while self.count > self._container_count_max:
+            oldest = next(iter(self._segments))
+            self._evict(oldest, self.count - self._container_count_max)
+
+    def touch(self, attributes: SegmentAttributes, used: Iterable[AttributeId]) -> None:
+        """Attributes of a segment that may be among the cached ones were used now."""
+        cached = attributes.cached
+        self.add(attributes, [each for each in used if each in cached])
+
+    def forget(self, attributes: SegmentAttributes) -> None:
+        """The segment is gone."""
+        self.count -= len(attributes.cached)
+        self._segments.pop(attributes, None)
+        attributes.cached.clear()
+
+    def clear(self) -> None:
+        """All segments are gone."""
+        self._segments.clear()
+        self.count = 0
+
+    def _evict(self, attributes: SegmentAttributes, count: int) -> None:
+        if count > 0:
+            self.count -= attributes.evict(count)
+            if not attributes.cached:
+                self._segments.pop(attributes, None)

@@ -1,0 +1,142 @@
+"""Gathers changes of attributes and writes them to the segments' indexes.
+
+Owns: when a segment's changed attributes go to its index, and how the log learns of it.
+
+Invariants:
+1. However often an attribute changes between two flushes, its latest value is written once.
+2. The log learns where an index is only when that is durable in tier 2, and the index is truncated
+   only when the log has learned it: after a crash every root pointer leads to a whole tree.
+3. Until then the changes are dirty, and every checkpoint has them: the log need not be kept for
+   them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from segstore.attributes.attribute_index import AttributeIndex
+from segstore.attributes.attribute_indexes import AttributeIndexes
+from segstore.attributes.updates import (
+    ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
+    ATTRIBUTE_SEGMENT_ROOT_POINTER,
+    AttributeId,
+)
+from segstore.errors import NoSuchSegmentError, StorageError
+from segstore.metadata import ContainerMetadata, SegmentMetadata
+from segstore.operations import AttributeValues
+
+# The original's threshold.
+FLUSH_COUNT: Final = 200
+UPDATE_COUNT_MAX: Final = 1000
+"""One update of an index has about this many attributes: it may rewrite as many pages."""
+
+TOGETHER_MAX: Final = 64
+"""So many segments' indexes are written before the log is waited for."""
+
+Wait = Callable[[], Awaitable[object]]
+Record = Callable[[SegmentMetadata, AttributeValues], Wait]
+"""Queues internal attributes of a segment for the log; what it returns waits until it has them."""
+
+
+class AttributeAggregator:
+    """All segments' way to their indexes. Used by the storage writer's task alone."""
+
+    def __init__(
+        self,
+        metadata: ContainerMetadata,
+        indexes: AttributeIndexes,
+        record: Record,
+        *,
+        flush_seconds: float,
+    ) -> None:
+        self._metadata = metadata
+        self._indexes = indexes
+        self._record = record
+        self._flush_seconds = flush_seconds
+        self._dirty_since: dict[int, float] = {}
+
+    async def flush(self, now: float, *, everything: bool) -> None:
+        """Write the changes of all segments where it is time to, or everywhere.
+
+        A segment whose index fails does not keep others from theirs. Raises ``StorageError`` at
+        the end when there was one.
+        """
+        failures: list[StorageError] = []
+        due = self._due(now, everything=everything)
+        for start in range(0, len(due), TOGETHER_MAX):
+            await self._flush_together(due[start : start + TOGETHER_MAX], failures)
+        if failures:
+            raise failures[0]
+
+    async def _flush_together(
+        self, segments: Sequence[SegmentMetadata], failures: list[StorageError]
+    ) -> None:
+        """Write several indexes, then wait for the log to have all their places."""
+        with ExitStack() as stack:
+            written: list[tuple[AttributeIndex, Wait]] = []
+            for segment in segments:
+                index = stack.enter_context(self._indexes.use(segment))
+                try:
+                    await self._write(segment, index, written)
+                except StorageError as error:
+                    failures.append(error)
+            for index, wait in written:
+                try:
+                    await wait()
+                    await index.truncate()
+                except NoSuchSegmentError:
+                    pass  # deleted or merged meanwhile, and its index with it
+                except StorageError as error:
+                    failures.append(error)
+
+    def _due(self, now: float, *, everything: bool) -> list[SegmentMetadata]:
+        unpersisted = self._metadata.unpersisted
+        self._dirty_since = {number: self._dirty_since.get(number, now) for number in unpersisted}
+        return [
+            segment
+            for number, segment in unpersisted.items()
+            if everything
+            or len(segment.attribute_memory.dirty) >= FLUSH_COUNT
+            or now - self._dirty_since[number] >= self._flush_seconds
+        ]
+
+    async def _write(
+        self,
+        segment: SegmentMetadata,
+        index: AttributeIndex,
+        written: list[tuple[AttributeIndex, Wait]],
+    ) -> None:
+        """Write what is dirty now, in updates of bounded size, and let the log know."""
+        memory = segment.attribute_memory
+        changes = memory.unpersisted()
+        self._dirty_since.pop(segment.segment_id, None)
+        if not changes:
+            self._metadata.note_persisted(segment, {}, 0)
+        while changes and not segment.is_gone:
+            batch = _first_batch(changes)
+            persisted = await index.write(
+                {attribute_id: memory.values[attribute_id] for _, attribute_id in batch},
+                sequence_number=batch[-1][0],
+            )
+            if persisted.sequence_number == batch[-1][0]:
+                del changes[: len(batch)]
+            if persisted.root_pointer is None:
+                # Only what was never there was removed.
+                self._metadata.note_persisted(segment, {}, persisted.sequence_number)
+                continue
+            places = {
+                ATTRIBUTE_SEGMENT_ROOT_POINTER: persisted.root_pointer,
+                ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: persisted.sequence_number,
+            }
+            written.append((index, self._record(segment, places)))
+
+
+def _first_batch(changes: list[tuple[int, AttributeId]]) -> list[tuple[int, AttributeId]]:
+    """The oldest changes; those of one operation are not taken apart."""
+    count = min(UPDATE_COUNT_MAX, len(changes))
+    last = changes[count - 1][0]
+    while count < len(changes) and changes[count][0] == last:
+        count += 1
+    return changes[:count]
