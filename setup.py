@@ -9,6 +9,11 @@ from setuptools import Extension, setup
 # SEGSTORE_DEBUG=1 builds with line tracing and annotated HTML beside every .pyx file.
 DEBUG = os.environ.get("SEGSTORE_DEBUG") == "1"
 COMPILE_ARGS = ["-O0", "-g"] if DEBUG else ["-O3", "-g1"]
+# SEGSTORE_SANITIZE=1 builds with gcc's checks of memory and arithmetic: .ci/sanitize runs that.
+SANITIZE = os.environ.get("SEGSTORE_SANITIZE") == "1"
+SANITIZE_ARGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+if SANITIZE:
+    COMPILE_ARGS = ["-O1", "-g", "-fno-omit-frame-pointer", *SANITIZE_ARGS]
 MACROS = [("CYTHON_TRACE", "1")] if DEBUG else []
 
 
@@ -21,6 +26,7 @@ def extensions() -> list[Extension]:
             [str(source)],
             include_dirs=["src/_fast"],
             extra_compile_args=COMPILE_ARGS,
+            extra_link_args=SANITIZE_ARGS if SANITIZE else [],
             define_macros=MACROS,
         )
         for source in sources
@@ -31,6 +37,8 @@ setup(
     ext_modules=cythonize(
         extensions(),
         include_path=["src"],
+        # A build of another kind must not make the sources of this one look old.
+        build_dir="build/sanitize" if SANITIZE else None,
         annotate=DEBUG,
         compiler_directives={
             "language_level": 3,

@@ -360,9 +360,10 @@ def test_an_unused_cache_is_only_a_reservation() -> None:
 
 def test_the_memory_goes_back_with_the_cache() -> None:
     cache = StreamingCache(64 * 1024**2)
+    data = bytes(5 * 1024**2)
     before = resident_bytes()
     for _ in range(10):
-        cache.insert(bytes(5 * 1024**2))
+        cache.insert(data)
     assert resident_bytes() - before > 40 * 1024**2
     del cache
     gc.collect()
