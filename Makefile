@@ -51,6 +51,10 @@ sim: $(VENV)/.tested ## crash and corruption tests on simulated disks
 	$(BIN)/pytest $(ARGS) $(wildcard tests/segstore/test_container_recovery.py \
 		tests/segstore/tiers/journal tests/segstore/durable_log tests/segstore/storage)
 
+.PHONY: sanitize
+sanitize: $(VENV)/.tested ## the extensions' tests under gcc's address and undefined behaviour checks
+	@.ci/sanitize $(ARGS)
+
 .PHONY: compat
 compat: $(VENV)/.tested java ## official clients against a real server
 	$(BIN)/pytest compat-tests $(ARGS)
