@@ -40,7 +40,7 @@ class CommittedState:
         self.metadata = metadata
         self.read_index = read_index
         self.memory_log = memory_log
-        self._now_ms = now_ms
+        self.now_ms = now_ms
 
     def apply(self, operation: Operation) -> None:
         """Let one durable operation take effect."""
@@ -49,7 +49,7 @@ class CommittedState:
             metadata.sequence_number = operation.sequence_number
             return
         segment = metadata.segments.get(operation.segment_id)
-        metadata.apply(operation, self._now_ms())
+        metadata.apply(operation, self.now_ms())
         self.memory_log.add(operation)
         if segment is None:
             return

@@ -56,24 +56,24 @@ class MemoryLog:
     def add(self, operation: Operation) -> None:
         """Take in a committed operation, if it concerns tier 2 at all."""
         if isinstance(operation, AppendOperation):
-            if operation.length:
-                self._add_range(operation)
+            self.add_range(
+                operation.segment_id,
+                operation.offset,
+                operation.offset + operation.length,
+                operation.sequence_number,
+            )
         elif isinstance(operation, MergeOperation | TruncateOperation | DeleteOperation):
             self._operations.append(operation)
 
-    def _add_range(self, operation: AppendOperation) -> None:
-        end = operation.offset + operation.length
+    def add_range(self, segment_id: int, offset: int, end: int, sequence_number: int) -> None:
+        """Take in bytes of committed appends; the number is that of the first of them."""
+        if offset == end:
+            return
         last = self._operations[-1] if self._operations else None
-        if (
-            isinstance(last, AppendedRange)
-            and last.segment_id == operation.segment_id
-            and last.end == operation.offset
-        ):
+        if type(last) is AppendedRange and last.segment_id == segment_id and last.end == offset:
             last.end = end
             return
-        self._operations.append(
-            AppendedRange(operation.segment_id, operation.offset, end, operation.sequence_number)
-        )
+        self._operations.append(AppendedRange(segment_id, offset, end, sequence_number))
 
     def take(self) -> list[StorageOperation]:
         """Remove and return everything, in order."""

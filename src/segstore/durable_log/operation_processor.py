@@ -20,6 +20,7 @@ from typing import Final
 
 import trio
 
+from _fast.operation_pipeline import accept_appends, commit_appends
 from segstore.attributes.prefetch import AttributePrefetcher
 from segstore.cache.manager import CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
@@ -51,6 +52,8 @@ IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024
 """A checkpoint is written after this many bytes of log, so that recovery reads little more."""
 ROOM_RETRY_SECONDS: Final = 0.02
+BATCH_BLOCK_BYTES: Final = 1024 * 1024
+"""Appends are accepted many at a time; the cache is asked once for so much room."""
 
 
 class OperationProcessor:
@@ -153,6 +156,8 @@ class OperationProcessor:
                 return False
         queue = self._queue
         while queue and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
+            if self._accept_appends():
+                continue
             operation = queue[0]
             payload_bytes = block_bytes(operation.payload_bytes)
             if payload_bytes and not self._cache_manager.has_room(
@@ -167,6 +172,21 @@ class OperationProcessor:
                 self._in_flight_block_bytes += payload_bytes
         self._submit_if_idle()
         return False
+
+    def _accept_appends(self) -> bool:
+        """Take the appends at the head of the queue that go the usual way; whether any did."""
+        if self._prefetcher.held_count:
+            return False  # some may have to wait behind what is held
+        if not self._cache_manager.has_room(self._in_flight_block_bytes + BATCH_BLOCK_BYTES):
+            return False
+        transaction = self._transaction
+        count = len(transaction.operations)
+        taken = accept_appends(
+            self._queue, self._pending, self._frame, transaction.operations, BATCH_BLOCK_BYTES
+        )
+        transaction.block_bytes += taken
+        self._in_flight_block_bytes += taken
+        return len(transaction.operations) > count
 
     async def _wait_for_room(self) -> bool:
         """Give the storage writer time to make evictable what fills the cache."""
@@ -269,7 +289,11 @@ class OperationProcessor:
 
     def _commit(self, transaction: UpdateTransaction) -> None:
         apply, committed = self._state.apply, self._pending.committed
-        for operation in transaction.operations:
+        operations = transaction.operations
+        position = 0
+        while (position := self._commit_appends(operations, position)) < len(operations):
+            operation = operations[position]
+            position += 1
             if operation.sequence_number >= 0:
                 apply(operation)
             if isinstance(operation, CheckpointOperation):
@@ -278,6 +302,18 @@ class OperationProcessor:
             elif not isinstance(operation, BarrierOperation):
                 committed(operation)
             operation.on_complete(None, completion_number(operation))
+
+    def _commit_appends(self, operations: list[Operation], position: int) -> int:
+        state = self._state
+        return commit_appends(
+            operations,
+            position,
+            state.metadata,
+            state.memory_log,
+            state.read_index,
+            self._pending,
+            state.now_ms(),
+        )
 
 
 def completion_number(operation: Operation) -> int:
