@@ -3,18 +3,20 @@
 1. A number is the median of its rounds; a ratio is ours divided by the peer's, of these medians.
 2. A ratio exists only when both ran without a failure in at least one round and the peer's
    number is not zero.
-3. `reach` bounds the ratio: from above where lower is better, from below where higher is better.
+3. A limit is a peer whose number is given.
+4. `reach` bounds the ratio: from above where lower is better, from below where higher is better.
 """
 
 import json
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 Better = Literal["lower", "higher"]
+LIMIT = "limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,15 @@ class ComparedRow:
     ours_rounds: tuple[float, ...]
     peer_rounds: tuple[float, ...]
     reach: float | None
+    peer_name: str = ""
+    """Which peer, where there are several; ``LIMIT`` for a number that has to be kept to."""
 
     @property
     def name(self) -> str:
-        """The row with its metric, unit and direction."""
+        """The row with its metric, unit and direction, and the peer where there are several."""
         unit = f"{self.metric.unit}, " if self.metric.unit else ""
-        return f"{self.row} {self.metric.name} ({unit}{self.metric.better} is better)"
+        beside = f" / {self.peer_name}" if self.peer_name else ""
+        return f"{self.row} {self.metric.name}{beside} ({unit}{self.metric.better} is better)"
 
     @property
     def ratio(self) -> float | None:
@@ -79,6 +84,7 @@ def compare(
     ours: Sequence[Outcome],
     peer: Sequence[Outcome],
     reaches: Mapping[str, float],
+    peer_name: str = "",
 ) -> list[ComparedRow]:
     """One compared row for each metric, in the order in which the outcomes name them.
 
@@ -97,9 +103,19 @@ def compare(
                 ours_rounds=ours_rounds,
                 peer_rounds=peer_rounds,
                 reach=reaches.get(metric.name) if ours and peer else None,
+                peer_name=peer_name,
             )
         )
     return compared
+
+
+def limited(row: str, *, ours: Sequence[Outcome], limits: Mapping[str, float]) -> list[ComparedRow]:
+    """Ours beside numbers that it has to keep to: the limit stands in the peer's place."""
+    return [
+        replace(each, peer=limits[each.metric.name], reach=1.0, peer_name=LIMIT)
+        for each in compare(row, ours=ours, peer=(), reaches={})
+        if each.metric.name in limits
+    ]
 
 
 def _rounds(outcomes: Sequence[Outcome], metric: Metric) -> tuple[float, ...]:
@@ -140,7 +156,7 @@ def table_cells(row: ComparedRow) -> tuple[str, ...]:
     holds = {True: "yes", False: "NO", None: ""}[row.holds]
     return (
         row.row,
-        f"{row.metric.name}{unit}",
+        f"{row.metric.name}{unit}{f' / {row.peer_name}' if row.peer_name else ''}",
         number(row.ours),
         number(row.peer),
         number(row.ratio),

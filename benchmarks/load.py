@@ -1,6 +1,6 @@
 """Running the load driver: what to ask of it, and what it answers.
 
-1. The driver is a JVM of its own around the official client; its heap is bounded by `heap`.
+1. The driver is a JVM of its own around the official clients; its heap is bounded by `heap`.
 2. It prints one JSON object; whatever else it has to say goes to standard error, which a
    failure quotes.
 """
@@ -43,6 +43,7 @@ class Load:
     read_timeout_ms: int = 10
     outstanding_max: int | None = None
     latency_from: str = "send"
+    keep_stream: bool = False
 
     def arguments(self) -> list[str]:
         """The options of the driver's command line."""
@@ -61,7 +62,8 @@ class Load:
         }
         if self.outstanding_max is not None:
             options["--max-outstanding"] = self.outstanding_max
-        return [part for name, value in options.items() for part in (name, str(value))]
+        parts = [part for name, value in options.items() for part in (name, str(value))]
+        return [*parts, "--keep-stream"] if self.keep_stream else parts
 
     @property
     def seconds_max(self) -> float:
@@ -137,9 +139,12 @@ class LoadResult:
         return remarks
 
 
-def run_load(controller_uri: str, load: Load, *, heap: str = "1g") -> LoadResult:
+def run_load(
+    address: str, load: Load, *, heap: str = "1g", speaks_kafka: bool = False
+) -> LoadResult:
     """Load a new stream on this server and wait for the result. Raises LoadFailedError."""
-    command = _java(heap, LOAD_MAIN, "--controller", controller_uri, *load.arguments())
+    where = "--kafka" if speaks_kafka else "--controller"
+    command = _java(heap, LOAD_MAIN, where, address, *load.arguments())
     with _started(command) as driver:
         try:
             out, errors = driver.communicate(timeout=load.seconds_max)

@@ -2,7 +2,8 @@
 
 1. A peer is started in an empty directory of its own and writes nowhere else.
 2. It takes load on 127.0.0.1 only, on ports that were free when it started.
-3. `start` returns as soon as the controller port accepts; `stop` ends every process it started.
+3. `start` returns as soon as the port that clients are given accepts; `stop` ends every process it
+   started.
 4. Whatever takes long and is not the server's work (building, resolving artifacts) is in `prepare`.
 """
 
@@ -21,9 +22,9 @@ class PeerFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunningPeer:
-    """A started server: where clients reach it, and the processes it consists of."""
+    """A started server: the address that clients are given, and the processes it consists of."""
 
-    controller_uri: str
+    address: str
     processes: ProcessTree
     started_epoch: float
 
@@ -32,8 +33,16 @@ class Peer(Protocol):
     """One kind of server. `start` and `stop` may be called again and again, each time anew."""
 
     @property
+    def key(self) -> str:
+        """One word for command lines and files."""
+
+    @property
     def name(self) -> str:
         """A short name for tables."""
+
+    @property
+    def speaks_kafka(self) -> bool:
+        """Whether clients speak the Kafka protocol to it; all others speak Pravega's."""
 
     @property
     def description(self) -> str:
@@ -43,10 +52,10 @@ class Peer(Protocol):
         """Do once what a start must not wait for. Raises PeerFailedError."""
 
     def reserve(self) -> str:
-        """Choose the ports of the next start; returns the controller URI it will have."""
+        """Choose the ports of the next start; returns the address it will have."""
 
     def start(self, directory: Path) -> RunningPeer:
-        """Start in this empty directory and wait for the controller port.
+        """Start in this empty directory and wait for the port.
 
         Raises PeerFailedError.
         """

@@ -17,7 +17,9 @@ READY_SECONDS_MAX = 60.0
 class OriginalStandalone:
     """The original in one JVM. `heap` is its -Xmx; the release's own script gives it 4g."""
 
+    key = "ram"
     name = "original (RAM)"
+    speaks_kafka = False
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class OriginalStandalone:
         self._server = ServerProcess(command, directory=directory)
         self._server.wait_for_port(controller_port, seconds_max=READY_SECONDS_MAX)
         return RunningPeer(
-            controller_uri=f"tcp://127.0.0.1:{controller_port}",
+            address=f"tcp://127.0.0.1:{controller_port}",
             processes=self._server.processes,
             started_epoch=self._server.started_epoch,
         )

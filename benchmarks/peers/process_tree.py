@@ -1,7 +1,7 @@
 """What a server costs, read from /proc: CPU seconds, resident memory, bytes written to storage.
 
-1. A server's processes are those of its session: the first was started as a session leader, and
-   the others descend from it.
+1. A server's processes are those of its sessions: each that the benchmark starts leads a session,
+   and the others descend from one of these.
 2. CPU and written bytes include children that have ended and were waited for, so they never fall
    while a parent lives.
 3. Written bytes are those that the kernel counts as sent to storage for these processes, less what
@@ -33,9 +33,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ProcessTree:
-    """The processes of one session."""
+    """The processes of one or more sessions."""
 
-    session_id: int
+    session_ids: frozenset[int]
 
     def process_ids(self) -> list[int]:
         """The processes alive now, without zombies."""
@@ -53,6 +53,10 @@ class ProcessTree:
             count += 1
         return Usage(epoch, cpu_ticks / CLOCK_TICKS_PER_SECOND, resident, written, count)
 
+    def proportional_bytes(self) -> int:
+        """Resident memory with shared pages divided among those who share them. Takes a while."""
+        return sum(_proportional_bytes(process_id) for process_id in self.process_ids())
+
     def _stats(self) -> list[tuple[int, list[str]]]:
         """For each process its id and its stat fields from the third (state) on."""
         found = []
@@ -66,7 +70,7 @@ class ProcessTree:
             # The command name may hold blanks and brackets: fields start after the last bracket.
             fields = stat[stat.rindex(")") + 2 :].split()
             state, session_id = fields[0], int(fields[3])
-            if session_id == self.session_id and state not in "ZX":
+            if session_id in self.session_ids and state not in "ZX":
                 found.append((int(entry), fields))
         return found
 
@@ -78,6 +82,15 @@ def _written_bytes(process_id: int) -> int:
         return 0
     counters = dict(line.split(": ") for line in text.splitlines())
     return int(counters["write_bytes"]) - int(counters["cancelled_write_bytes"])
+
+
+def _proportional_bytes(process_id: int) -> int:
+    try:
+        text = Path("/proc", str(process_id), "smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    kilobytes = next(line.split()[1] for line in text.splitlines() if line.startswith("Pss:"))
+    return int(kilobytes) * 1024
 
 
 @dataclass(frozen=True, slots=True)

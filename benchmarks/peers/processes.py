@@ -1,9 +1,10 @@
-"""Starting a server's first process, waiting for it, and ending everything it started.
+"""Starting a server's processes, waiting for them, and ending everything they started.
 
 1. A process is the leader of a new session, so that all its descendants can be found and ended by
    their ids.
-2. Both output streams go to one log file in the server's directory; a failure quotes its end.
-3. The server dies with the benchmark: the kernel kills the leader when the thread that started it
+2. Both output streams of a process go to one log file in the server's directory; a failure quotes
+   its end.
+3. A server dies with the benchmark: the kernel kills the leader when the thread that started it
    ends.
 """
 
@@ -34,10 +35,10 @@ def free_ports(count: int) -> list[int]:
 
 
 class ServerProcess:
-    """The first process of a server with everything it starts."""
+    """A process of a server with everything it starts. It logs to ``<name>.log``."""
 
-    def __init__(self, command: Sequence[str], *, directory: Path) -> None:
-        self.log = directory / "server.log"
+    def __init__(self, command: Sequence[str], *, directory: Path, name: str = "server") -> None:
+        self.log = directory / f"{name}.log"
         self.started_epoch = time.time()
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -48,7 +49,7 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.processes = ProcessTree(self._process.pid)
+        self.processes = ProcessTree(frozenset({self._process.pid}))
 
     def wait_for_port(self, port: int, *, seconds_max: float) -> None:
         """Return when 127.0.0.1 accepts on this port. Raises PeerFailedError."""
@@ -63,6 +64,20 @@ class ServerProcess:
         deadline = time.monotonic() + seconds_max
         while text not in self.log.read_text(errors="replace"):
             self._check(deadline, f"the log did not say {text!r} in {seconds_max:g} s")
+
+    def wait_for_end(self, *, seconds_max: float) -> None:
+        """Return when the process has ended well. Raises PeerFailedError."""
+        try:
+            status = self._process.wait(seconds_max)
+        except subprocess.TimeoutExpired as error:
+            complaint = f"did not end in {seconds_max:g} s: {self._log_end()}"
+            raise PeerFailedError(complaint) from error
+        if status != 0:
+            raise PeerFailedError(f"exited with {status}: {self._log_end()}")
+
+    def kill(self) -> None:
+        """Kill everything of this server at once, as a crash would, and wait for the end."""
+        self.stop(grace_seconds=0)
 
     def _check(self, deadline: float, complaint: str) -> None:
         if self._process.poll() is not None:
@@ -90,3 +105,32 @@ class ServerProcess:
             self._process.poll()
             time.sleep(POLL_SECONDS)
         self._process.wait()
+
+
+class ServerGroup:
+    """The processes that one server consists of, started one by one and ended in reverse."""
+
+    def __init__(self) -> None:
+        self._servers: list[ServerProcess] = []
+
+    @property
+    def processes(self) -> ProcessTree:
+        """All processes of the group."""
+        ids = (server.processes.session_ids for server in self._servers)
+        return ProcessTree(frozenset().union(*ids))
+
+    @property
+    def started_epoch(self) -> float:
+        """When the first process was started."""
+        return self._servers[0].started_epoch
+
+    def start(self, name: str, command: Sequence[str], *, directory: Path) -> ServerProcess:
+        """Start one more process."""
+        server = ServerProcess(command, directory=directory, name=name)
+        self._servers.append(server)
+        return server
+
+    def stop(self, *, grace_seconds: float = STOP_SECONDS_MAX) -> None:
+        """End every process with what it started. May be called again."""
+        while self._servers:
+            self._servers.pop().stop(grace_seconds=grace_seconds)

@@ -1,18 +1,26 @@
-"""Our own standalone server: every acknowledged append is on disk."""
+"""Our own servers: as it is, where every acknowledged append is on disk, and on other tiers."""
 
+import os
 import sys
 from pathlib import Path
 
 from benchmarks.peers.api import PeerFailedError, RunningPeer
 from benchmarks.peers.processes import ServerProcess, free_ports
 
-READY_SECONDS_MAX = 30.0
+ROOT = Path(__file__).parent.parent.parent
+
+UNSTORED = "unstored"
+HELD = "held"
+READY_SECONDS_MAX = 60.0
+READY_WORDS = "segstore is ready"
 
 
 class SegstoreStandalone:
     """`segstore standalone` as installed beside the running interpreter, with its defaults."""
 
+    key = "ours"
     name = "segstore"
+    speaks_kafka = False
 
     def __init__(self, *, options: tuple[str, ...] = ()) -> None:
         self._options = options
@@ -37,7 +45,10 @@ class SegstoreStandalone:
         return f"tcp://127.0.0.1:{self._ports[0]}"
 
     def start(self, directory: Path) -> RunningPeer:
-        """Start all processes and wait for the controller port."""
+        """Start all processes and wait until the store says that it is ready.
+
+        ``directory`` may hold what an earlier start left there.
+        """
         controller_port, segment_store_port = self._ports
         command = [
             str(self._command),
@@ -50,8 +61,9 @@ class SegstoreStandalone:
         ]
         self._server = ServerProcess(command, directory=directory)
         self._server.wait_for_port(controller_port, seconds_max=READY_SECONDS_MAX)
+        self._server.wait_for_text(READY_WORDS, seconds_max=READY_SECONDS_MAX)
         return RunningPeer(
-            controller_uri=f"tcp://127.0.0.1:{controller_port}",
+            address=f"tcp://127.0.0.1:{controller_port}",
             processes=self._server.processes,
             started_epoch=self._server.started_epoch,
         )
@@ -60,4 +72,54 @@ class SegstoreStandalone:
         """End all processes."""
         if self._server is not None:
             self._server.stop()
+            self._server = None
+
+
+class AssembledStore:
+    """Our segment store on ``tiers`` of ``assembled_store``, with a controller beside it."""
+
+    speaks_kafka = False
+
+    def __init__(self, tiers: str) -> None:
+        self.key = "ceiling" if tiers == UNSTORED else tiers
+        self.name = "nothing stored" if tiers == UNSTORED else tiers
+        self._tiers = tiers
+        self._ports: list[int] = []
+        self._server: ServerProcess | None = None
+
+    @property
+    def description(self) -> str:
+        """What is run."""
+        return {
+            UNSTORED: "segstore that acknowledges without storing: what client and protocol allow",
+            HELD: "segstore whose tier 2 takes nothing",
+        }[self._tiers]
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def reserve(self) -> str:
+        """Choose two free ports."""
+        self._ports = free_ports(2)
+        return f"tcp://127.0.0.1:{self._ports[0]}"
+
+    def start(self, directory: Path) -> RunningPeer:
+        """Start both processes and wait for the controller port."""
+        command = [sys.executable, "-m", "benchmarks.peers.assembled_store", self._tiers]
+        command += [str(directory / "data"), *map(str, self._ports)]
+        path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
+        self._server = ServerProcess(
+            ["env", f"PYTHONPATH={path}", *command], directory=directory, name=self._tiers
+        )
+        self._server.wait_for_port(self._ports[0], seconds_max=READY_SECONDS_MAX)
+        return RunningPeer(
+            address=f"tcp://127.0.0.1:{self._ports[0]}",
+            processes=self._server.processes,
+            started_epoch=self._server.started_epoch,
+        )
+
+    def stop(self) -> None:
+        """Kill both processes at once."""
+        if self._server is not None:
+            self._server.kill()
             self._server = None

@@ -1,25 +1,21 @@
 package segstore.load;
 
-import io.pravega.client.stream.EventRead;
-import io.pravega.client.stream.EventStreamReader;
-import io.pravega.client.stream.ReinitializationRequiredException;
-import io.pravega.client.stream.TruncatedDataException;
 import java.nio.ByteBuffer;
 import java.util.concurrent.atomic.AtomicLong;
 
-/** One thread that reads events through one reader until it is told to stop. */
+/** One thread that reads events through one receiver until it is told to stop. */
 final class Consumer implements Runnable {
     final Latencies latencies = new Latencies();
     final AtomicLong read = new AtomicLong();
     final AtomicLong wrongSize = new AtomicLong();
 
-    private final EventStreamReader<ByteBuffer> reader;
+    private final Target.Receiver receiver;
     private final Options options;
     private final Failures failures;
     private volatile boolean stopping;
 
-    Consumer(EventStreamReader<ByteBuffer> reader, Options options, Failures failures) {
-        this.reader = reader;
+    Consumer(Target.Receiver receiver, Options options, Failures failures) {
+        this.receiver = receiver;
         this.options = options;
         this.failures = failures;
     }
@@ -32,14 +28,8 @@ final class Consumer implements Runnable {
     public void run() {
         try {
             while (!stopping) {
-                // No event: the time-out has passed, or the group is at a checkpoint.
-                EventRead<ByteBuffer> next = reader.readNextEvent(options.readTimeoutMillis());
-                if (next.getEvent() != null) {
-                    count(next.getEvent());
-                }
+                receiver.receive(options.readTimeoutMillis(), this::count);
             }
-        } catch (ReinitializationRequiredException | TruncatedDataException e) {
-            failures.add("reader", e);
         } catch (RuntimeException e) {
             if (!stopping) {
                 failures.add("reader", e);

@@ -1,8 +1,5 @@
 package segstore.load;
 
-import io.pravega.client.stream.EventStreamReader;
-import io.pravega.client.stream.EventStreamWriter;
-import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -29,16 +26,18 @@ public final class LoadDriver {
     private final Failures writeFailures = new Failures();
     private final Failures readFailures = new Failures();
     private final Failures cleanupFailures = new Failures();
-    private final LoadStream stream;
-    private final List<EventStreamWriter<ByteBuffer>> writers = new ArrayList<>();
-    private final List<EventStreamReader<ByteBuffer>> readers = new ArrayList<>();
+    private final Target target;
+    private final List<Target.Sender> senders = new ArrayList<>();
+    private final List<Target.Receiver> receivers = new ArrayList<>();
     private final List<Producer> producers = new ArrayList<>();
     private final List<Consumer> consumers = new ArrayList<>();
     private final Map<String, Object> result = new LinkedHashMap<>();
 
     private LoadDriver(Options options) {
         this.options = options;
-        this.stream = new LoadStream(options.controller(), options.scope(), options.stream());
+        this.target = options.controller() == null
+                ? new KafkaTarget(options.kafka(), options.stream())
+                : new LoadStream(options.controller(), options.scope(), options.stream(), options.connectionPooling());
     }
 
     public static void main(String[] arguments) throws InterruptedException {
@@ -98,19 +97,16 @@ public final class LoadDriver {
     }
 
     private void open() {
-        stream.create(options.segments());
-        if (options.consumers() > 0) {
-            stream.createReaderGroup();
-        }
+        target.create(options.segments(), options.consumers() > 0);
         for (int i = 0; i < options.consumers(); i++) {
-            EventStreamReader<ByteBuffer> reader = stream.reader(i);
-            readers.add(reader);
-            consumers.add(new Consumer(reader, options, readFailures));
+            Target.Receiver receiver = target.receiver(i);
+            receivers.add(receiver);
+            consumers.add(new Consumer(receiver, options, readFailures));
         }
         for (int i = 0; i < options.producers(); i++) {
-            EventStreamWriter<ByteBuffer> writer = stream.writer(options.connectionPooling());
-            writers.add(writer);
-            producers.add(new Producer(writer, options, i, writeFailures));
+            Target.Sender sender = target.sender(i);
+            senders.add(sender);
+            producers.add(new Producer(sender, options, i, writeFailures));
         }
     }
 
@@ -238,15 +234,14 @@ public final class LoadDriver {
     private void close() throws InterruptedException {
         Thread cleaner = new Thread(() -> {
             if (sum(producers, Producer::outstanding) == 0) {
-                // With events outstanding, closing a writer would wait for them.
-                writers.forEach(writer -> attempt("close writer", writer::close));
+                // With events outstanding, closing would wait for them.
+                senders.forEach(sender -> attempt("close writer", sender::close));
             }
-            readers.forEach(reader -> attempt("close reader", reader::close));
-            if (!consumers.isEmpty()) {
-                attempt("delete reader group", stream::deleteReaderGroup);
+            receivers.forEach(receiver -> attempt("close reader", receiver::close));
+            if (!options.keepStream()) {
+                attempt("delete stream", () -> target.delete(options.consumers() > 0));
             }
-            attempt("delete stream", stream::delete);
-            attempt("close clients", stream::close);
+            attempt("close clients", target::close);
         }, "cleaner");
         cleaner.setDaemon(true);
         cleaner.start();

@@ -4,20 +4,25 @@ import io.pravega.client.ClientConfig;
 import io.pravega.client.EventStreamClientFactory;
 import io.pravega.client.admin.ReaderGroupManager;
 import io.pravega.client.admin.StreamManager;
+import io.pravega.client.stream.EventRead;
 import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.EventWriterConfig;
 import io.pravega.client.stream.ReaderConfig;
 import io.pravega.client.stream.ReaderGroupConfig;
+import io.pravega.client.stream.ReinitializationRequiredException;
 import io.pravega.client.stream.ScalingPolicy;
 import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.StreamConfiguration;
+import io.pravega.client.stream.TruncatedDataException;
 import io.pravega.client.stream.impl.ByteBufferSerializer;
 import java.net.URI;
 import java.nio.ByteBuffer;
+import java.util.function.Consumer;
 
-/** A stream of our own with its reader group, and the clients that write and read it. */
-final class LoadStream {
+/** A Pravega stream with its reader group, and the official clients that write and read it. */
+final class LoadStream implements Target {
+    private final boolean connectionPooling;
     private final String scope;
     private final String stream;
     private final String group;
@@ -25,8 +30,9 @@ final class LoadStream {
     private final ReaderGroupManager groups;
     private final EventStreamClientFactory clients;
 
-    LoadStream(URI controller, String scope, String stream) {
+    LoadStream(URI controller, String scope, String stream, boolean connectionPooling) {
         ClientConfig config = ClientConfig.builder().controllerURI(controller).build();
+        this.connectionPooling = connectionPooling;
         this.scope = scope;
         this.stream = stream;
         this.group = stream + "-readers";
@@ -35,41 +41,78 @@ final class LoadStream {
         this.clients = EventStreamClientFactory.withScope(scope, config);
     }
 
-    void create(int segments) {
+    @Override
+    public void create(int segments, boolean withReaders) {
         streams.createScope(scope);
         boolean created = streams.createStream(scope, stream,
                 StreamConfiguration.builder().scalingPolicy(ScalingPolicy.fixed(segments)).build());
         if (!created) {
             throw new IllegalStateException("the stream " + scope + "/" + stream + " exists already");
         }
+        if (withReaders) {
+            groups.createReaderGroup(group, ReaderGroupConfig.builder().stream(Stream.of(scope, stream)).build());
+        }
     }
 
-    void createReaderGroup() {
-        groups.createReaderGroup(group, ReaderGroupConfig.builder().stream(Stream.of(scope, stream)).build());
-    }
-
-    EventStreamWriter<ByteBuffer> writer(boolean connectionPooling) {
+    @Override
+    public Sender sender(int index) {
         EventWriterConfig config = EventWriterConfig.builder().enableConnectionPooling(connectionPooling).build();
-        return clients.createEventWriter(stream, new ByteBufferSerializer(), config);
+        return new WriterSender(clients.createEventWriter(stream, new ByteBufferSerializer(), config));
     }
 
-    EventStreamReader<ByteBuffer> reader(int index) {
+    @Override
+    public Receiver receiver(int index) {
         ReaderConfig config = ReaderConfig.builder().disableTimeWindows(true).build();
-        return clients.createReader("reader-" + index, group, new ByteBufferSerializer(), config);
+        return new ReaderReceiver(clients.createReader("reader-" + index, group, new ByteBufferSerializer(), config));
     }
 
-    void deleteReaderGroup() {
-        groups.deleteReaderGroup(group);
-    }
-
-    void delete() {
+    @Override
+    public void delete(boolean withReaders) {
+        if (withReaders) {
+            groups.deleteReaderGroup(group);
+        }
         streams.sealStream(scope, stream);
         streams.deleteStream(scope, stream);
     }
 
-    void close() {
+    @Override
+    public void close() {
         clients.close();
         groups.close();
         streams.close();
+    }
+
+    private record WriterSender(EventStreamWriter<ByteBuffer> writer) implements Sender {
+        @Override
+        public void send(String key, byte[] event, Ack ack) {
+            ByteBuffer data = ByteBuffer.wrap(event);
+            var written = key == null ? writer.writeEvent(data) : writer.writeEvent(key, data);
+            written.whenComplete((nothing, problem) -> ack.done(problem));
+        }
+
+        @Override
+        public void close() {
+            writer.close();
+        }
+    }
+
+    private record ReaderReceiver(EventStreamReader<ByteBuffer> reader) implements Receiver {
+        @Override
+        public void receive(long timeoutMillis, Consumer<ByteBuffer> events) {
+            try {
+                // No event: the time-out has passed, or the group is at a checkpoint.
+                EventRead<ByteBuffer> next = reader.readNextEvent(timeoutMillis);
+                if (next.getEvent() != null) {
+                    events.accept(next.getEvent());
+                }
+            } catch (ReinitializationRequiredException | TruncatedDataException e) {
+                throw new IllegalStateException(e);
+            }
+        }
+
+        @Override
+        public void close() {
+            reader.close();
+        }
     }
 }

@@ -9,6 +9,7 @@ import java.util.Set;
 /** What the command line asks for. Every number is checked here, so that the rest of the driver can trust it. */
 record Options(
         URI controller,
+        String kafka,
         String scope,
         String stream,
         double rate,
@@ -23,7 +24,8 @@ record Options(
         long readTimeoutMillis,
         int outstandingMax,
         LatencyFrom latencyFrom,
-        boolean connectionPooling) {
+        boolean connectionPooling,
+        boolean keepStream) {
 
     static final int EVENT_SIZE_MIN = Long.BYTES;
     static final int EVENT_SIZE_MAX = 8 * 1024 * 1024;
@@ -39,7 +41,7 @@ record Options(
     }
 
     static final String USAGE = """
-            usage: java -cp ... segstore.load.LoadDriver --controller tcp://127.0.0.1:9090 [options]
+            usage: java -cp ... segstore.load.LoadDriver --controller tcp://127.0.0.1:9090 | --kafka 127.0.0.1:9092 [options]
               --scope NAME            created when missing                                     (benchmarks)
               --stream NAME           created, then sealed and deleted at the end              (load-<random>)
               --rate EVENTS           events a second of all producers together, 0: unthrottled (10000)
@@ -75,6 +77,7 @@ record Options(
         private final Iterator<String> arguments;
         private final Set<String> seen = new HashSet<>();
         private URI controller;
+        private String kafka;
         private String scope = "benchmarks";
         private String stream = "load-" + Long.toHexString(System.nanoTime());
         private double rate = 10_000;
@@ -90,6 +93,7 @@ record Options(
         private int outstanding;
         private LatencyFrom latencyFrom = LatencyFrom.SEND;
         private boolean pooling;
+        private boolean keepStream;
 
         Parser(List<String> arguments) {
             this.arguments = arguments.iterator();
@@ -103,15 +107,15 @@ record Options(
                 }
                 take(option);
             }
-            if (controller == null) {
-                throw new UsageException("--controller is missing");
+            if ((controller == null) == (kafka == null)) {
+                throw new UsageException("either --controller or --kafka is needed");
             }
             if (latencyFrom == LatencyFrom.INTENDED && rate == 0) {
                 throw new UsageException("--latency-from intended needs a --rate");
             }
             int bounded = outstanding > 0 ? outstanding : outstandingDefault();
-            return new Options(controller, scope, stream, rate, eventSize, segments, producers, consumers, keys, warmup,
-                    seconds, drain, readTimeout, Math.max(bounded, producers), latencyFrom, pooling);
+            return new Options(controller, kafka, scope, stream, rate, eventSize, segments, producers, consumers, keys, warmup,
+                    seconds, drain, readTimeout, Math.max(bounded, producers), latencyFrom, pooling, keepStream);
         }
 
         private int outstandingDefault() {
@@ -121,6 +125,7 @@ record Options(
         private void take(String option) throws UsageException {
             switch (option) {
                 case "--controller" -> controller = URI.create(value(option));
+                case "--kafka" -> kafka = value(option);
                 case "--scope" -> scope = value(option);
                 case "--stream" -> stream = value(option);
                 case "--rate" -> rate = number(option, 0, 1e8);
@@ -136,6 +141,7 @@ record Options(
                 case "--max-outstanding" -> outstanding = count(option, 1, 100_000_000);
                 case "--latency-from" -> latencyFrom = latencyFrom(option);
                 case "--connection-pooling" -> pooling = true;
+                case "--keep-stream" -> keepStream = true;
                 default -> throw new UsageException("unknown option " + option);
             }
         }

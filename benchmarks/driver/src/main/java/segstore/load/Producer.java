@@ -1,13 +1,12 @@
 package segstore.load;
 
-import io.pravega.client.stream.EventStreamWriter;
 import java.nio.ByteBuffer;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * One thread that writes events through one client writer.
+ * One thread that writes events through one client.
  *
  * <ol>
  *   <li>The load is open: event k is due at start + k / rate whatever happened before, and a producer that is late catches up.
@@ -24,7 +23,7 @@ final class Producer implements Runnable {
     final AtomicLong failed = new AtomicLong();
     final AtomicLong blockedNanos = new AtomicLong();
 
-    private final EventStreamWriter<ByteBuffer> writer;
+    private final Target.Sender sender;
     private final Options options;
     private final int index;
     private final int outstandingMax;
@@ -33,8 +32,8 @@ final class Producer implements Runnable {
     private final byte[] payload;
     private volatile boolean stopping;
 
-    Producer(EventStreamWriter<ByteBuffer> writer, Options options, int index, Failures failures) {
-        this.writer = writer;
+    Producer(Target.Sender sender, Options options, int index, Failures failures) {
+        this.sender = sender;
         this.options = options;
         this.index = index;
         this.outstandingMax = Math.max(1, options.outstandingMax() / options.producers());
@@ -99,18 +98,17 @@ final class Producer implements Runnable {
     private void send(long event, long due) {
         long now = System.nanoTime();
         long from = options.latencyFrom() == Options.LatencyFrom.INTENDED ? due : now;
-        // The client keeps the buffer until the ack: every event needs its own.
-        ByteBuffer data = ByteBuffer.wrap(payload.clone()).putLong(0, from);
+        // The client keeps the event until the ack: every one needs its own.
+        byte[] data = payload.clone();
+        ByteBuffer.wrap(data).putLong(0, from);
         sent.lazySet(sent.getPlain() + 1);
-        var written = keys.length == 0
-                ? writer.writeEvent(data)
-                : writer.writeEvent(keys[(int) (event % keys.length)], data);
-        written.whenComplete((nothing, problem) -> {
+        String key = keys.length == 0 ? null : keys[(int) (event % keys.length)];
+        sender.send(key, data, problem -> {
             if (problem == null) {
                 latencies.record(System.nanoTime() - from);
                 acknowledged.incrementAndGet();
             } else {
-                failures.add("writeEvent", problem);
+                failures.add("send", problem);
                 failed.incrementAndGet();
             }
         });

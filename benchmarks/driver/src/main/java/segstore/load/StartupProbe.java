@@ -1,13 +1,12 @@
 package segstore.load;
 
-import io.pravega.client.stream.EventStreamWriter;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.net.URI;
-import java.nio.ByteBuffer;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -63,9 +62,17 @@ public final class StartupProbe {
     }
 
     private static void appendOne(URI controller, long deadline) throws Exception {
-        LoadStream stream = new LoadStream(controller, "benchmarks", "probe-" + Long.toHexString(System.nanoTime()));
-        stream.create(1);
-        EventStreamWriter<ByteBuffer> writer = stream.writer(false);
-        writer.writeEvent(ByteBuffer.allocate(8)).get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS);
+        String name = "probe-" + Long.toHexString(System.nanoTime());
+        Target target = new LoadStream(controller, "benchmarks", name, false);
+        target.create(1, false);
+        CompletableFuture<Void> acknowledged = new CompletableFuture<>();
+        target.sender(0).send(null, new byte[8], problem -> {
+            if (problem == null) {
+                acknowledged.complete(null);
+            } else {
+                acknowledged.completeExceptionally(problem);
+            }
+        });
+        acknowledged.get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS);
     }
 }

@@ -1,0 +1,134 @@
+package segstore.load;
+
+import java.nio.ByteBuffer;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ExecutionException;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.serialization.StringDeserializer;
+import org.apache.kafka.common.serialization.StringSerializer;
+
+/**
+ * A Kafka topic whose partitions stand for segments. Clients are set as OpenMessaging Benchmark sets them: acks of all replicas, batches
+ * of 128 KiB that wait one millisecond, and the clients' own defaults.
+ */
+final class KafkaTarget implements Target {
+    private static final int BATCH_BYTES = 128 * 1024;
+    private static final long JOIN_LIMIT_NANOS = 60_000_000_000L;
+    private static final int FETCH_BYTES = 10 * 1024 * 1024;
+
+    private final String servers;
+    private final String topic;
+    private final Admin admin;
+
+    KafkaTarget(String servers, String topic) {
+        this.servers = servers;
+        this.topic = topic;
+        this.admin = Admin.create(Map.of("bootstrap.servers", servers));
+    }
+
+    @Override
+    public void create(int segments, boolean withReaders) {
+        await(() -> admin.createTopics(List.of(new NewTopic(topic, segments, (short) 1))).all().get());
+    }
+
+    @Override
+    public Sender sender(int index) {
+        Map<String, Object> config = Map.of(
+                "bootstrap.servers", servers,
+                "acks", "all",
+                "linger.ms", 1,
+                "batch.size", BATCH_BYTES,
+                "max.request.size", Options.EVENT_SIZE_MAX + BATCH_BYTES);
+        return new KafkaSender(new KafkaProducer<>(config, new StringSerializer(), new ByteArraySerializer()));
+    }
+
+    @Override
+    public Receiver receiver(int index) {
+        Map<String, Object> config = Map.of(
+                "bootstrap.servers", servers,
+                "group.id", topic + "-readers",
+                "auto.offset.reset", "earliest",
+                "max.partition.fetch.bytes", FETCH_BYTES);
+        var consumer = new KafkaConsumer<>(config, new StringDeserializer(), new ByteArrayDeserializer());
+        consumer.subscribe(List.of(topic));
+        // The first group of a new broker waits long until it may read; no event shall wait with it.
+        long deadline = System.nanoTime() + JOIN_LIMIT_NANOS;
+        while (consumer.assignment().isEmpty()) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("the reader was not given anything to read");
+            }
+            consumer.poll(Duration.ofMillis(10));
+        }
+        return new KafkaReceiver(consumer);
+    }
+
+    @Override
+    public void delete(boolean withReaders) {
+        await(() -> admin.deleteTopics(List.of(topic)).all().get());
+    }
+
+    @Override
+    public void close() {
+        admin.close();
+    }
+
+    /** Something that waits for Kafka. */
+    private interface Waiting {
+        void run() throws ExecutionException, InterruptedException;
+    }
+
+    private static void await(Waiting action) {
+        try {
+            action.run();
+        } catch (ExecutionException e) {
+            throw new IllegalStateException(e.getCause());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException(e);
+        }
+    }
+
+    private final class KafkaSender implements Sender {
+        private final KafkaProducer<String, byte[]> producer;
+
+        KafkaSender(KafkaProducer<String, byte[]> producer) {
+            this.producer = producer;
+        }
+
+        @Override
+        public void send(String key, byte[] event, Ack ack) {
+            producer.send(new ProducerRecord<>(topic, key, event), (metadata, problem) -> ack.done(problem));
+        }
+
+        @Override
+        public void close() {
+            producer.close();
+        }
+    }
+
+    private static final class KafkaReceiver implements Receiver {
+        private final KafkaConsumer<String, byte[]> consumer;
+
+        KafkaReceiver(KafkaConsumer<String, byte[]> consumer) {
+            this.consumer = consumer;
+        }
+
+        @Override
+        public void receive(long timeoutMillis, java.util.function.Consumer<ByteBuffer> events) {
+            consumer.poll(Duration.ofMillis(timeoutMillis)).forEach(record -> events.accept(ByteBuffer.wrap(record.value())));
+        }
+
+        @Override
+        public void close() {
+            consumer.close();
+        }
+    }
+}

@@ -1,0 +1,42 @@
+package segstore.load;
+
+import java.nio.ByteBuffer;
+import java.util.function.Consumer;
+
+/**
+ * What is loaded: a stream made for one run, and the clients that write and read it. A call that fails throws an unchecked exception.
+ */
+interface Target {
+    /** Called once with the outcome of one event: null when it is acknowledged, else the problem. */
+    interface Ack {
+        void done(Throwable problem);
+    }
+
+    /** Writes events; used by one thread. */
+    interface Sender {
+        /** Sends {@code event}, which the client may keep until {@code ack} is called. {@code key} is null for none. */
+        void send(String key, byte[] event, Ack ack);
+
+        void close();
+    }
+
+    /** Reads events; used by one thread. */
+    interface Receiver {
+        /** Waits for events, at most this long, and passes on those that have come. */
+        void receive(long timeoutMillis, Consumer<ByteBuffer> events);
+
+        void close();
+    }
+
+    /** Makes the stream, with this many segments, and what its readers share if there are any. */
+    void create(int segments, boolean withReaders);
+
+    Sender sender(int index);
+
+    Receiver receiver(int index);
+
+    /** Deletes all that {@code create} made; senders and receivers are closed. */
+    void delete(boolean withReaders);
+
+    void close();
+}

@@ -1,0 +1,73 @@
+"""A segment store of ours on tiers that only measurements use, with a controller beside it.
+
+Run as `python -m benchmarks.peers.assembled_store TIERS DATA_DIR CONTROLLER_PORT STORE_PORT`.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import trio
+
+from benchmarks.peers.processes import DIE_WITH_PARENT
+from benchmarks.peers.segstore_standalone import HELD, UNSTORED
+from segstore.assembly import open_containers
+from segstore.config import GIB, MIB, SegmentStoreConfig
+from segstore.registry import OpenContainer
+from segstore.server import serve
+from segstore.tiers.api import Buffer
+from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from segstore.tiers.noop import NoOpChunkStorage, holds_user_data
+
+CACHE_BYTES, HELD_CACHE_BYTES = 512 * MIB, 2 * GIB
+
+
+class HeldChunkStorage(MemoryChunkStorage):
+    """A tier 2 that never finishes a write of users' data."""
+
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        """Wait for ever, unless the store itself has to read this chunk again."""
+        if holds_user_data(name):
+            await trio.sleep_forever()
+        await super().write(name, offset=offset, data=data)
+
+
+def opened(tiers: str, config: SegmentStoreConfig) -> AbstractAsyncContextManager[OpenContainer]:
+    """Containers that store nothing (``UNSTORED``), or only in the journal (``HELD``).
+
+    Without a store, the log is a list in memory and tier 2 drops users' data. Held back, everything
+    has to be recovered from the journal.
+    """
+    if tiers == HELD:
+        return open_containers(config, chunk_storage=HeldChunkStorage())
+    assert tiers == UNSTORED, tiers
+    return open_containers(
+        config,
+        data_logs=MemoryDataLogFactory(),
+        chunk_storage=NoOpChunkStorage(MemoryChunkStorage()),
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until killed."""
+    tiers, data_dir, controller_port, segment_store_port = arguments
+    config = SegmentStoreConfig(
+        data_dir=Path(data_dir),
+        port=int(segment_store_port),
+        cache_bytes_max=HELD_CACHE_BYTES if tiers == HELD else CACHE_BYTES,
+    )
+    command = [sys.executable, "-m", "pravega_admin", "controller"]
+    command += ["--port", controller_port, "--segment-store", f"127.0.0.1:{segment_store_port}"]
+    with subprocess.Popen([*DIE_WITH_PARENT, *command]):
+        trio.run(_serve, tiers, config)
+
+
+async def _serve(tiers: str, config: SegmentStoreConfig) -> None:
+    async with opened(tiers, config) as open_container:
+        await serve(config, open_container)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,47 @@
+"""The files that ZooKeeper and a bookie are started with. Both listen on 127.0.0.1 alone."""
+
+from pathlib import Path
+
+LEDGERS_PATH = "/ledgers"
+"""Where the bookie and the segment store keep ledgers' metadata in ZooKeeper: one level, so that
+nothing has to be made above it."""
+
+
+def write_zookeeper_settings(path: Path, *, data: Path, port: int) -> None:
+    """A single ZooKeeper server; its transaction log is synced, as by default."""
+    _write(
+        path,
+        {
+            "dataDir": data,
+            "clientPort": port,
+            "clientPortAddress": "127.0.0.1",
+            "tickTime": 2000,
+            "admin.enableServer": "false",
+            "maxClientCnxns": 0,
+        },
+    )
+
+
+def write_bookie_settings(path: Path, *, data: Path, port: int, zookeeper_port: int) -> None:
+    """A bookie that syncs its journal before it acknowledges; the rest are its defaults."""
+    _write(
+        path,
+        {
+            "bookiePort": port,
+            "advertisedAddress": "127.0.0.1",
+            "listeningInterface": "lo",
+            "allowLoopback": "true",
+            "metadataServiceUri": f"zk+hierarchical://127.0.0.1:{zookeeper_port}{LEDGERS_PATH}",
+            "journalDirectories": data / "journal",
+            "ledgerDirectories": data / "ledgers",
+            "indexDirectories": data / "index",
+            "journalSyncData": "true",
+            "journalWriteData": "true",
+            "httpServerEnabled": "false",
+            "enableStatistics": "false",
+        },
+    )
+
+
+def _write(path: Path, settings: dict[str, object]) -> None:
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

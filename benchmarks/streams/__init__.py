@@ -1,0 +1,1 @@
+"""Whole servers under a load of streams: the rows, the runs, and the report of one comparison."""

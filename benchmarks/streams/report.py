@@ -1,0 +1,252 @@
+"""What a run of the benchmark leaves behind: Markdown, plots, and the ratios to compare with later.
+
+1. A report names the machine, the commit, the date, the command, and what disturbed.
+2. Landed ratios are those of one run of record; a quick run is compared with a quick one.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+
+from benchmarks.comparison import (
+    LIMIT,
+    ComparedRow,
+    Metric,
+    markdown_table,
+    number,
+)
+from benchmarks.load import Load
+from benchmarks.machine import Machine
+from benchmarks.plots import Curve, Plot, svg
+from benchmarks.streams import rows
+from benchmarks.streams.rows import BY_NAME, OURS, START, Plan
+from benchmarks.streams.run import Measured
+
+PERFORMANCE = Path(__file__).parent.parent.parent / "docs" / "performance"
+LANDED = PERFORMANCE / "landed.json"
+TABLE = "streams.md"
+ROW_WORDS_MAX = 58
+READ_TIMEOUT_MS = Load().read_timeout_ms
+
+
+def targets(compared: Sequence[ComparedRow]) -> list[ComparedRow]:
+    """The compared rows that have something to reach."""
+    return [row for row in compared if row.reach is not None]
+
+
+def figures(measured: Measured) -> str:
+    """All numbers, a column for each server, as a Markdown table."""
+    keys = [key for key in (OURS, *rows.PEERS) if key in measured.servers]
+    head = ["row", "metric", *(measured.servers[key].name for key in keys)]
+    lines = [head, ["---"] * len(head)]
+    for name in measured.plan.rows:
+        by_server = {key: medians(measured, name, key) for key in keys}
+        metrics = dict.fromkeys(metric for found in by_server.values() for metric in found)
+        for metric in metrics:
+            unit = f" ({metric.unit})" if metric.unit else ""
+            numbers = [number(by_server[key].get(metric)) for key in keys]
+            lines.append([name, f"{metric.name}{unit}", *numbers])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def medians(measured: Measured, row: str, server: str) -> dict[Metric, float]:
+    """Each number of one server on one row, as the median of its rounds."""
+    rounds: dict[Metric, list[float]] = {}
+    for outcome in measured.of(row, server):
+        for metric, value in outcome.numbers.items() if outcome.failure is None else ():
+            if value is not None:
+                rounds.setdefault(metric, []).append(value)
+    return {metric: median(values) for metric, values in rounds.items()}
+
+
+def markdown(
+    measured: Measured, *, machine: Machine, command: str, moment: datetime, plots: Sequence[str]
+) -> str:
+    """The report of one run."""
+    plan = measured.plan
+    limit = "" if plan.rate_max is None else f", at most {plan.rate_max:g} events/s"
+    work = "\n".join(f"| {name} | {BY_NAME[name].work}{limit} |" for name in plan.rows)
+    servers = "\n".join(f"- **{s.name}**: {s.description}" for s in measured.servers.values())
+    remarks = "\n".join(f"- {remark}" for remark in measured.remarks()) or "- none"
+    pictures = "\n".join(f"![{name.removesuffix('.svg')}]({name})" for name in plots)
+    compared = measured.compared()
+    return f"""# Streams, {moment:%d %B %Y}
+
+## What has to be reached
+
+{markdown_table(targets(compared))}
+
+Ratio: ours divided by the peer's (or by the limit), both the median of {plan.rounds} interleaved
+rounds. Each run: a fresh server, a warm-up of {plan.warmup_seconds:g} s,
+{plan.seconds:g} s measured, one producer, one consumer, no keys, read time-out 10 ms unless the
+row names another. Latency counts from the actual send.
+
+| row | work |
+| --- | --- |
+{work}
+
+## Figures
+
+{figures(measured)}
+
+{pictures}
+
+Servers:
+
+{servers}
+
+Remarks:
+
+{remarks}
+
+Machine: {machine.cpu_count} x {machine.cpu_model}, {machine.memory_gib:.0f} GiB,
+Linux {machine.kernel}, {machine.file_system}, {machine.java}, Python {machine.python},
+commit {machine.commit}; client and server on the same machine, client heap {plan.client_heap}.
+
+Measured {moment:%Y-%m-%d %H:%M} UTC, in {measured.elapsed_seconds / 60:.0f} minutes, by
+
+```
+{command}
+```
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Ratios of a run of record, by the names of their rows."""
+
+    commit: str
+    date: str
+    ratios: Mapping[str, float]
+
+
+def kind_of(plan: Plan) -> str:
+    """Which runs this one may be compared with."""
+    return "whole" if plan.fresh else "quick"
+
+
+def read_landed(path: Path, kind: str) -> Landed | None:
+    """The last landed ratios of this kind, or None when there are none."""
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text()).get(kind)
+    return None if found is None else Landed(**found)
+
+
+def write_landed(path: Path, measured: Measured, *, commit: str, moment: datetime) -> None:
+    """Land the ratios of a run; those of rows that it did not run stay as they were."""
+    document = json.loads(path.read_text()) if path.exists() else {}
+    kind = kind_of(measured.plan)
+    before = document.get(kind, {}).get("ratios", {})
+    today = {row.name: round(row.ratio, 4) for row in measured.compared() if row.ratio is not None}
+    document[kind] = {
+        "commit": commit,
+        "date": f"{moment:%Y-%m-%d}",
+        "ratios": {**before, **today},
+    }
+    path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+MAIN_METRICS = {
+    rows.PUBLISH_P50,
+    rows.PUBLISHED,
+    rows.READY,
+    rows.READY_AGAIN,
+}
+"""One number a row says most; the others are in the whole table."""
+
+
+def quick_lines(measured: Measured, landed: Landed | None) -> list[str]:
+    """A line a row: today's ratio beside the landed one."""
+    lines = [f"{'row':{ROW_WORDS_MAX}} {'ours':>9} {'peer':>9} {'landed':>8} {'today':>8}"]
+    for row in measured.compared():
+        main = row.metric.name in MAIN_METRICS
+        if not main or (row.row == START and row.peer_name != LIMIT):
+            continue
+        before = landed.ratios.get(row.name) if landed else None
+        name = f"{row.row} {row.metric.name}, {BY_NAME[row.row].work}"[: ROW_WORDS_MAX - 10]
+        failed = not row.ours_rounds or (row.peer_name != LIMIT and not row.peer_rounds)
+        today = "FAILED" if failed else number(row.ratio)
+        lines.append(
+            f"{f'{name} / {row.peer_name}':{ROW_WORDS_MAX}} {number(row.ours):>9}"
+            f" {number(row.peer):>9} {number(before):>8} {today:>8}"
+        )
+    if landed:
+        lines.append(f"landed: {landed.date}, commit {landed.commit}")
+    return lines
+
+
+def plots_of(measured: Measured) -> dict[str, str]:
+    """The plots that this run has points for, as SVG by file name."""
+    found = {}
+    for segments in (1, 16):
+        plot = latency_over_rate(measured, segments=segments)
+        if plot.curves:
+            found[f"latency-{segments}-segments.svg"] = svg(plot)
+    for size, words in ((rows.SMALL_EVENT, "100-bytes"), (rows.LARGE_EVENT, "10-kilobytes")):
+        plot = throughput_over_segments(measured, event_size=size)
+        if plot.curves:
+            found[f"throughput-{words}.svg"] = svg(plot)
+    return found
+
+
+def latency_over_rate(measured: Measured, *, segments: int) -> Plot:
+    """Publish p95 over the events published a second, 100 B, from the paced to the unthrottled."""
+    points = _points(
+        measured,
+        lambda load: load.segments == segments and load.event_size == rows.SMALL_EVENT,
+        lambda load, numbers: (
+            _value(numbers, rows.PUBLISHED) or load.rate,
+            _value(numbers, rows.PUBLISH_P95),
+        ),
+    )
+    words = "1 segment" if segments == 1 else f"{segments} segments"
+    return Plot(
+        title=f"Publish latency, 100 B, {words}",
+        x_label="events/s",
+        y_label="publish p95, ms",
+        curves=points,
+    )
+
+
+def throughput_over_segments(measured: Measured, *, event_size: int) -> Plot:
+    """MB published a second over the number of segments, unthrottled."""
+    points = _points(
+        measured,
+        lambda load: not load.rate and load.event_size == event_size,
+        lambda load, numbers: (load.segments, _value(numbers, "published bytes")),
+    )
+    return Plot(
+        title=f"Throughput, events of {event_size:,} B",
+        x_label="segments",
+        y_label="MB/s published",
+        curves=points,
+    )
+
+
+def _points(
+    measured: Measured,
+    belongs: Callable[[Load], bool],
+    point: Callable[[Load, Mapping[Metric, float]], tuple[float, float | None]],
+) -> tuple[Curve, ...]:
+    """A curve for each server that has points."""
+    curves = []
+    for key, server in measured.servers.items():
+        found = []
+        for name in measured.plan.rows:
+            load = BY_NAME[name].load
+            if load is None or load.producers > 1 or load.read_timeout_ms != READ_TIMEOUT_MS:
+                continue
+            x, y = point(load, medians(measured, name, key)) if belongs(load) else (0, None)
+            if y is not None:
+                found.append((x, y))
+        if found:
+            curves.append(Curve(server.name, tuple(sorted(found))))
+    return tuple(curves)
+
+
+def _value(numbers: Mapping[Metric, float], name: str) -> float | None:
+    return next((value for metric, value in numbers.items() if metric.name == name), None)

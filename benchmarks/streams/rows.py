@@ -1,0 +1,252 @@
+"""What is measured, beside whom, and what ours has to reach.
+
+1. A target is a ratio to one peer in the same run, or a limit that ours alone has to keep to.
+2. A row runs the peers that its targets name, and those that it shows without a target.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from benchmarks.load import Load
+
+OURS = "ours"
+DURABLE = "durable"
+RAM = "ram"
+KAFKA = "kafka"
+KAFKA_FSYNC = "kafka-fsync"
+CEILING = "ceiling"
+PEERS = (DURABLE, RAM, KAFKA, KAFKA_FSYNC, CEILING)
+
+CACHE_MB = 512 * 2**20 / 1e6
+"""The default bound of our cache, and what may come on top of it under load."""
+MEMORY_MB_MAX = CACHE_MB + 200
+
+PUBLISH_P50 = "publish p50"
+PUBLISH_P95 = "publish p95"
+PUBLISHED = "published events"
+SERVER_CPU = "server CPU"
+READ_DELAY = "end-to-end p95 - publish p95"
+WRITTEN = "written per payload byte"
+PEAK_RSS = "peak RSS"
+IDLE_RSS = "idle RSS"
+READY = "start to ready"
+READY_AGAIN = "ready after kill -9"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of the table. ``reaches``: by peer and metric; ``limits``: by metric."""
+
+    name: str
+    work: str
+    load: Load | None = None
+    reaches: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+    """Peers that are shown without a target."""
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """All peers of the row, in the usual order."""
+        return tuple(peer for peer in PEERS if peer in self.reaches or peer in self.also)
+
+
+def _paced(p50_and_p95: float, **more: float) -> dict[str, float]:
+    return {PUBLISH_P50: p50_and_p95, PUBLISH_P95: p50_and_p95, **more}
+
+
+def _cpu(bound: float) -> dict[str, float]:
+    return {SERVER_CPU: bound}
+
+
+SMALL_EVENT, LARGE_EVENT = 100, 10_240
+DELAY = {READ_DELAY: 1.0}
+START = "R2"
+CRASH = "R2c"
+
+ROWS = (
+    Row(
+        name="L1",
+        work="100 B, 1 segment, 10k events/s",
+        load=Load(rate=10_000),
+        reaches={DURABLE: {**_paced(0.25), **_cpu(1.0)}, KAFKA_FSYNC: _paced(0.8)},
+        limits=DELAY,
+    ),
+    Row(
+        name="L2",
+        work="100 B, 16 segments, 10k events/s",
+        load=Load(rate=10_000, segments=16),
+        reaches={DURABLE: {**_paced(0.25), **_cpu(0.5)}, KAFKA_FSYNC: _paced(0.8)},
+        limits=DELAY,
+    ),
+    Row(
+        name="L3",
+        work="100 B, 1 segment, 100k events/s",
+        load=Load(rate=100_000),
+        reaches={DURABLE: {**_paced(0.5), **_cpu(1.0)}, RAM: _paced(1.0)},
+    ),
+    Row(
+        name="L4",
+        work="100 B, 16 segments, 100k events/s",
+        load=Load(rate=100_000, segments=16),
+        reaches={DURABLE: {**_paced(0.5), **_cpu(0.5)}, RAM: _paced(1.0)},
+    ),
+    Row(
+        name="L5",
+        work="10 KB, 1 segment, 5k events/s",
+        load=Load(rate=5_000, event_size=LARGE_EVENT),
+        reaches={DURABLE: _paced(0.3)},
+    ),
+    Row(
+        name="T1",
+        work="100 B, 1 segment, unthrottled",
+        load=Load(rate=0),
+        reaches={DURABLE: {PUBLISHED: 1.6}, RAM: {PUBLISHED: 1.0}, CEILING: {PUBLISHED: 0.9}},
+        limits={WRITTEN: 2.1},
+    ),
+    Row(
+        name="T2",
+        work="100 B, 16 segments, unthrottled",
+        load=Load(rate=0, segments=16),
+        reaches={DURABLE: {PUBLISHED: 1.6}, RAM: {PUBLISHED: 1.0}, CEILING: {PUBLISHED: 0.9}},
+    ),
+    Row(
+        name="T3",
+        work="10 KB, 1 segment, unthrottled",
+        load=Load(rate=0, event_size=LARGE_EVENT),
+        reaches={
+            DURABLE: {PUBLISHED: 3.0},
+            KAFKA: {PUBLISHED: 1.5},
+            KAFKA_FSYNC: {PUBLISHED: 3.0},
+        },
+    ),
+    Row(
+        name="T4",
+        work="10 KB, 16 segments, unthrottled",
+        load=Load(rate=0, event_size=LARGE_EVENT, segments=16),
+        reaches={
+            DURABLE: {PUBLISHED: 2.0},
+            KAFKA: {PUBLISHED: 1.2},
+            KAFKA_FSYNC: {PUBLISHED: 3.0},
+        },
+        limits={WRITTEN: 2.1, PEAK_RSS: MEMORY_MB_MAX},
+    ),
+    Row(
+        name="E1",
+        work="L1 with a read time-out of 1,000 ms (10 ms: L1; 16 segments: L2)",
+        load=Load(rate=10_000, read_timeout_ms=1_000),
+        also=(DURABLE,),
+    ),
+    Row(
+        name=START,
+        work="start beside a waiting client, then idle (R1)",
+        limits={READY: 1.0, IDLE_RSS: 100.0},
+        also=(DURABLE, RAM),
+    ),
+    Row(
+        name=CRASH,
+        work="kill -9 with 1 GB that tier 2 does not have, and start again",
+        limits={READY_AGAIN: 2.0},
+    ),
+)
+
+EXTRA_ROWS = tuple(
+    Row(name=name, work=work, load=load, also=also)
+    for name, work, load, also in (
+        ("C1", "100 B, 1 segment, 30k events/s", Load(rate=30_000), (DURABLE, KAFKA_FSYNC)),
+        ("C2", "100 B, 1 segment, 200k events/s", Load(rate=200_000), (DURABLE, KAFKA_FSYNC)),
+        ("W4", "100 B, 4 segments, unthrottled", Load(rate=0, segments=4), (DURABLE,)),
+        ("W64", "100 B, 64 segments, unthrottled", Load(rate=0, segments=64), (DURABLE,)),
+        *(
+            (
+                f"S1-{segments}",
+                f"1 KB, {segments} segments, 100 writers, 50k events/s",
+                Load(rate=50_000, event_size=1_000, segments=segments, producers=100),
+                (DURABLE,),
+            )
+            for segments in (16, 500, 5_000)
+        ),
+        *(
+            (
+                f"S2-{producers}",
+                f"100 B, 16 segments, {producers} writers, unthrottled",
+                Load(rate=0, segments=16, producers=producers),
+                (DURABLE,),
+            )
+            for producers in (10, 100)
+        ),
+    )
+)
+"""Not in a usual run: more points of the plots, many segments (S1) and many writers (S2)."""
+
+BY_NAME = {row.name: row for row in (*ROWS, *EXTRA_ROWS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one run of the benchmark does, and at what size."""
+
+    rows: tuple[str, ...] = tuple(row.name for row in ROWS)
+    peers: tuple[str, ...] = PEERS
+    rounds: int = 2
+    warmup_seconds: float = 8
+    seconds: float = 10
+    client_heap: str = "1g"
+    rate_max: float | None = None
+    unflushed_mb: float = 1_000
+    fresh: bool = True
+    """A server starts anew for every row; else once a round, and takes the rows one by one."""
+    main_peer_only: bool = False
+    """Each row runs beside the first of its peers alone."""
+
+    def load(self, row: Row) -> Load:
+        """The row's load at this plan's size."""
+        assert row.load is not None, row.name
+        load = replace(row.load, warmup_seconds=self.warmup_seconds, seconds=self.seconds)
+        if self.rate_max is not None and not 0 < load.rate <= self.rate_max:
+            load = replace(load, rate=self.rate_max)
+        return load
+
+    def peers_of(self, row: Row) -> tuple[str, ...]:
+        """The peers that run this row."""
+        peers = tuple(peer for peer in row.peers if peer in self.peers)
+        return peers[:1] if self.main_peer_only else peers
+
+    def turns(self) -> Iterator[tuple[int, str, str]]:
+        """All runs in order: round, row, and who runs it.
+
+        Who begins alternates with the rounds. Where servers are not fresh, each takes all its rows.
+        """
+        for index in range(self.rounds):
+            pairs = [
+                (name, server)
+                for name in self.rows
+                for server in (OURS, *self.peers_of(BY_NAME[name]))[:: 1 if index % 2 == 0 else -1]
+            ]
+            if not self.fresh:
+                order = [OURS, *self.peers]
+                pairs.sort(key=lambda pair: order.index(pair[1]))
+            for name, server in pairs:
+                yield index, name, server
+
+
+USUAL = Plan()
+QUICK = Plan(
+    rounds=1,
+    warmup_seconds=2,
+    seconds=3,
+    peers=(DURABLE,),
+    fresh=False,
+    main_peer_only=True,
+)
+"""A line a row in less than five minutes; ratios are rough."""
+SMALL = Plan(
+    rows=("L2", START, CRASH),
+    peers=(),
+    rounds=1,
+    warmup_seconds=0.5,
+    seconds=1.5,
+    rate_max=500,
+    unflushed_mb=10,
+)
+"""What the test suite runs: seconds, not minutes, and a load that disturbs nobody."""

@@ -1,0 +1,164 @@
+"""Running a plan: servers take turns, and every run leaves an outcome.
+
+1. One server runs at a time, in an empty directory of its own, which is removed after it.
+2. What goes wrong with a server is an outcome, not an error.
+"""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.comparison import ComparedRow, Outcome, compare, limited
+from benchmarks.load import LoadFailedError
+from benchmarks.peers.api import Peer, PeerFailedError, RunningPeer, running
+from benchmarks.streams.rows import BY_NAME, CRASH, OURS, START, Plan
+from benchmarks.streams.runs import crash_outcome, load_outcome, start_outcome
+
+OTHER_CPU_SHARE_QUIET_MAX = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Every outcome, by row and server, one a round."""
+
+    plan: Plan
+    servers: Mapping[str, Peer]
+    outcomes: Mapping[tuple[str, str], Sequence[Outcome]]
+    elapsed_seconds: float
+
+    def of(self, row: str, server: str) -> Sequence[Outcome]:
+        """The outcomes of one server on one row, one a round."""
+        return self.outcomes.get((row, server), ())
+
+    def compared(self) -> list[ComparedRow]:
+        """Ours beside every peer and every limit, row by row."""
+        found = []
+        for name in self.plan.rows:
+            row, ours = BY_NAME[name], self.of(name, OURS)
+            peers = [peer for peer in self.plan.peers_of(row) if peer in self.servers]
+            if not peers:
+                found += compare(name, ours=ours, peer=(), reaches={})
+            for peer in peers:
+                found += compare(
+                    name,
+                    ours=ours,
+                    peer=self.of(name, peer),
+                    reaches=row.reaches.get(peer, {}),
+                    peer_name=peer,
+                )
+            if ours:
+                found += limited(name, ours=ours, limits=row.limits)
+        return found
+
+    def remarks(self) -> list[str]:
+        """What failed and what disturbed, by row and server."""
+        remarks = []
+        for (row, server), outcomes in self.outcomes.items():
+            for index, each in enumerate(outcomes, start=1):
+                where = f"{row}, {server}, round {index}"
+                if each.failure:
+                    remarks.append(f"{where}: FAILED: {' '.join(each.failure.split())[:300]}")
+                remarks += [f"{where}: {remark}" for remark in each.remarks]
+                if (each.other_cpu_share or 0) > OTHER_CPU_SHARE_QUIET_MAX:
+                    remarks.append(f"{where}: others used {each.other_cpu_share:.0%} of the CPUs")
+        return remarks
+
+    @property
+    def ours_failed(self) -> bool:
+        """Whether any run of ours failed."""
+        return any(
+            each.failure
+            for (_, server), outcomes in self.outcomes.items()
+            for each in outcomes
+            if server == OURS
+        )
+
+
+def run(plan: Plan, *, servers: Mapping[str, Peer], directory: Path) -> Measured:
+    """Run all turns of the plan. ``servers`` holds ours and each of the plan's peers."""
+    began = time.monotonic()
+    for peer in servers.values():
+        peer.prepare()
+    outcomes: dict[tuple[str, str], list[Outcome]] = {}
+    turns = [turn for turn in plan.turns() if turn[2] in servers]
+    with ExitStack() as stack:
+        runner = _Runner(plan, servers, directory, stack)
+        for number, (index, name, server) in enumerate(turns, start=1):
+            print(
+                f"{time.monotonic() - began:5.0f} s  {number}/{len(turns)}  round {index + 1}"
+                f"  {name} {servers[server].name}",
+                file=sys.stderr,
+            )
+            outcomes.setdefault((name, server), []).append(runner.outcome(index, name, server))
+    return Measured(plan, servers, outcomes, time.monotonic() - began)
+
+
+class _Runner:
+    """Runs turns, with the servers that stay up between them where the plan wants no fresh ones."""
+
+    def __init__(
+        self, plan: Plan, servers: Mapping[str, Peer], directory: Path, stack: ExitStack
+    ) -> None:
+        self._plan = plan
+        self._servers = servers
+        self._directory = directory
+        self._stack = stack
+        self._kept: tuple[int, str, RunningPeer] | None = None
+
+    def outcome(self, index: int, name: str, server: str) -> Outcome:
+        """Do one turn."""
+        directory = self._directory / f"{index + 1}-{name}-{server}"
+        peer = self._servers[server]
+        try:
+            if name in (START, CRASH):
+                self._drop_kept()
+                with _removed(directory):
+                    return self._start_or_crash(name, peer, directory)
+            load = self._plan.load(BY_NAME[name])
+            heap = self._plan.client_heap
+            if not self._plan.fresh:
+                return load_outcome(peer, self._keep(index, server), load, client_heap=heap)
+            with _removed(directory), running(peer, directory) as started:
+                return load_outcome(peer, started, load, client_heap=heap)
+        except (PeerFailedError, LoadFailedError) as error:
+            self._drop_kept()
+            return Outcome(numbers={}, failure=str(error))
+
+    def _start_or_crash(self, name: str, peer: Peer, directory: Path) -> Outcome:
+        if name == START:
+            return start_outcome(peer, directory=directory)
+        return crash_outcome(
+            directory=directory,
+            unflushed_mb=self._plan.unflushed_mb,
+            client_heap=self._plan.client_heap,
+        )
+
+    def _keep(self, index: int, server: str) -> RunningPeer:
+        """The server of this round, started when it does not run yet."""
+        if self._kept is not None and self._kept[:2] == (index, server):
+            return self._kept[2]
+        self._drop_kept()
+        directory = self._directory / f"{index + 1}-{server}"
+        self._stack.enter_context(_removed(directory))
+        started = self._stack.enter_context(running(self._servers[server], directory))
+        self._kept = (index, server, started)
+        return started
+
+    def _drop_kept(self) -> None:
+        self._kept = None
+        self._stack.close()
+
+
+@contextmanager
+def _removed(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        # What the last server left in the page cache is not written at the cost of the next.
+        os.sync()

@@ -1,0 +1,31 @@
+"""The servers that can be measured, by their keys."""
+
+from collections.abc import Callable, Iterable
+
+from benchmarks.peers.api import Peer
+from benchmarks.peers.kafka_broker import KafkaBroker
+from benchmarks.peers.original_durable import OriginalDurable
+from benchmarks.peers.original_standalone import OriginalStandalone
+from benchmarks.peers.segstore_standalone import UNSTORED, AssembledStore, SegstoreStandalone
+from benchmarks.streams import rows
+
+RAM_PROPERTIES = {"pravegaservice.cache.size.max": str(2 * 2**30)}
+"""By default acks stop when 128 MiB of cache are full: unthrottled rows would have no numbers."""
+
+
+def server(key: str) -> Peer:
+    """A server by its key: ours, or one of the peers."""
+    makers: dict[str, Callable[[], Peer]] = {
+        rows.OURS: SegstoreStandalone,
+        rows.DURABLE: OriginalDurable,
+        rows.RAM: lambda: OriginalStandalone(properties=RAM_PROPERTIES),
+        rows.KAFKA: lambda: KafkaBroker(fsync=False),
+        rows.KAFKA_FSYNC: lambda: KafkaBroker(fsync=True),
+        rows.CEILING: lambda: AssembledStore(UNSTORED),
+    }
+    return makers[key]()
+
+
+def servers(keys: Iterable[str]) -> dict[str, Peer]:
+    """Servers by their keys."""
+    return {key: server(key) for key in keys}

@@ -1,0 +1,242 @@
+import json
+from argparse import Namespace
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from benchmarks.comparison import Metric, Outcome, write_json
+from benchmarks.machine import busy_seconds, this_machine
+from benchmarks.peers.api import Peer
+from benchmarks.peers.kafka_broker import KafkaBroker
+from benchmarks.peers.original_durable import OriginalDurable
+from benchmarks.peers.original_standalone import OriginalStandalone
+from benchmarks.peers.segstore_standalone import UNSTORED, AssembledStore, SegstoreStandalone
+from benchmarks.streams import report, rows
+from benchmarks.streams.rows import BY_NAME, CRASH, OURS, PEERS, ROWS, SMALL, START, Plan
+from benchmarks.streams.run import Measured, run
+
+from benchmarks import bench_streams
+
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+RATE = Metric(rows.PUBLISHED, "events/s", "higher")
+P95 = Metric(rows.PUBLISH_P95, "ms", "lower")
+MB = Metric("published bytes", "MB/s", "higher")
+
+
+def number(of: Outcome, name: str) -> float:
+    (found,) = (value for metric, value in of.numbers.items() if metric.name == name)
+    assert found is not None
+    return found
+
+
+def one_load(peer: Peer, directory: Path) -> Outcome:
+    """One second of a small load on this server."""
+    plan = replace(SMALL, rows=("L2",), peers=(), seconds=1.0)
+    measured = run(plan, servers={OURS: peer}, directory=directory)
+    (found,) = measured.of("L2", OURS)
+    assert found.failure is None
+    assert list(directory.iterdir()) == []
+    assert 0 < number(found, "publish p50") <= number(found, "publish p99")
+    assert number(found, "end-to-end p50") > 0
+    assert number(found, "server CPU") > 0
+    return found
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(900)
+def test_ours_takes_a_small_load_a_start_and_a_crash(tmp_path: Path) -> None:
+    measured = run(SMALL, servers={OURS: SegstoreStandalone()}, directory=tmp_path)
+    assert not measured.ours_failed, measured.remarks()
+    (load,), (start,) = measured.of("L2", OURS), measured.of(START, OURS)
+    (crash,) = measured.of(CRASH, OURS)
+    assert 0 < number(load, "publish p50") <= number(load, "publish p99")
+    assert number(load, rows.WRITTEN) >= 1
+    assert 0 < number(start, "start to port") <= number(start, rows.READY)
+    assert 0 < number(start, "idle PSS") <= number(start, rows.IDLE_RSS)
+    assert number(crash, "unflushed when killed") >= 0.5 * SMALL.unflushed_mb
+    assert number(crash, rows.READY_AGAIN) > 0
+    write_json(measured.compared(), tmp_path / "rows.json")
+    found = json.loads((tmp_path / "rows.json").read_text())
+    limits = [row for row in found if row["reach"] is not None]
+    assert all(row["ours"] is not None and row["holds"] is not None for row in limits)
+    assert {row["name"].split()[0] for row in limits} == {"L2", START, CRASH}
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(900)
+def test_a_store_that_stores_nothing_takes_a_small_load(tmp_path: Path) -> None:
+    found = one_load(AssembledStore(UNSTORED), tmp_path)
+    assert number(found, rows.WRITTEN) == 0
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(900)
+def test_the_original_in_memory_takes_a_small_load(tmp_path: Path) -> None:
+    found = one_load(OriginalStandalone(heap="512m", jvm_options=QUICK_START), tmp_path)
+    assert number(found, "peak RSS") > 50
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(900)
+def test_the_original_on_disk_takes_a_small_load(tmp_path: Path) -> None:
+    peer = OriginalDurable(
+        segment_store_options=("-Xmx512m", "-XX:MaxDirectMemorySize=512m"),
+        other_options=("-Xmx256m",),
+        jvm_options=QUICK_START,
+        properties={"pravegaservice.cache.size.max": str(2**28)},
+    )
+    found = one_load(peer, tmp_path)
+    assert number(found, "peak RSS") > 200
+    assert number(found, rows.WRITTEN) >= 1
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(900)
+def test_kafka_takes_a_small_load(tmp_path: Path) -> None:
+    found = one_load(KafkaBroker(fsync=True, options=("-Xmx256m", *QUICK_START)), tmp_path)
+    assert number(found, rows.WRITTEN) >= 1
+
+
+def test_a_server_that_does_not_start_is_a_failed_outcome(tmp_path: Path) -> None:
+    peer = SegstoreStandalone(options=("--no-such-option",))
+    measured = run(replace(SMALL, rows=("L1",)), servers={OURS: peer}, directory=tmp_path)
+    (found,) = measured.of("L1", OURS)
+    assert found.failure is not None
+    assert found.failure.startswith("exited with ")
+    assert measured.ours_failed
+
+
+def test_a_plan_sets_the_size_of_its_rows() -> None:
+    plan = Plan(seconds=3, warmup_seconds=1, rate_max=50)
+    assert plan.load(BY_NAME["L1"]).rate == 50
+    assert plan.load(BY_NAME["T1"]).rate == 50
+    assert plan.load(BY_NAME["L1"]).seconds == 3
+    assert Plan().load(BY_NAME["T1"]).rate == 0
+
+
+def test_servers_take_turns_and_who_begins_alternates() -> None:
+    plan = Plan(rows=("L1", "L5"), peers=("kafka-fsync", "durable"), rounds=2)
+    assert list(plan.turns()) == [
+        (0, "L1", "ours"),
+        (0, "L1", "durable"),
+        (0, "L1", "kafka-fsync"),
+        (0, "L5", "ours"),
+        (0, "L5", "durable"),
+        (1, "L1", "kafka-fsync"),
+        (1, "L1", "durable"),
+        (1, "L1", "ours"),
+        (1, "L5", "durable"),
+        (1, "L5", "ours"),
+    ]
+
+
+def test_servers_that_are_not_fresh_take_all_their_rows_at_once() -> None:
+    plan = Plan(rows=("L1", "L5"), peers=("durable",), rounds=1, fresh=False)
+    assert [turn[1:] for turn in plan.turns()] == [
+        ("L1", "ours"),
+        ("L5", "ours"),
+        ("L1", "durable"),
+        ("L5", "durable"),
+    ]
+
+
+def test_every_target_is_of_a_metric_that_its_row_measures() -> None:
+    paced = {rows.PUBLISH_P50, rows.PUBLISH_P95, rows.SERVER_CPU, rows.READ_DELAY}
+    unthrottled = {rows.PUBLISHED, rows.WRITTEN, rows.PEAK_RSS}
+    for row in ROWS:
+        named = {metric for peer in row.reaches.values() for metric in peer} | set(row.limits)
+        assert set(row.peers) <= set(PEERS)
+        if row.load is not None:
+            assert named <= (paced if row.load.rate else unthrottled), row.name
+
+
+@pytest.fixture
+def measured() -> Measured:
+    ours = [Outcome({RATE: 900.0, P95: 9.0, MB: 9.0}, remarks=("slow disk",), other_cpu_share=0.5)]
+    return Measured(
+        Plan(rows=("T1", "T2"), rounds=1, peers=("durable", "kafka"), rate_max=50),
+        {OURS: SegstoreStandalone(), "durable": OriginalDurable()},
+        {
+            ("T1", OURS): ours,
+            ("T1", "durable"): [Outcome({}, failure="acks\nstopped")],
+            ("T2", OURS): ours,
+            ("T2", "durable"): [Outcome({RATE: 300.0, P95: 18.0, MB: 3.0})],
+        },
+        90.0,
+    )
+
+
+def test_a_report_names_work_machine_servers_and_failures(
+    measured: Measured, tmp_path: Path
+) -> None:
+    text = report.markdown(
+        measured,
+        machine=this_machine(tmp_path),
+        command="python -m benchmarks.bench_streams --rows T1",
+        moment=datetime(2030, 1, 2, 3, 4, tzinfo=UTC),
+        plots=["latency.svg"],
+    )
+    assert text.startswith("# Streams, 02 January 2030\n")
+    assert "| T2 | published events (events/s) / durable | 900 | 300 | 3 | >= 1.6 | yes |" in text
+    assert "| T1 | published events (events/s) | 900 | - |" in text
+    assert "| T1 | 100 B, 1 segment, unthrottled, at most 50 events/s |" in text
+    assert "- T1, ours, round 1: slow disk\n" in text
+    assert "- T1, ours, round 1: others used 50% of the CPUs\n" in text
+    assert "- T1, durable, round 1: FAILED: acks stopped\n" in text
+    assert "**original (durable)**: original 0.13.0" in text
+    assert "![latency](latency.svg)" in text
+    assert "python -m benchmarks.bench_streams --rows T1" in text
+
+
+def test_a_ratio_that_landed_stands_beside_todays(measured: Measured, tmp_path: Path) -> None:
+    path, day = tmp_path / "landed.json", datetime(2030, 1, 2, tzinfo=UTC)
+    assert report.read_landed(path, "whole") is None
+    report.write_landed(path, measured, commit="abc", moment=day)
+    landed = report.read_landed(path, "whole")
+    assert landed is not None
+    assert landed.ratios["T2 published events / durable (events/s, higher is better)"] == 3
+    lines = report.quick_lines(measured, landed)
+    assert lines[1].startswith("T1 published events")
+    assert lines[1].split()[-2:] == ["-", "FAILED"]
+    assert lines[2].split()[-2:] == ["3", "3"]
+    assert lines[-1] == "landed: 2030-01-02, commit abc"
+
+
+def test_plots_are_made_of_what_was_measured(measured: Measured) -> None:
+    plots = report.plots_of(measured)
+    assert set(plots) == {
+        "latency-1-segments.svg",
+        "latency-16-segments.svg",
+        "throughput-100-bytes.svg",
+    }
+    assert ">segstore<" in plots["throughput-100-bytes.svg"]
+    assert ">original (durable)<" in plots["throughput-100-bytes.svg"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rows", "L1,X9"], "unknown rows ['X9']"),
+        (["--peers", "redis"], "unknown peers ['redis']"),
+    ],
+)
+def test_wrong_options_are_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        bench_streams.main(arguments)
+    assert words in capsys.readouterr().err
+
+
+def test_options_change_the_chosen_plan() -> None:
+    unset = dict.fromkeys(("rows", "peers", "rounds", "warmup", "seconds", "client_heap"))
+    given = Namespace(small=False, quick=True, **unset | {"seconds": 7.0, "rows": ("T1",)})
+    plan = bench_streams.plan_of(given)
+    assert (plan.seconds, plan.rows, plan.fresh) == (7.0, ("T1",), False)
+
+
+def test_busy_seconds_only_grow() -> None:
+    before = busy_seconds()
+    sum(range(2_000_000))
+    assert busy_seconds() >= before > 0
