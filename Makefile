@@ -72,6 +72,10 @@ bench-cache: $(VENV)/.tested java ## the streaming cache beside the original's
 	@$(PIP) install --only-binary :all: 'rocksdict>=0.3.20,<0.4' || echo "going on without RocksDB: no wheel fits"
 	$(BIN)/python -m benchmarks.bench_cache $(ARGS)
 
+.PHONY: bench-codecs
+bench-codecs: $(VENV)/.tested ## the codecs of the write path on one core
+	$(BIN)/python -m benchmarks.bench_codecs $(ARGS)
+
 .PHONY: clean
 clean: ## remove everything that was built; data directories stay
 	rm -rf $(VENV) build dist src/*.egg-info src/_fast/*.c src/_fast/*.html src/_fast/*.so
