@@ -8,9 +8,12 @@ Invariants:
 2. The event numbers acknowledged to a writer chain: each acknowledgement names the one before it,
    the first one what ``AppendSetup`` said. None is sent for what is acknowledged already.
 3. Replies to a writer's appends go out in the order of the appends; completions come in that order.
-4. After a failure the writer's state goes when nothing of it is in flight any more; a failed check
+4. What a writer's acknowledgement has not been sent for yet goes into it when it is: one tells of
+   all appends that became durable meanwhile. A conditional append has one of its own, for its
+   client looks for its request id.
+5. After a failure the writer's state goes when nothing of it is in flight any more; a failed check
    of the offset is no failure. An append without state closes the connection.
-5. The writer's last event number is read when nothing queued before is in flight on the segment,
+6. The writer's last event number is read when nothing queued before is in flight on the segment,
    whichever connection queued it.
 
 ``append`` runs for every append block: it allocates no task and no closure.
@@ -20,9 +23,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from pravega_wire import commands as wire
+from pravega_wire.codec import encode
 from pravega_wire.connection import Append
 from pravega_wire.names import is_transient_segment
 from segstore.api import SegmentContainer
@@ -47,23 +51,43 @@ from segstore.replies import NO_OFFSET, Asked, refusal
 _REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
 _ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE
 
+ACKNOWLEDGEMENT_BYTES: Final = len(encode(wire.DataAppended(bytes(16), 0)))
+
 Send = Callable[[wire.Reply], None]
 Close = Callable[[str], None]
 
 
-class InFlightAppend(NamedTuple):
-    """An append that was queued and has not completed."""
+class Acknowledgement:
+    """Tells a writer what is durable, as of the moment when it is sent."""
 
-    event_number: int
-    request_id: int
-    length: int
-    is_conditional: bool
+    __slots__ = ("event_number", "length", "previous", "request_id", "taken", "writer_id")
+
+    def __init__(self, writer_id: bytes, previous: int, append: Append, length: int) -> None:
+        self.writer_id = writer_id
+        self.previous = previous
+        self.event_number = append.last_event_number
+        self.request_id = append.request_id
+        self.length = length
+        self.taken = False
+
+    def __len__(self) -> int:
+        return ACKNOWLEDGEMENT_BYTES
+
+    def take(self) -> bytes:
+        """The reply's bytes; nothing can be added any more."""
+        self.taken = True
+        return encode(
+            wire.DataAppended(
+                self.writer_id, self.event_number, self.previous, self.request_id, self.length
+            )
+        )
 
 
 class WriterState:
     """One writer of one segment on this connection."""
 
     __slots__ = (
+        "_acknowledgement",
         "_processor",
         "container",
         "counts_events",
@@ -84,6 +108,7 @@ class WriterState:
         last_event_number: int,
     ) -> None:
         self._processor = processor
+        self._acknowledgement: Acknowledgement | None = None
         self.container = container
         self.segment = request.segment
         self.writer_id = request.writer_id
@@ -91,41 +116,56 @@ class WriterState:
         self.counts_events = not is_transient_segment(request.segment)
         self.last_stored = last_event_number
         self.last_acked = last_event_number
-        self.in_flight: deque[InFlightAppend] = deque()
+        self.in_flight: deque[Append] = deque()
         self.failed = False
         self.on_complete = self._complete
 
     def _complete(self, error: SegmentStoreError | None, length: int) -> None:
         append = self.in_flight.popleft()
         processor = self._processor
-        processor.outstanding.release(append.length)
+        processor.outstanding.release(len(append.data))
         processor.in_flight_count -= 1
         if error is None:
             previous = self.last_acked
-            event_number = append.event_number
+            event_number = append.last_event_number
             if previous < event_number:
                 self.last_acked = event_number
-                processor.send(
-                    wire.DataAppended(
-                        self.writer_id, event_number, previous, append.request_id, length
-                    )
-                )
-        elif append.is_conditional and isinstance(error, BadOffsetError):
-            if not self.in_flight:
-                self.last_stored = self.last_acked
-            processor.send(
-                wire.ConditionalCheckFailed(self.writer_id, append.event_number, append.request_id)
-            )
+                waiting = self._acknowledgement
+                if waiting is None or waiting.taken or append.expected_offset is not None:
+                    self._acknowledge(append, previous, length)
+                else:
+                    waiting.event_number = event_number
+                    waiting.request_id = append.request_id
+                    waiting.length = length
         else:
-            self.failed = True
-            processor.refuse(self, append, error)
+            self._refuse(append, error)
         if self.failed and not self.in_flight:
             processor.forget(self)
         processor.note_completed()
 
+    def _acknowledge(self, append: Append, previous: int, length: int) -> None:
+        acknowledgement = Acknowledgement(self.writer_id, previous, append, length)
+        self._processor.send_late(acknowledgement)
+        self._acknowledgement = acknowledgement if append.expected_offset is None else None
+
+    def _refuse(self, append: Append, error: SegmentStoreError) -> None:
+        self._acknowledgement = None
+        processor = self._processor
+        if append.expected_offset is not None and isinstance(error, BadOffsetError):
+            if not self.in_flight:
+                self.last_stored = self.last_acked
+            processor.send(
+                wire.ConditionalCheckFailed(
+                    self.writer_id, append.last_event_number, append.request_id
+                )
+            )
+        else:
+            self.failed = True
+            processor.refuse(self, append, error)
+
 
 class AppendProcessor:
-    """See the module. ``send`` and ``close`` are the connection's; neither may raise."""
+    """See the module. The callables are the connection's; none may raise."""
 
     def __init__(
         self,
@@ -133,6 +173,7 @@ class AppendProcessor:
         outstanding: OutstandingBytes,
         *,
         send: Send,
+        send_late: Callable[[Acknowledgement], None],
         close: Close,
         note_completed: Callable[[], None],
     ) -> None:
@@ -141,6 +182,7 @@ class AppendProcessor:
         self._writers: dict[bytes, WriterState] = {}
         self.outstanding = outstanding
         self.send = send
+        self.send_late = send_late
         self.note_completed = note_completed
         self.in_flight_count = 0
 
@@ -179,11 +221,7 @@ class AppendProcessor:
         else:
             updates = (compare,)
         state.last_stored = event_number
-        state.in_flight.append(
-            InFlightAppend(
-                event_number, append.request_id, length, append.expected_offset is not None
-            )
-        )
+        state.in_flight.append(append)
         self.outstanding.add(length)
         self.in_flight_count += 1
         state.container.append_nowait(
@@ -194,16 +232,18 @@ class AppendProcessor:
             on_complete=state.on_complete,
         )
 
-    def refuse(self, state: WriterState, append: InFlightAppend, error: SegmentStoreError) -> None:
+    def refuse(self, state: WriterState, append: Append, error: SegmentStoreError) -> None:
         """Answer a failed append, or close the connection when that is the answer."""
         if isinstance(error, BadAttributeUpdateError):
             self.send(
-                wire.InvalidEventNumber(state.writer_id, append.request_id, "", append.event_number)
+                wire.InvalidEventNumber(
+                    state.writer_id, append.request_id, "", append.last_event_number
+                )
             )
             self._close(f"writer {state.writer_id.hex()} appends on another connection too")
             return
         # Only a seal tells which event it refused.
-        offset = append.event_number if isinstance(error, SegmentSealedError) else NO_OFFSET
+        offset = append.last_event_number if isinstance(error, SegmentSealedError) else NO_OFFSET
         asked = Asked(append.request_id, state.segment, "appendBlock", offset)
         reply = refusal(error, asked)
         if reply is None:

@@ -89,6 +89,7 @@ class ServerConnection:
             store.registry,
             self._outstanding,
             send=self.send,
+            send_late=self._replies.put,
             close=self.close,
             note_completed=self._note_completed,
         )

@@ -6,18 +6,31 @@ Invariants:
 1. Bytes leave in the order of ``put``; everything put within a turn of the event loop leaves in as
    few sends as its size allows.
 2. ``put`` never waits. Whoever produces more than ``pause_bytes`` is expected to ``wait_for_room``.
-3. ``run`` ends when ``finish`` was called and everything is sent, or at once after ``discard``.
+3. A late reply has its place in that order, and its bytes are made when it is its turn.
+4. ``run`` ends when ``finish`` was called and everything is sent, or at once after ``discard``.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 JOINED_BYTES_MAX: Final = 256 * 1024
+
+
+class LateReply(Protocol):
+    """A reply that goes on changing until it is sent."""
+
+    def __len__(self) -> int:
+        """How many bytes it will have."""
+        ...
+
+    def take(self) -> bytes:
+        """Its bytes, at last."""
+        ...
 
 
 class SendBuffer:
@@ -26,7 +39,7 @@ class SendBuffer:
     def __init__(self, *, pause_bytes: int) -> None:
         self.size = 0
         self._pause_bytes = pause_bytes
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[bytes | LateReply] = deque()
         self._wake: trio.Event | None = None
         self._room: trio.Event | None = None
         self._finished = False
@@ -36,8 +49,8 @@ class SendBuffer:
         """Whether a well-behaved producer would wait now."""
         return self.size >= self._pause_bytes
 
-    def put(self, data: bytes) -> None:
-        """Queue bytes; after ``finish`` they are dropped."""
+    def put(self, data: bytes | LateReply) -> None:
+        """Queue a reply; after ``finish`` it is dropped."""
         if self._finished:
             return
         self._chunks.append(data)
@@ -88,12 +101,16 @@ class SendBuffer:
 
     def _next_chunk(self) -> bytes:
         chunks = self._chunks
-        first = chunks.popleft()
+        first = _bytes_of(chunks.popleft())
         if not chunks or len(first) >= JOINED_BYTES_MAX:
             return first
         joined, size = [first], len(first)
         while chunks and size + len(chunks[0]) <= JOINED_BYTES_MAX:
-            chunk = chunks.popleft()
+            chunk = _bytes_of(chunks.popleft())
             joined.append(chunk)
             size += len(chunk)
         return b"".join(joined)
+
+
+def _bytes_of(reply: bytes | LateReply) -> bytes:
+    return reply if isinstance(reply, bytes) else reply.take()

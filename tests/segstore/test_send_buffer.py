@@ -77,3 +77,41 @@ async def test_discarding_ends_without_sending() -> None:
     assert stream.sent == []
     assert buffer.size == 0
     await buffer.wait_for_room()
+
+
+class CountingReply:
+    """A late reply that tells a number as of the moment when it is sent."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.taken = False
+
+    def __len__(self) -> int:
+        return 2
+
+    def take(self) -> bytes:
+        self.taken = True
+        return b"%02d" % self.number
+
+
+async def test_a_late_reply_keeps_its_place_and_tells_what_is_so_when_it_is_sent() -> None:
+    buffer, stream = SendBuffer(pause_bytes=8), RecordingStream()
+    stream.gate = trio.Event()
+    first, second = CountingReply(), CountingReply()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(buffer.run, stream.send)
+        buffer.put(b"before ")
+        await trio.testing.wait_all_tasks_blocked()
+        buffer.put(first)
+        assert buffer.is_full
+        buffer.put(b" between ")
+        buffer.put(second)
+        first.number, second.number = 17, 4
+        assert not first.taken
+        stream.gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert first.taken
+        buffer.put(CountingReply())
+        buffer.finish()
+    assert stream.sent == [b"before ", b"17 between 04", b"00"]
+    assert buffer.size == 0

@@ -1,0 +1,11 @@
+"""The container's benchmark runs, and every append of it is acknowledged."""
+
+from benchmarks.bench_container import SMALL, STAGES, run
+
+
+def test_every_load_has_its_stages() -> None:
+    rows = run(SMALL, rounds=1)
+    assert len(rows) == len(SMALL) * (len(STAGES) + 2)
+    for row in rows:
+        assert row.ours is not None
+        assert row.ours > 0 or row.metric.name == "rest"
