@@ -7,6 +7,7 @@ every interface; all others are on loopback.
 
 import shutil
 import tempfile
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class OriginalDurable:
         self._other_options = (*other_options, *jvm_options)
         self._properties = dict(properties or {})
         self._class_path = ""
-        self._formatted: tempfile.TemporaryDirectory[str] | None = None
+        self._formatted: Path | None = None
         self._ports: _Ports | None = None
         self._group = ServerGroup()
 
@@ -81,8 +82,9 @@ class OriginalDurable:
         except MavenFailedError as error:
             raise PeerFailedError(str(error)) from error
         if self._formatted is None:
-            self._formatted = tempfile.TemporaryDirectory(prefix="formatted-zookeeper-")
-            self._format(Path(self._formatted.name))
+            self._formatted = Path(tempfile.mkdtemp(prefix="formatted-zookeeper-"))
+            weakref.finalize(self, shutil.rmtree, self._formatted, ignore_errors=True)
+            self._format(self._formatted)
 
     def _format(self, directory: Path) -> None:
         zookeeper_port, bookie_port = free_ports(2)
@@ -112,7 +114,7 @@ class OriginalDurable:
         ports = self._ports
         assert ports is not None, "reserve comes first"
         assert self._formatted is not None, "prepare comes first"
-        shutil.copytree(Path(self._formatted.name, "zookeeper"), directory / "zookeeper")
+        shutil.copytree(self._formatted / "zookeeper", directory / "zookeeper")
         (directory / "empty.properties").touch()
         self._group = group = ServerGroup()
         self._start_zookeeper(group, directory, ports.zookeeper)

@@ -16,7 +16,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from pravega_admin import event_commands, scope_commands, serve_commands, stream_commands
+from pravega_admin import (
+    bench_commands,
+    event_commands,
+    scope_commands,
+    serve_commands,
+    stream_commands,
+)
 from pravega_admin.errors import EXIT_INTERRUPTED, EXIT_OK, AdminError
 
 EPILOG = (
@@ -66,6 +72,7 @@ app = typer.Typer(
 )
 app.add_typer(scope_commands.app, name="scope")
 app.add_typer(stream_commands.app, name="stream")
+app.add_typer(bench_commands.app, name="bench")
 event_commands.register(app)
 serve_commands.register(app)
 

@@ -92,7 +92,7 @@ def test_falling_behind_the_rate_is_remarked() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--controller is missing"),
+        ([], "either --controller or --kafka is needed"),
         (["--rate", "many"], "--rate is not a number: many"),
         (["--event-size", "7"], "--event-size is out of range: 7"),
         (

@@ -39,6 +39,7 @@ def leaf_commands() -> list[list[str]]:
 
 def test_every_verb_is_there() -> None:
     assert [" ".join(path) for path in leaf_commands()] == [
+        "bench self",
         "controller",
         "read",
         "scope create",
