@@ -3,6 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from _fast.btree_cache cimport PageCache
+from _fast.btree_delta cimport View
 from _fast.btree_page cimport Footer
 from _fast.btree_update cimport Rebuild
 
@@ -17,15 +18,20 @@ cdef class Tree:
     cdef Rebuild _rebuild
 
     cdef const unsigned char *_checked_key(self, object key) except NULL
-    cdef object _leaf(self, const unsigned char *key, dict held)
-    cdef object _value(self, object leaf, const unsigned char *key)
+    cdef object _leaf(self, const unsigned char *key, dict held, View *leaf)
+    cdef object _value(self, const View *leaf, const unsigned char *key)
     cdef bytes _key_within(self, const unsigned char *key, const unsigned char *bound)
     cdef int _read_ahead(
-        self, object above, Py_ssize_t slot, const unsigned char *bound, dict held, list missing
+        self,
+        const View *above,
+        Py_ssize_t slot,
+        const unsigned char *bound,
+        dict held,
+        list missing,
     ) except -1
     cdef object _entries(
         self,
-        object leaf,
+        const View *leaf,
         const unsigned char *first,
         const unsigned char *bound,
         Py_ssize_t limit,

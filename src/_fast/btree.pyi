@@ -40,6 +40,11 @@ class Tree:
     Leaves and index pages get up to ``leaf_bytes_max`` and ``index_bytes_max`` long. With
     ``compaction``, every update moves the lowest leaf, and more of them while the tree takes more
     than ``retained_ratio`` times the room of its pages (0 stands for: never more).
+
+    Most updates write leaves and a delta, which tells how the index changes; an update writes the
+    changed pages of the index where all deltas since would take more than ``delta_bytes_max`` (0
+    stands for: every update writes them). Until then these pages are kept in memory, outside of the
+    cache. A restored tree first asks for the deltas.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Tree:
         index_bytes_max: int = ...,
         compaction: bool = True,
         retained_ratio: float = 0,
+        delta_bytes_max: int = 262144,
     ) -> None: ...
     @property
     def key_length(self) -> int: ...

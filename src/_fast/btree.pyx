@@ -21,11 +21,13 @@ from libc.string cimport memcmp
 
 from _fast.btree_batch cimport Batch
 from _fast.btree_cache cimport PageCache, page_at
+from _fast.btree_delta cimport Deltas, View
 from _fast.btree_page cimport (
+    DELTA_BYTES_MAX_,
+    DELTA_LEVEL,
     HEADER_BYTES,
     KEY_BYTES_MAX,
     PAGE_BYTES_MAX_,
-    POINTER_BYTES,
     VALUE_BYTES,
     Footer,
     Pointer,
@@ -35,9 +37,7 @@ from _fast.btree_page cimport (
     load64,
     load_pointer,
     lower_bound,
-    page_count,
     page_level,
-    page_records,
     record_bytes,
 )
 from _fast.btree_update cimport Rebuild, Update
@@ -88,6 +88,7 @@ cdef class Tree:
         Py_ssize_t index_bytes_max=PAGE_BYTES_MAX_,
         bint compaction=True,
         double retained_ratio=0,
+        Py_ssize_t delta_bytes_max=262144,
     ):
         cdef Rebuild rebuild
         if not 1 <= key_length <= KEY_BYTES_MAX:
@@ -98,12 +99,17 @@ cdef class Tree:
                     f"a page has at most {PAGE_BYTES_MAX_} bytes and room for two records:"
                     f" {bytes_max} bytes will not do for keys of {key_length}"
                 )
+        if not 0 <= delta_bytes_max <= DELTA_BYTES_MAX_:
+            raise ValueError(
+                f"deltas have 0 to {DELTA_BYTES_MAX_} bytes, {delta_bytes_max} will not do"
+            )
         rebuild = Rebuild(key_length)
         rebuild.leaf_records_max = records_max(leaf_bytes_max, 0, key_length)
         rebuild.index_records_max = records_max(index_bytes_max, 1, key_length)
         rebuild.page_bytes_max = max(leaf_bytes_max, index_bytes_max)
         rebuild.compacts = compaction
         rebuild.retained_ratio = retained_ratio
+        rebuild.delta_bytes_max = delta_bytes_max
         self.key_length = key_length
         self.cache = cache
         if self._owner == 0:
@@ -132,6 +138,8 @@ cdef class Tree:
             raise ValueError(f"the tree ends at {footer.end}, behind {end}")
         self.cache.forget(self._owner)
         self._rebuild.own_bytes = 0
+        self._rebuild.deltas.restore(footer)
+        self._rebuild.moves.restart(footer.min_offset)
         self.footer = footer
         self.end = end
 
@@ -143,29 +151,36 @@ cdef class Tree:
         check_page(
             <const unsigned char *>PyBytes_AS_STRING(page), length, offset, level, self.key_length
         )
-        self.cache.put(self._owner, offset, page, level)
+        if level == DELTA_LEVEL:
+            self._rebuild.deltas.admit(page, offset)
+        else:
+            self.cache.put(self._owner, offset, page, level)
         return page
 
     def find(self, key, dict held=None):
         """A key's value, or None; or the page that is needed first, as a tuple."""
         cdef const unsigned char *sought = self._checked_key(key)
-        leaf = self._leaf(sought, held)
+        cdef View view
+        leaf = self._leaf(sought, held, &view)
         if leaf is None or type(leaf) is tuple:
             return leaf
-        return self._value(leaf, sought)
+        return self._value(&view, sought)
 
     def find_many(self, keys, dict held=None):
         """The values of keys, in their order, and the pages that are needed first."""
         cdef list values = []
         cdef dict missing = {}
         cdef const unsigned char *sought
+        cdef View view
+        if self._rebuild.deltas.awaited:
+            return values, list(self._rebuild.deltas.awaited)
         for key in keys:
             sought = self._checked_key(key)
-            leaf = self._leaf(sought, held)
+            leaf = self._leaf(sought, held, &view)
             if type(leaf) is tuple:
                 missing[leaf[0]] = leaf
             elif not missing:
-                values.append(None if leaf is None else self._value(leaf, sought))
+                values.append(None if leaf is None else self._value(&view, sought))
         return values, list(missing.values())
 
     cdef const unsigned char *_checked_key(self, object key) except NULL:
@@ -177,38 +192,39 @@ cdef class Tree:
             )
         return <const unsigned char *>PyBytes_AS_STRING(key)
 
-    cdef object _leaf(self, const unsigned char *key, dict held):
+    cdef object _leaf(self, const unsigned char *key, dict held, View *leaf):
         """The leaf for a key, None in the empty tree, or the page that is needed first."""
         cdef Footer footer = self.footer
+        cdef Deltas deltas = self._rebuild.deltas
         cdef int level = footer.root_level
         cdef Pointer child
         cdef Py_ssize_t stride, slot
-        cdef const unsigned char *records
         if level < 0:
             return None
+        if deltas.awaited:
+            return deltas.awaited[0]
         child.offset = footer.root_offset
         child.length = footer.root_length
         while True:
-            page = page_at(self.cache, self._owner, held, child.offset, child.length, level)
+            page = deltas.view(self.cache, self._owner, held, child, level, leaf)
             if page is None:
                 return child.offset, child.length, level
             if level == 0:
                 return page
             stride = record_bytes(level, self.key_length)
-            records = page_records(page)
-            slot = child_slot(records, stride, self.key_length, 0, page_count(page), key)
-            child = load_pointer(records + slot * stride + self.key_length)
+            slot = child_slot(leaf.records, stride, self.key_length, 0, leaf.count, key)
+            child = load_pointer(leaf.records + slot * stride + self.key_length)
             level -= 1
 
-    cdef object _value(self, object leaf, const unsigned char *key):
+    cdef object _value(self, const View *leaf, const unsigned char *key):
         cdef Py_ssize_t stride = self.key_length + VALUE_BYTES
-        cdef const unsigned char *records = page_records(leaf)
-        cdef Py_ssize_t count = page_count(leaf)
+        cdef const unsigned char *record
         cdef Py_ssize_t position
-        position = lower_bound(records, stride, self.key_length, 0, count, key)
-        if position == count or not is_key(records + position * stride, key, self.key_length):
+        position = lower_bound(leaf.records, stride, self.key_length, 0, leaf.count, key)
+        record = leaf.records + position * stride
+        if position == leaf.count or not is_key(record, key, self.key_length):
             return None
-        return <int64_t>load64(records + position * stride + self.key_length)
+        return <int64_t>load64(record + self.key_length)
 
     def scan(self, first, last, *, Py_ssize_t limit, dict held=None):
         """Entries of one leaf with keys from ``first`` to ``last``, both included.
@@ -220,33 +236,38 @@ cdef class Tree:
         cdef const unsigned char *sought = self._checked_key(first)
         cdef const unsigned char *bound = self._checked_key(last)
         cdef int level = footer.root_level
-        cdef Py_ssize_t stride, slot
-        cdef const unsigned char *records
+        cdef Deltas deltas = self._rebuild.deltas
+        cdef Py_ssize_t stride
+        cdef Py_ssize_t slot = 0
         cdef Pointer child
+        cdef View view
+        cdef View above
         cdef bytes resume = None
         if level < 0 or memcmp(sought, bound, <size_t>self.key_length) > 0:
             return [], None, []
+        if deltas.awaited:
+            return [], None, list(deltas.awaited)
         child.offset = footer.root_offset
         child.length = footer.root_length
-        above = None
-        slot = 0
+        above.count = 0
+        kept = None
         while True:
-            page = page_at(self.cache, self._owner, held, child.offset, child.length, level)
+            page = deltas.view(self.cache, self._owner, held, child, level, &view)
             if page is None:
                 missing = [(child.offset, child.length, level)]
-                if above is not None and level == 0:
-                    self._read_ahead(above, slot, bound, held, missing)
+                if level == 0:
+                    self._read_ahead(&above, slot, bound, held, missing)
                 return [], None, missing
             if level == 0:
-                return self._entries(page, sought, bound, limit, resume)
+                return self._entries(&view, sought, bound, limit, resume)
             stride = record_bytes(level, self.key_length)
-            records = page_records(page)
-            slot = child_slot(records, stride, self.key_length, 0, page_count(page), sought)
-            if slot + 1 < page_count(page):
-                resume = self._key_within(records + (slot + 1) * stride, bound)
-            child = load_pointer(records + slot * stride + self.key_length)
+            slot = child_slot(view.records, stride, self.key_length, 0, view.count, sought)
+            if slot + 1 < view.count:
+                resume = self._key_within(view.records + (slot + 1) * stride, bound)
+            child = load_pointer(view.records + slot * stride + self.key_length)
             level -= 1
-            above = page
+            above = view
+            kept = page
 
     cdef bytes _key_within(self, const unsigned char *key, const unsigned char *bound):
         """The key, unless it is greater than the bound."""
@@ -255,15 +276,20 @@ cdef class Tree:
         return PyBytes_FromStringAndSize(<const char *>key, self.key_length)
 
     cdef int _read_ahead(
-        self, object above, Py_ssize_t slot, const unsigned char *bound, dict held, list missing
+        self,
+        const View *above,
+        Py_ssize_t slot,
+        const unsigned char *bound,
+        dict held,
+        list missing,
     ) except -1:
         """Add the leaves after that of a slot that a scan up to the bound will need."""
         cdef Py_ssize_t stride = record_bytes(1, self.key_length)
         cdef const unsigned char *record
         cdef Py_ssize_t position
         cdef Pointer child
-        for position in range(slot + 1, min(slot + 1 + READ_AHEAD, page_count(above))):
-            record = page_records(above) + position * stride
+        for position in range(slot + 1, min(slot + 1 + READ_AHEAD, above.count)):
+            record = above.records + position * stride
             if memcmp(record, bound, <size_t>self.key_length) > 0:
                 break
             child = load_pointer(record + self.key_length)
@@ -273,7 +299,7 @@ cdef class Tree:
 
     cdef object _entries(
         self,
-        object leaf,
+        const View *leaf,
         const unsigned char *first,
         const unsigned char *bound,
         Py_ssize_t limit,
@@ -281,12 +307,12 @@ cdef class Tree:
     ):
         cdef Py_ssize_t key_length = self.key_length
         cdef Py_ssize_t stride = key_length + VALUE_BYTES
-        cdef const unsigned char *records = page_records(leaf)
-        cdef Py_ssize_t count = page_count(leaf)
-        cdef Py_ssize_t position = lower_bound(records, stride, key_length, 0, count, first)
-        cdef const unsigned char *record = records + position * stride
+        cdef Py_ssize_t position = lower_bound(
+            leaf.records, stride, key_length, 0, leaf.count, first
+        )
+        cdef const unsigned char *record = leaf.records + position * stride
         cdef list entries = []
-        for position in range(position, count):
+        for _ in range(position, leaf.count):
             if memcmp(record, bound, <size_t>key_length) > 0:
                 return entries, None, []
             key = PyBytes_FromStringAndSize(<const char *>record, key_length)
@@ -319,10 +345,18 @@ cdef class Tree:
         for dropped in update.dropped:
             self.cache.drop(self._owner, dropped)
         for page in update.buffers:
-            if offset == update.footer.offset:
+            if offset == update.footer.offset or page_level(page) == DELTA_LEVEL:
                 break
             self.cache.put(self._owner, offset, page, page_level(page))
             offset += <uint64_t>PyBytes_GET_SIZE(page)
+        if update.entries is None:
+            self._rebuild.deltas.clear()
+            self._rebuild.moves.advance(update.footer.min_offset)
+        else:
+            self._rebuild.deltas.append(
+                update.entries, update.footer.delta_offset, update.footer.delta_length
+            )
+            self._rebuild.moves.advance(update.lowest)
         self._rebuild.own_bytes = update.footer.offset - update.offset - update.moved_bytes
         self.footer = update.footer
         self.end = update.footer.end

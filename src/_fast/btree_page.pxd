@@ -111,8 +111,11 @@ cdef enum:
     KEY_BYTES_MAX = 256
     PAGE_BYTES_MAX_ = 32768
     LEVELS_MAX = 32
-    FOOTER_BYTES_ = 96
+    FOOTER_BYTES_ = 112
     NO_LEVEL = 255
+    # What stands for a level where changes of the index are recorded, and not a page.
+    DELTA_LEVEL = 64
+    DELTA_BYTES_MAX_ = 524288
 
 
 cdef struct Pointer:
@@ -189,6 +192,14 @@ cdef void write_header(
     uint32_t records_sum,
 ) noexcept nogil
 
+cdef void write_delta_header(
+    unsigned char *delta,
+    Py_ssize_t length,
+    Py_ssize_t key_length,
+    uint64_t offset,
+    uint32_t body_sum,
+) noexcept nogil
+
 cdef int check_page(
     const unsigned char *page, Py_ssize_t length, uint64_t offset, int level, Py_ssize_t key_length
 ) except -1
@@ -208,5 +219,8 @@ cdef class Footer:
     cdef readonly uint64_t update_number
     cdef readonly uint32_t root_length
     cdef readonly uint32_t pages_sum
+    cdef readonly uint64_t delta_offset
+    cdef readonly uint32_t delta_length
+    cdef readonly uint32_t delta_number
     cdef readonly int root_level
     cdef readonly int key_length

@@ -16,7 +16,7 @@ FOOTER_MAGIC: bytes
 """How a footer begins."""
 
 class CorruptPageError(ValueError):
-    """Bytes that should be a page or a footer are not; ``offset`` tells where they lie."""
+    """Bytes that should be a page, a delta or a footer are not; ``offset`` tells where they lie."""
 
     offset: int
     def __init__(self, offset: int, message: str) -> None: ...
@@ -68,8 +68,18 @@ class Footer:
         """How many updates led to this tree."""
 
     @property
+    def delta_offset(self) -> int:
+        """Where the last delta lies, when there is one."""
+
+    @property
+    def delta_length(self) -> int: ...
+    @property
+    def delta_number(self) -> int:
+        """How many updates since the one that wrote the index; 0 when this one did."""
+
+    @property
     def pages_sum(self) -> int:
-        """The sum over the update's pages that ``sum_pages`` computes."""
+        """The sum over the update's pages and its delta that ``sum_pages`` computes."""
 
     def encode(self) -> bytes:
         """The footer's bytes."""
@@ -100,7 +110,7 @@ def pack_page(
     """A page with these records, which ascend by key; the opposite of ``unpack_page``."""
 
 def sum_pages(data: Buffer, *, offset: int, key_length: int, value: int = 0) -> tuple[int, int]:
-    """Check the whole pages at the beginning of ``data``, which lies at ``offset``.
+    """Check the whole pages and deltas at the beginning of ``data``, which lies at ``offset``.
 
     Returns how many bytes they have, and the sum of an update's pages, going on from ``value``.
     Raises ``CorruptPageError``.

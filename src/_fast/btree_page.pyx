@@ -1,4 +1,4 @@
-"""Pages and footers of the append-only B+Tree: checked before anything in them is believed.
+"""Pages, deltas and footers of the append-only B+Tree: checked before anything is believed.
 
 Owns: the layout of docs/formats/attribute-index.md.
 
@@ -52,21 +52,46 @@ cdef void write_header(
     store32(page, crc32c_of(page + 4, HEADER_BYTES - 4, 0))
 
 
+cdef void write_delta_header(
+    unsigned char *delta,
+    Py_ssize_t length,
+    Py_ssize_t key_length,
+    uint64_t offset,
+    uint32_t body_sum,
+) noexcept nogil:
+    store32(delta + 4, body_sum)
+    delta[8] = PAGE_VERSION
+    delta[9] = DELTA_LEVEL
+    store16(delta + 10, <uint16_t>(length & 0xFFFF))
+    store16(delta + 12, <uint16_t>key_length)
+    store16(delta + 14, <uint16_t>(length >> 16))
+    store64(delta + 16, offset)
+    store32(delta, crc32c_of(delta + 4, HEADER_BYTES - 4, 0))
+
+
 cdef const char *header_fault(
     const unsigned char *page, uint64_t offset, int level, Py_ssize_t key_length
 ) noexcept nogil:
-    """What is wrong with a page's header, or NULL. A negative level stands for any."""
+    """What is wrong with the header of a page or a delta, or NULL.
+
+    A negative level stands for any.
+    """
     if load32(page) != crc32c_of(page + 4, HEADER_BYTES - 4, 0):
         return b"the page header's checksum is wrong"
-    if page[8] != PAGE_VERSION or load16(page + 14) != 0:
+    if page[8] != PAGE_VERSION or (page[9] != DELTA_LEVEL and load16(page + 14) != 0):
         return b"the page is of an unknown version"
     if load64(page + 16) != offset:
         return b"the page belongs to another offset"
     if load16(page + 12) != key_length:
         return b"the page has keys of another length"
-    if page[9] >= LEVELS_MAX or (level >= 0 and page[9] != level):
+    if level >= 0 and page[9] != level:
         return b"the page is of another level"
-    if load16(page + 10) == 0:
+    if page[9] == DELTA_LEVEL:
+        if not HEADER_BYTES < delta_bytes(page) <= DELTA_BYTES_MAX_:
+            return b"the delta's length is impossible"
+    elif page[9] >= LEVELS_MAX:
+        return b"the page is of an unknown level"
+    elif load16(page + 10) == 0:
         return b"the page is empty"
     return NULL
 
@@ -102,23 +127,32 @@ cdef const char *records_fault(
 cdef int check_page(
     const unsigned char *page, Py_ssize_t length, uint64_t offset, int level, Py_ssize_t key_length
 ) except -1:
-    """Raise unless these bytes are the page that lies at ``offset``."""
+    """Raise unless these bytes are the page, or the delta, that lies at ``offset``."""
     cdef const char *fault
     if length < HEADER_BYTES:
         raise CorruptPageError(offset, f"{length} bytes are no page")
     fault = header_fault(page, offset, level, key_length)
     if fault == NULL and length != page_bytes(page, key_length):
         fault = b"the page has another length than it says"
-    if fault == NULL:
+    if fault == NULL and page[9] == DELTA_LEVEL:
+        if load32(page + 4) != crc32c_of(page + HEADER_BYTES, <size_t>(length - HEADER_BYTES), 0):
+            fault = b"the delta's checksum is wrong"
+    elif fault == NULL:
         fault = records_fault(page, offset, key_length)
     if fault != NULL:
         raise CorruptPageError(offset, fault.decode())
     return 0
 
 
+cdef inline Py_ssize_t delta_bytes(const unsigned char *delta) noexcept nogil:
+    return load16(delta + 10) | <Py_ssize_t>load16(delta + 14) << 16
+
+
 cdef inline Py_ssize_t page_bytes(
     const unsigned char *page, Py_ssize_t key_length
 ) noexcept nogil:
+    if page[9] == DELTA_LEVEL:
+        return delta_bytes(page)
     return HEADER_BYTES + load16(page + 10) * record_bytes(page[9], key_length)
 
 
@@ -135,6 +169,8 @@ def unpack_page(data, *, uint64_t offset, Py_ssize_t key_length=16):
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         check_page(<const unsigned char *>view.buf, view.len, offset, -1, key_length)
+        if (<const unsigned char *>view.buf)[9] == DELTA_LEVEL:
+            raise CorruptPageError(offset, "this is a delta and not a page")
         return unpacked(<const unsigned char *>view.buf, key_length)
     finally:
         PyBuffer_Release(&view)
@@ -238,7 +274,10 @@ cdef class Footer:
         store64(to + 72, self.live_bytes)
         store64(to + 80, self.update_number)
         store32(to + 88, self.pages_sum)
-        store32(to + 92, crc32c_of(to, FOOTER_BYTES_ - 4, 0))
+        store32(to + 92, self.delta_length)
+        store64(to + 96, self.delta_offset)
+        store32(to + 104, self.delta_number)
+        store32(to + 108, crc32c_of(to, FOOTER_BYTES_ - 4, 0))
         return data
 
     @property
@@ -261,7 +300,7 @@ cdef Footer parsed_footer(const unsigned char *data, Py_ssize_t length, uint64_t
     cdef Footer footer
     if length != FOOTER_BYTES_ or memcmp(data, PyBytes_AS_STRING(FOOTER_MAGIC), 8) != 0:
         raise CorruptPageError(offset, "there is no footer")
-    if load32(data + 92) != crc32c_of(data, FOOTER_BYTES_ - 4, 0):
+    if load32(data + 108) != crc32c_of(data, FOOTER_BYTES_ - 4, 0):
         raise CorruptPageError(offset, "the footer's checksum is wrong")
     if data[8] != FOOTER_VERSION:
         raise CorruptPageError(offset, "the footer is of an unknown version")
@@ -279,6 +318,9 @@ cdef Footer parsed_footer(const unsigned char *data, Py_ssize_t length, uint64_t
     footer.live_bytes = load64(data + 72)
     footer.update_number = load64(data + 80)
     footer.pages_sum = load32(data + 88)
+    footer.delta_length = load32(data + 92)
+    footer.delta_offset = load64(data + 96)
+    footer.delta_number = load32(data + 104)
     if footer.offset != offset:
         raise CorruptPageError(offset, "the footer belongs to another offset")
     if (
@@ -288,6 +330,10 @@ cdef Footer parsed_footer(const unsigned char *data, Py_ssize_t length, uint64_t
         or footer.update_offset > offset
         or footer.root_offset > offset - footer.root_length
         or footer.min_offset > footer.root_offset
+        or footer.delta_length > DELTA_BYTES_MAX_
+        or (footer.delta_number > 0 and footer.delta_length <= HEADER_BYTES)
+        or (footer.delta_number > 0 and footer.delta_offset < footer.root_offset)
+        or footer.delta_offset > offset - footer.delta_length
     ):
         raise CorruptPageError(offset, "the footer contradicts itself")
     return footer

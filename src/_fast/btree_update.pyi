@@ -26,7 +26,10 @@ class Update:
 
     @property
     def truncate_offset(self) -> int:
-        """Where the lowest page of the tree will lie. It never decreases from update to update."""
+        """Nothing before this offset is needed once the update is committed.
+
+        It never decreases from update to update.
+        """
 
     @property
     def moved_bytes(self) -> int:

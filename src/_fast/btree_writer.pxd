@@ -51,6 +51,7 @@ cdef class PageWriter:
     cdef int put_page(self, Py_ssize_t index) except -1
     cdef int move(self, object page, const unsigned char *key) except -1
     cdef void forget(self, int level, Py_ssize_t length) noexcept
+    cdef int append(self, object delta) except -1
     cdef int _open_page(self) except -1
     cdef int _close_page(self) except -1
     cdef int _add(

@@ -131,6 +131,15 @@ cdef class PageWriter:
             self.leaf_count -= 1
         self.live_bytes -= length
 
+    cdef int append(self, object delta) except -1:
+        """Put a delta behind the pages."""
+        self.pages_sum = crc32c_of(
+            <const unsigned char *>PyBytes_AS_STRING(delta), 4, self.pages_sum
+        )
+        self.buffers.append(delta)
+        self.end += <uint64_t>PyBytes_GET_SIZE(delta)
+        return 0
+
     cdef int _open_page(self) except -1:
         cdef Py_ssize_t pages = (self._left + self._records_max - 1) // self._records_max
         assert pages > 0, "more records than the row was begun for"

@@ -27,6 +27,7 @@ class TreeModel(RuleBasedStateMachine):
         cache_bytes=st.sampled_from([0, 3000, 1_000_000]),
         compaction=st.sampled_from([True, True, True, False]),
         retained_ratio=st.sampled_from([0, 1.1, 2.5]),
+        delta_bytes_max=st.sampled_from([0, 900, 2000, 262_144]),
         start=st.sampled_from([0, 2**40 + 7]),
     )
     def open(self, key_length: int, leaf_records: int, index_records: int, **how: Any) -> None:

@@ -1,0 +1,35 @@
+"""How the pages of an update change, for the module that writes their successors."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t
+
+from _fast.btree_walk cimport Level, Node, Walk
+
+
+cdef enum:
+    # What a change does in its leaf.
+    KEEP = 0
+    REPLACE = 1
+    INSERT = 2
+    REMOVE = 3
+
+
+cdef class Plan(Walk):
+    cdef int64_t entry_count
+    # Where in its leaf each change of the batch belongs, and what it does there.
+    cdef uint16_t *positions
+    cdef uint8_t *kinds
+    cdef Py_ssize_t changes_capacity
+    cdef Level spare
+    cdef Py_ssize_t group_total
+
+    cdef int reserve_changes(self) except -1
+    cdef bint count_changes(self) noexcept
+    cdef void _count_leaf(self, Node *node) noexcept
+    cdef void count_index(self, int level) noexcept
+    cdef int join_sparse(self, int level, Py_ssize_t records_max) except -1
+    cdef int _join_one(self, int level, Py_ssize_t index, Py_ssize_t records_max) except -1
+    cdef int _join_right(self, int level, Py_ssize_t index, Py_ssize_t limit) except -1
+    cdef int _join_left(self, int level, Py_ssize_t index, Py_ssize_t limit) except -1
+    cdef Node *_keep(self, Node *node) except NULL
+    cdef int _add_neighbour(self, int level, Node *node, Py_ssize_t slot) except -1
+    cdef Py_ssize_t _untouched_total(self, int level, Node *node, Py_ssize_t slot) noexcept

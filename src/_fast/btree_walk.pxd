@@ -1,0 +1,106 @@
+"""Which pages take part in an update, for the modules that replace them."""
+
+from cpython.object cimport PyObject
+from libc.stdint cimport uint32_t, uint64_t
+
+from _fast.btree_batch cimport Batch
+from _fast.btree_cache cimport PageCache
+from _fast.btree_delta cimport Deltas
+from _fast.btree_moves cimport Moves
+from _fast.btree_page cimport KEY_BYTES_MAX, LEVELS_MAX, Footer, Pointer
+
+cdef unsigned char ZEROS[KEY_BYTES_MAX]
+
+
+cdef struct Node:
+    # A page of the present tree that the update reads, and as a rule replaces: what keeps its
+    # records, they, how many there are, and where it lies.
+    PyObject *page
+    const unsigned char *records
+    Py_ssize_t count
+    uint64_t offset
+    Py_ssize_t length
+    # Keys below this one belong to another page.
+    const unsigned char *lower
+    # The changes that fall into it, and the visits it gets besides.
+    Py_ssize_t first
+    Py_ssize_t last
+    Py_ssize_t visit
+    Py_ssize_t visits_end
+    # Its place in the level above, and in that page.
+    Py_ssize_t parent
+    Py_ssize_t slot
+    # How many records it will have.
+    Py_ssize_t total
+    # Its nodes in the level below.
+    Py_ssize_t children
+    Py_ssize_t children_end
+    # The pages that replace it.
+    Py_ssize_t out_first
+    Py_ssize_t out_count
+    # It lies where the tree is to be truncated.
+    bint moved
+    bint changed
+    # It is replaced, by no page perhaps.
+    bint consumed
+    # It grows at its end only.
+    bint ascending
+    # It is put together with the next one, or with any.
+    bint joins_next
+    bint joined
+
+
+cdef struct Level:
+    Node *nodes
+    Py_ssize_t count
+    Py_ssize_t capacity
+
+
+cdef struct Visit:
+    # A key that leads to a page that has to be seen whether or not it gets changes: at level 0 the
+    # leaf at this offset, at level 1 any.
+    const unsigned char *key
+    uint64_t offset
+    int level
+
+
+cdef Node *push(Level *level) except NULL
+cdef void release(Level *level) noexcept
+
+
+cdef class Walk:
+    cdef Py_ssize_t key_length
+    cdef PageCache cache
+    cdef uint32_t owner
+    cdef Deltas deltas
+    cdef Moves moves
+    # Of the update under way.
+    cdef Footer present
+    cdef Batch batch
+    cdef dict held
+    cdef list missing
+    cdef Level levels[LEVELS_MAX]
+    cdef Visit *visits
+    cdef Py_ssize_t visit_count
+    cdef Py_ssize_t _visits_capacity
+
+    cdef int find_pages(self, uint64_t front, uint64_t end, bint writes_index) except -1
+    cdef int _plan_visits(self, uint64_t front, bint writes_index) except -1
+    cdef int _enter(self) except -1
+    cdef int _descend(self, int level, Py_ssize_t index) except -1
+    cdef Py_ssize_t _visits_below(
+        self, Py_ssize_t first, Py_ssize_t end, const unsigned char *bound
+    ) noexcept
+    cdef bint _moves(self, Py_ssize_t first, Py_ssize_t end, uint64_t offset) noexcept
+    cdef int _visit(
+        self,
+        int level,
+        Py_ssize_t parent,
+        Py_ssize_t slot,
+        Py_ssize_t first,
+        Py_ssize_t last,
+        Py_ssize_t visit,
+        Py_ssize_t visits_end,
+    ) except -1
+    cdef Pointer child_at(self, Node *node, int level, Py_ssize_t slot) noexcept
+    cdef void release_nodes(self) noexcept
