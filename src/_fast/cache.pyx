@@ -27,9 +27,9 @@ from libc.stdlib cimport free
 from _fast.cache_audit cimport audit
 from _fast.cache_copy cimport copy_bytes, prefetch_block
 from _fast.cache_memory cimport BUFFER_BYTES, memory_fill
-from _fast.cache_pins cimport Pins, is_pin_of, pin_drop, pin_take, pins_grow
+from _fast.cache_pins cimport is_pin_of, pin_drop, pin_take, pins_grow
 from _fast.cache_pool cimport (
-    BLOCK_BYTES, BLOCKS_PER_BUFFER, INDEX_MASK, LAST, Block, Pool, Walk,
+    BLOCK_BYTES, BLOCKS_PER_BUFFER, INDEX_MASK, LAST, Block, Walk,
     block_at, block_count, claim, copy_out, data_at, entry_length, first_block, free_blocks,
     is_address, is_entry, pool_close, pool_open, release, reserved_buffers, walk_begin, walk_step,
     would_fault,
@@ -100,14 +100,6 @@ cdef class _View:
 cdef class StreamingCache:
     """See cache.pyi."""
 
-    cdef object __weakref__
-    cdef object _on_full
-    cdef Pool _pool
-    cdef Pins _pins
-    cdef bint _copying
-    cdef bint _cleaning
-    cdef bint _corrupted
-
     def __cinit__(self, capacity_bytes, on_full=None):
         if not BUFFER_BYTES <= capacity_bytes <= CAPACITY_BYTES_MAX:
             raise ValueError(
@@ -137,7 +129,7 @@ cdef class StreamingCache:
     @property
     def used_bytes(self):
         """Bytes of blocks that hold such entries, and of the metadata of touched buffers."""
-        return (self._pool.used_blocks + self._pool.touched_count) * <uint64_t>BLOCK_BYTES
+        return self.used()
 
     @property
     def reserved_bytes(self):
@@ -163,53 +155,20 @@ cdef class StreamingCache:
     def insert(self, data not None):
         """Copy ``data`` into a new entry and return its address."""
         cdef Py_buffer source
-        cdef uint32_t address
-        cdef int attempts = 0
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
         try:
-            self._enter()
-            self._check_length(0, source.len)
-            while block_count(source.len) > free_blocks(&self._pool):
-                attempts = self._clean_up(attempts, block_count(source.len), 0)
-            address = self._claim(0, 0, <const unsigned char *>source.buf, source.len)
+            return self.insert_bytes(<const unsigned char *>source.buf, source.len)
         finally:
             PyBuffer_Release(&source)
-        return address
 
     def append(self, int64_t address, data not None):
         """Extend the entry in place; returns its address from now on."""
         cdef Py_buffer source
-        cdef Block *last
-        cdef Py_ssize_t here, beyond
-        cdef uint32_t result
-        cdef int attempts = 0
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
         try:
-            while True:
-                # Once more after each cleanup: it may have changed this entry.
-                self._enter()
-                last = self._last_block(address)
-                self._check_length(entry_length(last), source.len)
-                here = min(BLOCK_BYTES - last.length, source.len)
-                beyond = source.len - here
-                if beyond == 0 or block_count(beyond) <= free_blocks(&self._pool):
-                    break
-                attempts = self._clean_up(attempts, block_count(beyond), <uint32_t>address)
-            result = <uint32_t>address
-            if beyond:
-                result = self._claim(
-                    result,
-                    (last.state & INDEX_MASK) + 1,
-                    <const unsigned char *>source.buf + here,
-                    beyond,
-                )
-                last.state &= <int>~LAST
-            copy_bytes(data_at(&self._pool, <uint32_t>address) + last.length, source.buf, here)
-            last.length += here
-            self._pool.stored_bytes += here
+            return self.append_bytes(address, <const unsigned char *>source.buf, source.len)
         finally:
             PyBuffer_Release(&source)
-        return result
 
     def replace(self, int64_t address, data not None):
         """Put ``data`` in the place of an entry; returns the address from now on."""
@@ -233,11 +192,7 @@ cdef class StreamingCache:
 
     def delete(self, int64_t address):
         """Free an entry and return how many bytes of data it held."""
-        cdef Py_ssize_t length
-        self._enter()
-        length = entry_length(self._last_block(address))
-        self._remove(<uint32_t>address)
-        return length
+        return self.delete_entry(address)
 
     def length(self, int64_t address):
         """How many bytes the entry holds."""
@@ -268,6 +223,72 @@ cdef class StreamingCache:
 
     def views(self, int64_t address, Py_ssize_t position=0, Py_ssize_t length=-1):
         """A range of the entry as read-only memory views, in order, without a copy."""
+        return self.get_views(address, position, length)
+
+    def prepare(self, uint64_t ahead_bytes):
+        """Have memory for the next ``ahead_bytes``; may be called from another thread."""
+        cdef uint64_t in_one = (BLOCKS_PER_BUFFER - 1) * BLOCK_BYTES
+        cdef uint64_t end = ahead_bytes // in_one + (ahead_bytes % in_one != 0)
+        end = min(end, self._pool.buffer_count - self._pool.touched_count)
+        end += self._pool.touched_count
+        with nogil:
+            while reserved_buffers(&self._pool) < end:
+                memory_fill(&self._pool.memory, <uint32_t>reserved_buffers(&self._pool))
+
+    # ---- the same for other modules ----
+
+    cdef uint32_t insert_bytes(self, const unsigned char *data, Py_ssize_t length) except 0:
+        cdef int attempts = 0
+        self._enter()
+        self._check_length(0, length)
+        while block_count(length) > free_blocks(&self._pool):
+            attempts = self._clean_up(attempts, block_count(length), 0)
+        return self._claim(0, 0, data, length)
+
+    cdef uint32_t append_bytes(
+        self, int64_t address, const unsigned char *data, Py_ssize_t length
+    ) except 0:
+        cdef Block *last
+        cdef Py_ssize_t here, beyond
+        cdef uint32_t result
+        cdef int attempts = 0
+        while True:
+            # Once more after each cleanup: it may have changed this entry.
+            self._enter()
+            last = self._last_block(address)
+            self._check_length(entry_length(last), length)
+            here = min(BLOCK_BYTES - last.length, length)
+            beyond = length - here
+            if beyond == 0 or block_count(beyond) <= free_blocks(&self._pool):
+                break
+            attempts = self._clean_up(attempts, block_count(beyond), <uint32_t>address)
+        result = <uint32_t>address
+        if beyond:
+            result = self._claim(
+                result, (last.state & INDEX_MASK) + 1, data + here, beyond
+            )
+            last.state &= <int>~LAST
+        copy_bytes(data_at(&self._pool, <uint32_t>address) + last.length, data, here)
+        last.length += here
+        self._pool.stored_bytes += here
+        return result
+
+    cdef Py_ssize_t delete_entry(self, int64_t address) except -1:
+        cdef Py_ssize_t length
+        self._enter()
+        length = entry_length(self._last_block(address))
+        self._remove(<uint32_t>address)
+        return length
+
+    cdef int get_bytes(
+        self, int64_t address, unsigned char *target, Py_ssize_t position, Py_ssize_t length
+    ) except -1:
+        """Copy exactly ``length`` bytes out."""
+        self._enter()
+        self._range(address, position, length)
+        return self._copy_out(address, target, position, length)
+
+    cdef list get_views(self, int64_t address, Py_ssize_t position, Py_ssize_t length):
         cdef Walk walk
         cdef uint32_t pin
         cdef int found
@@ -293,15 +314,8 @@ cdef class StreamingCache:
         finally:
             self._unpin(pin)
 
-    def prepare(self, uint64_t ahead_bytes):
-        """Have memory for the next ``ahead_bytes``; may be called from another thread."""
-        cdef uint64_t in_one = (BLOCKS_PER_BUFFER - 1) * BLOCK_BYTES
-        cdef uint64_t end = ahead_bytes // in_one + (ahead_bytes % in_one != 0)
-        end = min(end, self._pool.buffer_count - self._pool.touched_count)
-        end += self._pool.touched_count
-        with nogil:
-            while reserved_buffers(&self._pool) < end:
-                memory_fill(&self._pool.memory, <uint32_t>reserved_buffers(&self._pool))
+    cdef uint64_t used(self) noexcept:
+        return (self._pool.used_blocks + self._pool.touched_count) * <uint64_t>BLOCK_BYTES
 
     # ---- when there is no room ----
 

@@ -1,93 +1,160 @@
 """Keeps the cache below its bound: decides what goes, and whether writers must wait.
 
-Owns: the utilisation targets and the eviction of read index entries.
+Owns: the utilisation targets, the generations' clock and the pace of eviction.
 
 Invariants:
-1. Only bytes that are in tier 2 already are evicted.
-2. Eviction takes the entries that were used longest ago first.
-3. Writers wait from ``writer_limit_bytes`` on, so that ``used_bytes`` stays below the capacity.
+1. Only bytes that are in tier 2 already are evicted: nothing else is ever listed for it.
+2. Above the target, history that was read goes first, then other history down to a small share,
+   then what was used in the oldest generation, and so on. That share does not count towards the
+   target: reads of history never push out what was appended.
+3. One call evicts a bounded number of entries, and never looks at any other: the event loop goes
+   on between calls. Whoever brings data pays for twice its room.
+4. Writers wait from ``writer_limit_bytes`` on, so that ``used_bytes`` stays below the capacity.
    What is in flight counts in whole blocks, as if every append began an entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from _fast.cache import BLOCK_LENGTH, StreamingCache
+from _fast.read_index import Generations
 
-# The original's cache policy: target and maximum utilisation of the capacity.
-TARGET_UTILIZATION: Final = 0.75
-MAX_UTILIZATION: Final = 0.90
-# Eviction goes this far below the target, so that it does not run for every append.
-EVICTION_MARGIN: Final = 0.05
-
-
-class Evictable(Protocol):
-    """A cached entry as its read index offers it."""
-
-    last_used: float
-    length: int
+EVICTIONS_PER_CALL: Final = 256
+"""Entries that one step of background eviction drops at most: well below a millisecond."""
+EVICTIONS_PER_CALL_MIN: Final = 16
+"""Entries that even the smallest append may drop, beyond those that make room for itself."""
 
 
-class CacheClient(Protocol):
-    """A read index: offers what may go, and lets it go."""
+@dataclass(frozen=True, slots=True)
+class CachePolicy:
+    """The original's, as far as it has the same. Utilisations are shares of the capacity."""
 
-    def evictable_entries(self) -> Iterable[tuple[Evictable, Callable[[], None]]]:
-        """Every cached entry that is wholly in tier 2, with the call that drops it."""
-        ...
+    target_utilization: float = 0.75
+    max_utilization: float = 0.90
+    eviction_margin: float = 0.05
+    """Eviction goes this far below the target, so that it does not run for every append."""
+    throttle_margin: float = 0.05
+    """Writers are slowed down from this far above the target on."""
+    history_share: float = 1 / 16
+    """What reads of history may have on top of the target, so that they find what they read ahead;
+    less than what lies between the target and the maximum."""
+    generation_seconds: float = 1.0
+    age_seconds_max: float = 1800.0
+    """What was not used for so long goes, however empty the cache is."""
+    throttle_seconds_max: float = 25.0
 
 
 class CacheManager:
     """One per process, shared by the read indexes of all its containers."""
 
-    def __init__(self, cache: StreamingCache) -> None:
+    def __init__(self, cache: StreamingCache, policy: CachePolicy | None = None) -> None:
         self.cache = cache
-        cache.on_full = self._evict
-        self._clients: list[CacheClient] = []
-        self._target_bytes = int(cache.capacity_bytes * TARGET_UTILIZATION)
-        self._low_bytes = int(cache.capacity_bytes * (TARGET_UTILIZATION - EVICTION_MARGIN))
-        self._exhausted = False
-        self.writer_limit_bytes = int(cache.capacity_bytes * MAX_UTILIZATION)
-        self.evicted_bytes = 0
+        self.policy = policy = policy or CachePolicy()
+        self.generations = Generations(cache)
+        capacity = cache.capacity_bytes
+        self._target_bytes = int(capacity * policy.target_utilization)
+        self._low_bytes = int(capacity * (policy.target_utilization - policy.eviction_margin))
+        self._throttle_bytes = int(capacity * (policy.target_utilization + policy.throttle_margin))
+        self._history_bytes = int(capacity * policy.history_share)
+        self._age_max = int(policy.age_seconds_max / policy.generation_seconds)
+        self._ticks: int | None = None
+        self._draining = False
+        self.writer_limit_bytes = int(capacity * policy.max_utilization)
+        cache.on_full = self._make_room
 
-    def register(self, client: CacheClient) -> None:
-        """Let a read index take part in eviction."""
-        self._clients.append(client)
+    @property
+    def evicted_bytes(self) -> int:
+        """Bytes of all entries that were ever evicted."""
+        return self.generations.evicted_bytes
 
-    def unregister(self, client: CacheClient) -> None:
-        """Forget a read index that is closed."""
-        self._clients.remove(client)
+    def advance(self, now: float) -> None:
+        """Begin the generations that are due at ``now``, in seconds of any steady clock."""
+        ticks = int(now / self.policy.generation_seconds)
+        if self._ticks is not None and ticks > self._ticks:
+            self.generations.advance(min(ticks - self._ticks, 2 * self._age_max))
+        self._ticks = ticks if self._ticks is None else max(ticks, self._ticks)
 
-    def note_stored(self) -> None:
-        """More bytes are in tier 2: eviction may find something again."""
-        self._exhausted = False
-
-    def evict_if_needed(self) -> None:
-        """Bring the utilisation back below the target, as far as tier 2 allows."""
-        if self.cache.used_bytes > self._target_bytes and not self._exhausted:
-            self._evict()
+    def evict_some(self) -> bool:
+        """Evict some of what is too old, or too much; returns whether there is more to do."""
+        generations = self.generations
+        count = 0
+        if generations.current > self._age_max:
+            oldest = generations.current - self._age_max
+            count = generations.expire(oldest, count_max=EVICTIONS_PER_CALL)
+        if self._draining or self._counted_bytes() > self._target_bytes:
+            evicted = self._evict_older(self._low_bytes, EVICTIONS_PER_CALL)
+            count = max(count, evicted)
+            self._draining = evicted == EVICTIONS_PER_CALL
+        return count == EVICTIONS_PER_CALL
 
     def has_room(self, block_bytes: int) -> bool:
         """Whether new data that takes ``block_bytes`` of blocks may come in now."""
-        if self.cache.used_bytes + block_bytes <= self._target_bytes:
+        cache = self.cache
+        if cache.used_bytes + block_bytes <= self._target_bytes:
             return True
-        self.evict_if_needed()
-        return self.cache.used_bytes + block_bytes <= self.writer_limit_bytes
+        used = self._counted_bytes()
+        count_max = EVICTIONS_PER_CALL_MIN + 2 * block_bytes // BLOCK_LENGTH
+        if used + block_bytes > self._target_bytes:
+            self._evict_older(max(self._low_bytes, used - 2 * block_bytes), count_max)
+        room = self.writer_limit_bytes - block_bytes
+        if cache.used_bytes > room >= 0:
+            # Rather than let writers wait, also what is in use.
+            self.generations.evict(used_bytes_max=room, count_max=count_max)
+        return cache.used_bytes <= room
 
-    def _evict(self) -> bool:
-        """Drop entries down to the low mark; returns whether any went."""
-        candidates = [pair for client in self._clients for pair in client.evictable_entries()]
-        candidates.sort(key=lambda pair: pair[0].last_used)
-        before = self.evicted_bytes
-        for entry, drop in candidates:
-            if self.cache.used_bytes <= self._low_bytes:
-                break
-            self.evicted_bytes += entry.length
-            drop()
-        # Until tier 2 has more, another look at every entry would find nothing either.
-        self._exhausted = self.cache.used_bytes > self._target_bytes
-        return self.evicted_bytes > before
+    def has_history_room(self, block_bytes: int) -> bool:
+        """Whether data from tier 2 that takes ``block_bytes`` may come in: nothing else goes."""
+        generations = self.generations
+        room = self._target_bytes - block_bytes
+        if self.cache.used_bytes <= room:
+            return True
+        share = self._history_bytes - block_bytes
+        generations.evict(
+            used_bytes_max=max(0, room),
+            count_max=EVICTIONS_PER_CALL,
+            generation_end=0,
+            history_bytes_min=max(0, share),
+        )
+        used = self.cache.used_bytes
+        if used <= room:
+            return True
+        return generations.history_bytes <= share and used + block_bytes <= self.writer_limit_bytes
+
+    def throttle_seconds(self) -> float:
+        """How long a writer shall pause before its next data: 0 while tier 2 keeps up.
+
+        Grows linearly from a little above the target up to the maximum utilisation, counting what
+        cannot be evicted. It may fall at any time: pause in steps.
+        """
+        held = self.cache.used_bytes - self.generations.evictable_bytes
+        over = held - self._throttle_bytes
+        if over <= 0:
+            return 0.0
+        share = min(1.0, over / (self.writer_limit_bytes - self._throttle_bytes))
+        return share * self.policy.throttle_seconds_max
+
+    def _counted_bytes(self) -> int:
+        """What counts towards the target."""
+        return self.cache.used_bytes - min(self.generations.history_bytes, self._history_bytes)
+
+    def _evict_older(self, counted_bytes_max: int, count_max: int) -> int:
+        """Evict what was not used in this generation."""
+        uncounted = min(self.generations.history_bytes, self._history_bytes)
+        return self.generations.evict(
+            used_bytes_max=counted_bytes_max + uncounted,
+            count_max=count_max,
+            generation_end=self.generations.current,
+            history_bytes_min=self._history_bytes,
+        )
+
+    def _make_room(self) -> bool:
+        """The cache is full in the midst of an operation; returns whether that changed."""
+        evicted = self.generations.evict(
+            used_bytes_max=self._low_bytes, count_max=4 * EVICTIONS_PER_CALL
+        )
+        return evicted > 0
 
 
 def block_bytes(length: int) -> int:

@@ -1,47 +1,26 @@
-"""The cached byte ranges of one segment, sorted by offset.
+"""Where the bytes of one segment are, and who waits for more of them.
 
-Owns: the entries of one segment and their cache addresses.
+Owns: a segment's cached entries, its redirects to merged segments, its parked reads, and the reads
+of tier 2 that are under way for it.
 
 Invariants:
-1. Entries do not overlap and are sorted by offset.
-2. Every byte from the storage length up to the length lies in an entry or behind a redirect to a
+1. Every byte from the storage length up to the length lies in an entry or behind a redirect to a
    merged segment.
-3. An entry belongs to this index alone; dropping it frees its cache memory.
+2. Redirects do not overlap and are sorted by offset.
+3. Reads of tier 2 that are under way do not overlap.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from functools import partial
 from operator import attrgetter
-from typing import Final
 
-from _fast.cache import StreamingCache
-from segstore.api import OnRead
+from _fast.read_index import Generations, SegmentEntries
+from segstore.api import OnRead, ReadResult
+from segstore.errors import SegmentStoreError
 from segstore.metadata import SegmentMetadata
-from segstore.tiers.api import Buffer
-
-ENTRY_BYTES_MAX: Final = 128 * 1024
-"""Small appends are gathered into entries of about this many bytes."""
 
 _offset_of = attrgetter("offset")
-
-
-class CacheEntry:
-    """``length`` bytes from ``offset`` on, held in the cache at ``address``."""
-
-    __slots__ = ("address", "last_used", "length", "offset")
-
-    def __init__(self, offset: int, length: int, address: int, last_used: float) -> None:
-        self.offset = offset
-        self.length = length
-        self.address = address
-        self.last_used = last_used
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.length
 
 
 class Redirect:
@@ -55,129 +34,102 @@ class Redirect:
         self.source = source
 
 
-class TailRead:
-    """A read parked at the tail. ``on_complete`` is None once it is answered or cancelled."""
+class WaitingRead:
+    """A read that is answered later. ``on_complete`` is None once it is answered or cancelled."""
 
     __slots__ = ("_parked", "length_max", "offset", "on_complete")
 
     def __init__(
-        self, parked: list[TailRead], offset: int, length_max: int, on_complete: OnRead
+        self,
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        parked: dict[WaitingRead, None] | None = None,
     ) -> None:
-        self._parked = parked
         self.offset = offset
         self.length_max = length_max
         self.on_complete: OnRead | None = on_complete
+        self._parked = parked
 
     def cancel(self) -> None:
-        """Forget the read."""
-        if self.on_complete is not None:
-            self.on_complete = None
-            if self in self._parked:
-                self._parked.remove(self)
+        """Forget the read; what tier 2 returns for it still goes to the cache."""
+        self.on_complete = None
+        if self._parked is not None:
+            self._parked.pop(self, None)
+
+    def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
+        """Answer, unless cancelled."""
+        on_complete, self.on_complete = self.on_complete, None
+        if on_complete is not None:
+            on_complete(error, result)
+
+
+class Fetch:
+    """A read of tier 2 that is under way, and who waits for what it brings."""
+
+    __slots__ = ("end", "offset", "waiters")
+
+    def __init__(self, offset: int, end: int) -> None:
+        self.offset = offset
+        self.end = end
+        self.waiters: list[WaitingRead] = []
 
 
 class SegmentReadIndex:
-    """One segment's entries, redirects and parked reads."""
+    """One segment's entries, redirects, parked reads and fetches."""
 
-    def __init__(
-        self, segment: SegmentMetadata, cache: StreamingCache, now: Callable[[], float]
-    ) -> None:
+    __slots__ = ("entries", "fetches", "is_dropped", "redirects", "segment", "tail_reads")
+
+    def __init__(self, segment: SegmentMetadata, generations: Generations) -> None:
         self.segment = segment
-        self.tail_reads: list[TailRead] = []
+        self.entries = SegmentEntries(generations)
+        self.tail_reads: dict[WaitingRead, None] = {}
         self.redirects: list[Redirect] = []
-        self._cache = cache
-        self._now = now
-        self._entries: list[CacheEntry] = []
-
-    def append(self, offset: int, data: Buffer) -> None:
-        """Take in new bytes at the end."""
-        length = len(data)
-        if length == 0:
-            return
-        if self._entries:
-            last = self._entries[-1]
-            if last.end == offset and last.length + length <= ENTRY_BYTES_MAX:
-                last.address = self._cache.append(last.address, data)
-                last.length += length
-                last.last_used = self._now()
-                return
-        address = self._cache.insert(data)
-        self._entries.append(CacheEntry(offset, length, address, self._now()))
-
-    def insert_from_storage(self, offset: int, data: bytes) -> None:
-        """Keep bytes that were read from storage, unless any of them are cached already."""
-        position = bisect_right(self._entries, offset, key=_offset_of)
-        if position and self._entries[position - 1].end > offset:
-            return
-        if position < len(self._entries) and self._entries[position].offset < offset + len(data):
-            return
-        address = self._cache.insert(data)
-        self._entries.insert(position, CacheEntry(offset, len(data), address, self._now()))
-
-    def gather(self, offset: int, length_max: int) -> bytes:
-        """Copy out the cached bytes from ``offset`` on, as far as they are contiguous."""
-        position = bisect_right(self._entries, offset, key=_offset_of) - 1
-        if position < 0:
-            return b""
-        parts: list[bytes] = []
-        now = self._now()
-        while length_max > 0 and position < len(self._entries):
-            entry = self._entries[position]
-            start = offset - entry.offset
-            if not 0 <= start < entry.length:
-                break
-            length = min(entry.length - start, length_max)
-            parts.append(self._cache.get(entry.address, start, length))
-            entry.last_used = now
-            offset += length
-            length_max -= length
-            position += 1
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        self.fetches: list[Fetch] = []
+        self.is_dropped = False
 
     def cached_end(self, offset: int) -> int:
         """Where the contiguous cached bytes from ``offset`` on end."""
-        position = max(0, bisect_right(self._entries, offset, key=_offset_of) - 1)
-        for entry in self._entries[position:]:
-            if not entry.offset <= offset < entry.end:
-                break
-            offset = entry.end
-        return offset
-
-    def next_cached_offset(self, offset: int) -> int | None:
-        """The first cached offset at or after ``offset``."""
-        position = bisect_right(self._entries, offset - 1, key=_offset_of)
-        return self._entries[position].offset if position < len(self._entries) else None
+        return self.entries.cached_end(offset)
 
     def redirect_at(self, offset: int) -> Redirect | None:
         """The merged range that covers ``offset``, if its bytes have not moved yet."""
-        for redirect in self.redirects:
-            if redirect.offset <= offset < redirect.offset + redirect.length:
-                return redirect
+        position = bisect_right(self.redirects, offset, key=_offset_of) - 1
+        if position < 0:
+            return None
+        redirect = self.redirects[position]
+        return redirect if offset < redirect.offset + redirect.length else None
+
+    def fetch_at(self, offset: int) -> Fetch | None:
+        """The read of tier 2 that will bring the byte at ``offset``."""
+        for fetch in self.fetches:
+            if fetch.offset <= offset < fetch.end:
+                return fetch
         return None
 
-    def drop_before(self, offset: int) -> None:
-        """Free entries that lie wholly before ``offset``."""
-        kept = bisect_right(self._entries, offset, key=_offset_of)
-        if kept and self._entries[kept - 1].end > offset:
-            kept -= 1
-        for entry in self._entries[:kept]:
-            self._cache.delete(entry.address)
-        del self._entries[:kept]
+    def unknown_end(self, offset: int) -> int:
+        """Up to where the bytes from ``offset`` on are neither cached nor fetched, but stored."""
+        end = self.segment.storage_length
+        cached_from = self.entries.next_cached_offset(offset)
+        if cached_from is not None:
+            end = min(end, cached_from)
+        for fetch in self.fetches:
+            if fetch.offset > offset:
+                end = min(end, fetch.offset)
+        return end
 
-    def clear(self) -> None:
-        """Free everything."""
-        for entry in self._entries:
-            self._cache.delete(entry.address)
-        self._entries.clear()
+    def take_tail_reads(self) -> list[WaitingRead]:
+        """The reads that are parked; the caller answers each."""
+        parked = list(self.tail_reads)
+        self.tail_reads.clear()
+        return parked
 
-    def evictable_entries(self) -> Iterator[tuple[CacheEntry, Callable[[], None]]]:
-        """Entries wholly in tier 2."""
-        storage_length = self.segment.storage_length
-        for entry in self._entries:
-            if entry.end > storage_length:
-                break
-            yield entry, partial(self._drop, entry)
-
-    def _drop(self, entry: CacheEntry) -> None:
-        self._entries.remove(entry)
-        self._cache.delete(entry.address)
+    def drop(self) -> list[WaitingRead]:
+        """Free everything; returns whoever waits for anything, for the caller to answer."""
+        self.is_dropped = True
+        self.entries.clear()
+        waiting = self.take_tail_reads()
+        for fetch in self.fetches:
+            waiting += fetch.waiters
+            fetch.waiters = []
+        return waiting

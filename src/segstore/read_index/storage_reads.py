@@ -1,0 +1,131 @@
+"""Reads of history: what is not in the cache comes from tier 2, in large pieces and ahead of time.
+
+Owns: the reads of tier 2 that are under way for one container.
+
+Invariants:
+1. A byte is read from tier 2 by one read at a time; who wants it meanwhile waits for the same.
+2. At most READS_MAX reads are under way; those ahead of time only start while half of them are
+   free, and only when the cache has room for history.
+3. What is read never pushes appended data out of the cache: without room for history it goes to
+   who waits, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from segstore.api import OnRead, ReadResult
+from segstore.cache.manager import CacheManager, block_bytes
+from segstore.errors import SegmentStoreError
+from segstore.read_index.segment_index import Fetch, SegmentReadIndex, WaitingRead
+from segstore.storage.api import SegmentStorage
+
+ALIGNMENT_BYTES: Final = 1024 * 1024
+"""Reads end at a multiple of this (the original's alignment), so that readers share them."""
+READ_AHEAD_BYTES: Final = 4 * ALIGNMENT_BYTES
+"""So much behind a read that was served from history is cached, or on its way, soon after."""
+READS_MAX: Final = 16
+
+ReadAgain = Callable[[SegmentReadIndex, WaitingRead, SegmentStoreError | None], None]
+
+
+class StorageReads:
+    """One per container. ``read_again`` gets the reads that tier 2 has not answered."""
+
+    def __init__(
+        self, cache_manager: CacheManager, storage: SegmentStorage, read_again: ReadAgain
+    ) -> None:
+        self._cache_manager = cache_manager
+        self._storage = storage
+        self._read_again = read_again
+        self._slots = trio.Semaphore(READS_MAX)
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether reads can be started."""
+        return self._nursery is not None
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Let reads run in ``nursery``."""
+        self._nursery = nursery
+
+    def close(self) -> None:
+        """Start no more reads."""
+        self._nursery = None
+
+    def read(
+        self, index: SegmentReadIndex, offset: int, length_max: int, on_complete: OnRead
+    ) -> WaitingRead:
+        """Answer from tier 2, which has the byte at ``offset``."""
+        read = WaitingRead(offset, length_max, on_complete)
+        fetch = index.fetch_at(offset)
+        if fetch is None:
+            end = offset + length_max
+            if self._cache_manager.has_history_room(2 * ALIGNMENT_BYTES):
+                end = max(end, offset + ALIGNMENT_BYTES // 2)
+                end += -end % ALIGNMENT_BYTES
+            fetch = self._begin(index, offset, end)
+        fetch.waiters.append(read)
+        return read
+
+    def read_ahead(self, index: SegmentReadIndex, offset: int) -> None:
+        """A reader of history got to ``offset``: have what follows when it asks again."""
+        limit = min(offset + READ_AHEAD_BYTES, index.segment.storage_length)
+        position = index.entries.cached_end(offset, limit)
+        while position < limit and (fetch := index.fetch_at(position)) is not None:
+            position = index.entries.cached_end(fetch.end, limit)
+        if (
+            position < limit
+            and self._slots.value > READS_MAX // 2
+            and self._nursery is not None
+            and self._cache_manager.has_history_room(ALIGNMENT_BYTES)
+        ):
+            end = position + 1
+            self._begin(index, position, end + -end % ALIGNMENT_BYTES)
+
+    def _begin(self, index: SegmentReadIndex, offset: int, end: int) -> Fetch:
+        assert self._nursery is not None, "the container is not running"
+        fetch = Fetch(offset, min(end, index.unknown_end(offset)))
+        index.fetches.append(fetch)
+        self._nursery.start_soon(self._run, index, fetch)
+        return fetch
+
+    async def _run(self, index: SegmentReadIndex, fetch: Fetch) -> None:
+        segment, offset = index.segment, fetch.offset
+        assert fetch.end > offset, f"{segment.name}: byte {offset} is neither cached nor stored"
+        data, failure = b"", None
+        try:
+            async with self._slots:
+                length = fetch.end - offset
+                data = await self._storage.read(segment.storage_name, offset=offset, length=length)
+        except SegmentStoreError as error:
+            # A read ahead of time that fails is nobody's: who asks for the bytes is told.
+            failure = error
+        finally:
+            index.fetches.remove(fetch)
+        if data and offset >= segment.start_offset and not index.is_dropped:
+            if self._cache_manager.has_history_room(block_bytes(len(data))):
+                index.entries.insert(offset, data)
+            self._answer(index, fetch, data)
+            return
+        for read in fetch.waiters:
+            # The bytes may have been truncated, merged or deleted away meanwhile: look again.
+            self._read_again(index, read, failure)
+
+    def _answer(self, index: SegmentReadIndex, fetch: Fetch, data: bytes) -> None:
+        segment = index.segment
+        for read in fetch.waiters:
+            if read.on_complete is None:
+                continue
+            start = read.offset - fetch.offset
+            if start >= len(data):
+                # It was cut short at the end of a chunk.
+                self._read_again(index, read, None)
+                continue
+            wanted = data[start : start + read.length_max]
+            ends = segment.sealed and read.offset + len(wanted) == segment.length
+            read.complete(None, ReadResult(read.offset, wanted, False, ends))
