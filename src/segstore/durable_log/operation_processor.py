@@ -191,6 +191,8 @@ class OperationProcessor:
     async def _wait_for_room(self) -> bool:
         """Give the storage writer time to make evictable what fills the cache."""
         self._request_flush()
+        # What was queued up to now has been looked at: only news may end the wait early.
+        self._work = trio.Event()
         with trio.move_on_after(ROOM_RETRY_SECONDS):
             await self._work.wait()
         return self._failure is None
