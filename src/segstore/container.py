@@ -381,9 +381,11 @@ async def open_container(
         operation_count = await container.recover()
         logger.info("container recovered", container=container_id, operations=operation_count)
         async with trio.open_nursery() as nursery:
-            # Shielded: when the owner is cancelled the tasks go on until the drain is over.
-            lifetime = trio.CancelScope(shield=True)
+            lifetime = trio.CancelScope()
             await nursery.start(container.run, lifetime)
+            # When the owner is cancelled the tasks go on until the drain is over. Not before they
+            # have started: whoever waits for that could not be cancelled, nor come to the drain.
+            lifetime.shield = True
             try:
                 yield container
             finally:
