@@ -55,6 +55,11 @@ sim: $(VENV)/.tested ## crash and corruption tests on simulated disks
 sanitize: $(VENV)/.tested ## the extensions' tests under gcc's address and undefined behaviour checks
 	@.ci/sanitize $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(VENV)/.tested ## broken input for every parser: make fuzz SECONDS=60 SEED=1
+	@env SECONDS="$(SECONDS)" SEED="$(SEED)" TARGET="$(TARGET)" CHOICES="$(CHOICES)" INPUT="$(INPUT)" \
+		$(BIN)/python tests/fuzz/run.py
+
 .PHONY: compat
 compat: $(VENV)/.tested java ## official clients against a real server
 	$(BIN)/pytest compat-tests $(ARGS)

@@ -45,7 +45,7 @@ class AppendDecoder:
 
     def __init__(self, accepted: bytes, payload_max: int, writers_max: int) -> None: ...
     def set_up(self, writer_id: bytes, segment: str) -> None:
-        """Know the writer from now on."""
+        """Know the writer, whose id has 16 bytes, from now on. Raises ``FrameError``."""
 
     def forget(self, writer_id: bytes) -> None:
         """Know the writer no more; its next append is an error unless it is set up again."""

@@ -126,6 +126,8 @@ cdef class AppendDecoder:
     def set_up(self, bytes writer_id not None, str segment not None):
         """Know the writer from now on."""
         cdef _Writer writer = _Writer()
+        if len(writer_id) != UUID_BYTES:
+            raise ValueError(f"a writer id has {UUID_BYTES} bytes, not {len(writer_id)}")
         self._expect_no_block("SetupAppend")
         if len(self._writers) >= self._writers_max and writer_id not in self._writers:
             raise FrameError(f"more than {self._writers_max} writers on a connection")

@@ -192,7 +192,7 @@ def decode(value: bytes, kind: type[R]) -> R:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
         record = decoder.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptMetadataError(f"not a {kind.__name__}: {error}") from error
     assert isinstance(record, kind)
     return record

@@ -87,3 +87,9 @@ def test_the_largest_epoch_fits_a_table_value_with_its_workflow_around_it() -> N
         pending=records.Scale(epoch),
     )
     assert len(encode(record)) <= VALUE_BYTES_MAX
+
+
+def test_text_that_is_no_utf_8_is_corrupt_metadata() -> None:
+    damaged = encode(records.ScopeRecord("id", "active")).replace(b"id", b"\xc8d")
+    with pytest.raises(CorruptMetadataError, match="not a ScopeRecord"):
+        decode(damaged, records.ScopeRecord)

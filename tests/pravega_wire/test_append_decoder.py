@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -303,3 +304,10 @@ def test_the_compiled_decoder_answers_like_its_twin(reads: list[bytes]) -> None:
         assert outcomes[0] == outcomes[1]
         if isinstance(outcomes[0], str):
             return
+
+
+@pytest.mark.parametrize("length", [0, 15, 17])
+def test_a_writer_id_of_another_length_is_refused_before_it_is_compared(length: int) -> None:
+    decoder = AppendDecoder(ACCEPTED, COMMAND_BYTES_MAX, WRITERS_MAX)
+    with pytest.raises(ValueError, match=f"16 bytes, not {length}"):
+        decoder.set_up(bytes(length), "segment")
