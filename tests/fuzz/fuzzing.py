@@ -3,8 +3,7 @@
 Owns: how inputs are made out of valid ones, and what a parser may do with them.
 
 1. A parser answers any bytes with a value or with an error of the kinds that it documents.
-2. It answers within ``SECONDS_MAX`` of processor time, and asks for no more memory than
-   ``memory_allowance``.
+2. It answers within ``SECONDS_MAX``, and asks for no more memory than ``memory_allowance``.
 3. An input is made of ``(seed, target, number)`` alone, and of the inputs before it.
 
 An input that gets an answer of a new kind is kept and mutated further: that is how inputs come
@@ -22,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-SECONDS_MAX = 2.0
+SECONDS_MAX = 1.0
 INPUT_BYTES_MAX = 1 << 16
 KEPT_MAX = 400
 
@@ -90,7 +89,7 @@ def fuzz(
             tracemalloc.stop()
 
 
-def answer_of(target: Target, data: bytes, choices: int, where: str) -> str:
+def answer_of(target: Target, data: bytes, choices: int, where: str, *, attempts: int = 3) -> str:
     """What kind of answer the parser gives. Raises ``FuzzFinding``."""
 
     def finding(what: str) -> FuzzFinding:
@@ -101,7 +100,7 @@ def answer_of(target: Target, data: bytes, choices: int, where: str) -> str:
 
     tracemalloc.reset_peak()
     memory_before = tracemalloc.get_traced_memory()[0]
-    start = time.thread_time()
+    start = time.monotonic()
     try:
         answer = f"value {type(target.parse(data, Random(choices))).__name__}"
     except target.errors as error:
@@ -111,8 +110,10 @@ def answer_of(target: Target, data: bytes, choices: int, where: str) -> str:
         if type(error) not in known:
             raise finding(f"raises {type(error).__name__}: {error}") from error
         answer = f"known {type(error).__name__}"
-    seconds = time.thread_time() - start
+    seconds = time.monotonic() - start
     memory = tracemalloc.get_traced_memory()[1] - memory_before
+    if seconds > SECONDS_MAX and attempts > 1:  # the machine may have been busy
+        return answer_of(target, data, choices, where, attempts=attempts - 1)
     if seconds > SECONDS_MAX:
         raise finding(f"takes {seconds:.1f} s for {len(data)} bytes")
     if memory > target.memory_allowance(len(data)):

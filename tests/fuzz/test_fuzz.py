@@ -44,9 +44,8 @@ def allocates_what_it_is_told(data: bytes, random: Random) -> object:
 
 
 def never_ends_soon(data: bytes, random: Random) -> object:
-    end = time.thread_time() + SECONDS_MAX
-    while len(data) > 60 and time.thread_time() < end:
-        pass
+    if len(data) > 9:
+        time.sleep(SECONDS_MAX)
     return None
 
 
