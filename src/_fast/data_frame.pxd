@@ -1,7 +1,5 @@
 """A data frame for other modules of this package: they write records straight into it."""
 
-from libc.stdint cimport uint32_t
-
 cdef enum:
     PART_HEADER_BYTES = 5
     FIRST_PART = 1
@@ -13,8 +11,6 @@ cdef class DataFrame:
     cdef readonly Py_ssize_t limit
     cdef readonly Py_ssize_t length
     cdef readonly Py_ssize_t record_count
-    cdef Py_ssize_t summed
-    cdef uint32_t sum
     cdef int exports
     cdef Py_ssize_t shape
     cdef Py_ssize_t stride
@@ -24,7 +20,6 @@ cdef class DataFrame:
         return self.limit - self.length - PART_HEADER_BYTES
 
     cdef void reset(self) noexcept
-    cdef void add_to_sum(self) noexcept
     cdef Py_ssize_t copy_part(
         self, const Py_buffer *head, const Py_buffer *body, Py_ssize_t start
     ) except -1

@@ -26,8 +26,6 @@ cdef enum:
     VERSION_2 = 2
     HEADER_BYTES_1 = 8
     HEADER_BYTES_2 = 12
-    # The sum is taken of so much at a time, while it is still in the processor's caches.
-    SUM_BYTES = 32768
     # Below this a record read back is copied: a view would cost more and hold its whole frame.
     VIEW_BYTES_MIN = 2048
     RECORD_COUNT_MAX = 0xFFFF
@@ -60,8 +58,6 @@ cdef class DataFrame:
 
     cdef void reset(self) noexcept:
         self.length = HEADER_BYTES_2
-        self.summed = HEADER_BYTES_2
-        self.sum = 0
         self.record_count = 0
         self.sealed = False
 
@@ -143,18 +139,12 @@ cdef class DataFrame:
             raise ValueError("a sealed data frame takes no records")
         if length > self.room_for_record():
             raise ValueError(f"{length} bytes do not fit into the data frame")
-        if self.length - self.summed >= SUM_BYTES:
-            self.add_to_sum()
         store32_big(header, <uint32_t>length)
         header[4] = <unsigned char>flags
         self.length += PART_HEADER_BYTES + length
         if flags & LAST_PART:
             self.record_count += 1
         return header + PART_HEADER_BYTES
-
-    cdef void add_to_sum(self) noexcept:
-        self.sum = crc32c_of(self.buffer + self.summed, self.length - self.summed, self.sum)
-        self.summed = self.length
 
     def seal(self):
         if not self.sealed:
@@ -163,8 +153,7 @@ cdef class DataFrame:
             self.buffer[1] = 0
             store16_big(self.buffer + 2, min(self.record_count, RECORD_COUNT_MAX))
             store32_big(self.buffer + 4, <uint32_t>(self.length - HEADER_BYTES_2))
-            self.add_to_sum()
-            store32_big(self.buffer + 8, crc32c_of(self.buffer, HEADER_BYTES_1, self.sum))
+            store32_big(self.buffer + 8, sum_of(self.buffer, self.length))
         return PyMemoryView_FromObject(self)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
@@ -264,6 +253,15 @@ cdef class FrameReader:
         return 0
 
 
+cdef inline uint32_t sum_of(const unsigned char *frame, Py_ssize_t length) noexcept:
+    """The checksum of a frame whose header is filled in."""
+    return crc32c_of(
+        frame,
+        HEADER_BYTES_1,
+        crc32c_of(frame + HEADER_BYTES_2, length - HEADER_BYTES_2, 0),
+    )
+
+
 cdef Py_ssize_t check_header(const unsigned char *data, Py_ssize_t length) except -1:
     """Where the parts begin, in a frame whose header, length and sum are right."""
     cdef Py_ssize_t header_bytes
@@ -281,8 +279,7 @@ cdef Py_ssize_t check_header(const unsigned char *data, Py_ssize_t length) excep
             f"a damaged header: {load32_big(data + 4)} bytes of {length - header_bytes}"
         )
     if data[0] == VERSION_2:
-        found = crc32c_of(data + HEADER_BYTES_2, length - HEADER_BYTES_2, 0)
-        found = crc32c_of(data, HEADER_BYTES_1, found)
+        found = sum_of(data, length)
         if found != load32_big(data + 8):
             raise FrameDamagedError(
                 f"a checksum of {load32_big(data + 8):#010x} where {found:#010x} is right"

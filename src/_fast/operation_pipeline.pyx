@@ -17,6 +17,7 @@ from cpython.dict cimport PyDict_GetItem, PyDict_Update
 from cpython.long cimport PyLong_Check
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.limits cimport LLONG_MIN
 
 from _fast.data_frame cimport DataFrame
 from _fast.operations cimport AppendOperation, put_append
@@ -36,7 +37,7 @@ cdef enum:
     JOINED_PART_BYTES_MAX = 8192
     JOINED_BYTES_MAX = 65536
 
-cdef long long ABSENT = -0x7FFFFFFFFFFFFFFF - 1
+cdef long long ABSENT = LLONG_MIN
 cdef bytes NO_DATA = b""
 
 
