@@ -22,13 +22,13 @@ from benchmarks.load import Load
 from benchmarks.machine import Machine
 from benchmarks.plots import Curve, Plot, svg
 from benchmarks.streams import rows
-from benchmarks.streams.rows import BY_NAME, OURS, START, Plan
+from benchmarks.streams.rows import BY_NAME, OURS, Plan
 from benchmarks.streams.run import Measured
 
 PERFORMANCE = Path(__file__).parent.parent.parent / "docs" / "performance"
 LANDED = PERFORMANCE / "landed.json"
 TABLE = "streams.md"
-ROW_WORDS_MAX = 58
+NAME_LENGTH_MAX, LINE_LENGTH = 60, 72
 READ_TIMEOUT_MS = Load().read_timeout_ms
 
 
@@ -150,28 +150,20 @@ def write_landed(path: Path, measured: Measured, *, commit: str, moment: datetim
     path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
-MAIN_METRICS = {
-    rows.PUBLISH_P50,
-    rows.PUBLISHED,
-    rows.READY,
-    rows.READY_AGAIN,
-}
-"""One number a row says most; the others are in the whole table."""
-
-
 def quick_lines(measured: Measured, landed: Landed | None) -> list[str]:
     """A line a row: today's ratio beside the landed one."""
-    lines = [f"{'row':{ROW_WORDS_MAX}} {'ours':>9} {'peer':>9} {'landed':>8} {'today':>8}"]
+    lines = [f"{'row':{LINE_LENGTH}} {'ours':>9} {'peer':>9} {'landed':>8} {'today':>8}"]
     for row in measured.compared():
-        main = row.metric.name in MAIN_METRICS
-        if not main or (row.row == START and row.peer_name != LIMIT):
+        about = BY_NAME[row.row]
+        limited = row.peer_name == LIMIT
+        if row.metric.name != about.main_metric or limited is not (about.load is None):
             continue
         before = landed.ratios.get(row.name) if landed else None
-        name = f"{row.row} {row.metric.name}, {BY_NAME[row.row].work}"[: ROW_WORDS_MAX - 10]
-        failed = not row.ours_rounds or (row.peer_name != LIMIT and not row.peer_rounds)
+        name = f"{row.row} {row.metric.name}: {about.work}"[:NAME_LENGTH_MAX]
+        failed = not row.ours_rounds or not (limited or row.peer_rounds)
         today = "FAILED" if failed else number(row.ratio)
         lines.append(
-            f"{f'{name} / {row.peer_name}':{ROW_WORDS_MAX}} {number(row.ours):>9}"
+            f"{f'{name} / {row.peer_name}':{LINE_LENGTH}} {number(row.ours):>9}"
             f" {number(row.peer):>9} {number(before):>8} {today:>8}"
         )
     if landed:

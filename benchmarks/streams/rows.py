@@ -46,6 +46,15 @@ class Row:
     """Peers that are shown without a target."""
 
     @property
+    def main_metric(self) -> str:
+        """The one number that says most about this row."""
+        if self.load is None:
+            return next(iter(self.limits))
+        if not self.load.rate:
+            return PUBLISHED
+        return PUBLISH_P50 if self.reaches else READ_DELAY
+
+    @property
     def peers(self) -> tuple[str, ...]:
         """All peers of the row, in the usual order."""
         return tuple(peer for peer in PEERS if peer in self.reaches or peer in self.also)
@@ -189,8 +198,8 @@ class Plan:
     rows: tuple[str, ...] = tuple(row.name for row in ROWS)
     peers: tuple[str, ...] = PEERS
     rounds: int = 2
-    warmup_seconds: float = 8
-    seconds: float = 10
+    warmup_seconds: float = 7
+    seconds: float = 9
     client_heap: str = "1g"
     rate_max: float | None = None
     unflushed_mb: float = 1_000
