@@ -1,0 +1,390 @@
+"""What a crash may do to attributes on their way into the index, case by case."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from segstore.attributes import attribute_index
+from segstore.attributes.attribute_index import attribute_segment_name
+from segstore.attributes.updates import (
+    ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
+    ATTRIBUTE_SEGMENT_ROOT_POINTER,
+    ATTRIBUTE_SEGMENT_TYPE,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+)
+from segstore.errors import InvalidRequestError, NoSuchSegmentError, StorageError
+from segstore.metadata import ContainerMetadata
+from segstore.testing.faulty_chunks import Fault
+from segstore.tiers.api import ChunkInfo
+
+VERB = AttributeUpdateType
+FIRST, LAST = bytes(16), b"\xff" * 16
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def replace(values: dict[bytes, int]) -> list[AttributeUpdate]:
+    return [AttributeUpdate(each, VERB.REPLACE, value) for each, value in values.items()]
+
+
+async def everything(container: Any, name: str = "s") -> dict[bytes, int]:
+    return {
+        attribute_id: value
+        async for page in container.attribute_iterator(name, first=FIRST, last=LAST)
+        for attribute_id, value in page
+    }
+
+
+async def checkpoint(container: Any) -> None:
+    container._request_checkpoint()
+    await container.wait_in_flight("s")
+
+
+async def index_chunks(tiers: Any) -> list[ChunkInfo]:
+    return [chunk for chunk in await tiers.chunks.list_chunks("") if "$attributes" in chunk.name]
+
+
+CASES = {
+    "before the update is written": ("write", Fault.REFUSED),
+    "in the middle of the update": ("write", Fault.PARTIAL),
+    "behind the update, before the log has its place": ("write", Fault.REPLY_LOST),
+    "when the log has it, before the old tree is cut off": ("delete", Fault.REFUSED),
+    "when the old tree is cut off": ("delete", Fault.REPLY_LOST),
+}
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("case", CASES)
+async def test_a_crash(
+    tiers: Any, case: str, checkpointed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attribute_index, "ROLLOVER_BYTES", 20_000)
+    call, fault = CASES[case]
+    model = {key(number): number for number in range(1500)}
+    newer = {key(number): -number for number in range(0, 1500, 10)}
+    async with tiers.open(drain_seconds=0) as container:
+        await container.create_segment("s")
+        await container.update_attributes("s", replace(model))
+        await container._writer.flush()
+        await container.update_attributes("s", replace(newer))
+        if checkpointed:
+            # The log is cut off here: the checkpoint has what is not in the index.
+            await checkpoint(container)
+            await container._writer._flush(everything=True, all_attributes=False)
+
+        def crash_at(made: str) -> Fault:
+            if made != call:
+                return Fault.NONE
+            tiers.next_fault = lambda _: Fault.NONE
+            tiers.crash()
+            return fault
+
+        tiers.next_fault = crash_at
+        with trio.CancelScope(shield=True), pytest.raises(StorageError):
+            await container._writer.flush()
+    assert tiers.crashed
+    model.update(newer)
+    for _ in range(3):
+        async with tiers.open(page_bytes_max=0) as container:
+            assert await everything(container) == model
+            model[key(7)] = model.get(key(7), 0) + 1
+            await container.update_attributes("s", [AttributeUpdate(key(7), VERB.ACCUMULATE, 1)])
+            await container._writer.flush()
+            tiers.forget_clean("s")
+            assert await everything(container) == model
+            assert await container.get_attributes("s", [key(7), key(8)]) == {
+                key(7): model[key(7)],
+                key(8): model[key(8)],
+            }
+
+
+@pytest.mark.parametrize("cut", ["all", "its beginning", "a hole", "its end"])
+async def test_a_power_cut_may_leave_an_update_in_any_state(tiers: Any, cut: str) -> None:
+    model = {key(number): number for number in range(500)}
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await container.update_attributes("s", replace(model))
+        await container._writer.flush()
+    [chunk] = await index_chunks(tiers)
+    length = 7000
+    choose = random.Random(3)
+    left = bytearray(choose.randbytes(length))
+    if cut == "its beginning":
+        left[2000:] = b""
+    elif cut == "a hole":
+        left[1000:3000] = bytes(2000)
+    elif cut == "its end":
+        left[:5000] = bytes(5000)
+    await tiers.chunks.write(chunk.name, offset=chunk.length, data=[left])
+    for number in range(3):
+        async with tiers.open() as container:
+            assert await everything(container) == model
+            model[key(number)] = 1000
+            await container.update_attributes("s", replace({key(number): 1000}))
+
+
+async def test_operations_that_the_index_has_are_not_written_again(tiers: Any) -> None:
+    async with tiers.open(drain_seconds=0) as container:
+        await container.create_segment("s", attributes={key(1): 1})
+        await container.update_attributes("s", replace({key(1): 2, key(2): 2}))
+        await container._writer.flush()
+        await container.update_attributes("s", replace({key(2): NULL_ATTRIBUTE_VALUE}))
+        tiers.crash()
+    async with tiers.open() as container:
+        memory = tiers.memory("s")
+        assert set(memory.dirty) == {key(2)}, "what the log says and the index has is clean"
+        assert await everything(container) == {key(1): 2}
+        persisted = memory.values[ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO]
+        assert 0 < persisted < memory.dirty[key(2)]
+
+
+async def test_a_removed_attribute_does_not_come_back_from_the_index(tiers: Any) -> None:
+    async with tiers.open(drain_seconds=0) as container:
+        await container.create_segment("s", attributes={key(1): 1, key(2): 2})
+        await container._writer.flush()
+        await container.update_attributes("s", replace({key(1): NULL_ATTRIBUTE_VALUE}))
+        await checkpoint(container)
+        await container._writer._flush(everything=True, all_attributes=False)
+        assert await everything(container) == {key(2): 2}
+        tiers.crash()
+    async with tiers.open() as container:
+        assert await everything(container) == {key(2): 2}
+        await container._writer.flush()
+        tiers.forget_clean("s")
+        assert await container.get_attributes("s", [key(1), key(2)]) == {key(2): 2}
+
+
+async def test_a_lost_index_fails_what_needs_it_and_nothing_else(tiers: Any) -> None:
+    async with tiers.open() as container:
+        for name in "st":
+            await container.create_segment(name, attributes={key(1): 1})
+    [lost, _] = await index_chunks(tiers)
+    await tiers.chunks.delete(lost.name)
+    async with tiers.open() as container:
+        with pytest.raises(StorageError, match="damaged"):
+            await container.get_attributes("s", [key(1)])
+        update = AttributeUpdate(key(1), VERB.ACCUMULATE, 1)
+        with pytest.raises(StorageError, match="damaged"):
+            await container.append("s", b"x", attribute_updates=[update])
+        await container.append("s", b"y")
+        await container.append("t", b"z", attribute_updates=[update])
+        assert await container.get_attributes("t", [key(1)]) == {key(1): 2}
+
+
+async def test_tier_2_failing_while_attributes_are_loaded_refuses_in_order(
+    tiers: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with tiers.open(page_bytes_max=0) as container:
+        await container.create_segment("s", attributes={key(1): 1})
+        await container._writer.flush()
+        tiers.forget_clean("s")
+        tiers.next_fault = lambda call: Fault.REFUSED if call == "read" else Fault.NONE
+        answers: list[tuple[str, str]] = []
+
+        def append(label: str, *updates: AttributeUpdate) -> None:
+            container.append_nowait(
+                "s",
+                b"x",
+                attribute_updates=updates,
+                on_complete=lambda error, _: answers.append((label, type(error).__name__)),
+            )
+
+        append("first")
+        append("needs it", AttributeUpdate(key(1), VERB.ACCUMULATE, 1))
+        append("behind")
+        await container.wait_in_flight("s")
+        assert answers == [
+            ("first", "NoneType"),
+            ("needs it", "StorageError"),
+            ("behind", "NoneType"),
+        ]
+        tiers.next_fault = lambda _: Fault.NONE
+        append("again", AttributeUpdate(key(1), VERB.REPLACE_IF_EQUALS, 5, 1))
+        await container.wait_in_flight("s")
+        assert answers[3:] == [("again", "NoneType")]
+
+
+async def test_deleted_and_merged_segments_leave_no_attributes_in_tier_2(tiers: Any) -> None:
+    async with tiers.open(drain_seconds=0) as container:
+        for name in ("s", "source", "target"):
+            await container.create_segment(name, attributes={key(1): 1})
+        await container.append("source", b"data")
+        await container._writer.flush()
+        assert len(await index_chunks(tiers)) == 3
+        await container.delete_segment("s")
+        await container.merge_segment("target", "source")
+        tiers.crash()
+    async with tiers.open() as container:
+        await container.create_segment("s", attributes={key(2): 2})
+        assert await everything(container) == {key(2): 2}
+        await container._writer.flush()
+        names = [chunk.name for chunk in await index_chunks(tiers)]
+        assert [name.partition(".S-")[0] for name in names] == ["s", "target"]
+        assert await container.get_attributes("target", [key(1)]) == {key(1): 1}
+    async with tiers.open() as container:
+        await container.delete_segment("s")
+        await container.delete_segment("target")
+    assert await tiers.chunks.list_chunks("") == []
+
+
+async def test_a_segment_that_is_deleted_while_its_index_is_read_is_gone(
+    tiers: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with tiers.open(page_bytes_max=0) as container:
+        await container.create_segment("s", attributes={key(1): 1})
+        await container._writer.flush()
+        tiers.forget_clean("s")
+        tiers.read_seconds = 1.0
+
+        async def ask() -> None:
+            with pytest.raises(NoSuchSegmentError):
+                await container.get_attributes("s", [key(1)])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            await container.delete_segment("s")
+            await container.create_segment("s", attributes={key(1): 2})
+        assert await container.get_attributes("s", [key(1)]) == {key(1): 2}
+        assert tiers.cache.count == 0
+
+
+async def test_a_sealed_segment_gets_its_last_flush(tiers: Any) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s", attributes={key(1): 1})
+        await container.seal_segment("s")
+        modified = container.segment_info("s").last_modified_ms
+        await container._writer.flush()
+        assert not tiers.memory("s").dirty
+        assert container.segment_info("s").last_modified_ms == modified
+    async with tiers.open() as container:
+        assert await everything(container) == {key(1): 1}
+
+
+async def test_transient_segments_have_no_index_and_few_attributes(tiers: Any) -> None:
+    transient = {ATTRIBUTE_SEGMENT_TYPE: int(SegmentType.TRANSIENT)}
+    async with tiers.open() as container:
+        await container.create_segment("s", attributes=transient)
+        for number in range(100):
+            await container.update_attributes("s", replace({key(number): 1}))
+            await container.update_attributes("s", replace({key(number): NULL_ATTRIBUTE_VALUE}))
+        await container.update_attributes("s", replace({key(number): 1 for number in range(16)}))
+        with pytest.raises(InvalidRequestError):
+            await container.update_attributes("s", replace({key(16): 1}))
+        await container._writer.flush()
+        assert await index_chunks(tiers) == []
+        assert len(tiers.memory("s").values) == 17
+        assert len(await everything(container)) == 16
+
+
+async def test_a_checkpoint_does_not_grow_with_attributes_that_are_persisted(tiers: Any) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        sizes = []
+        for start in (0, 5000):
+            for number in range(start, start + 5000, 500):
+                await container.update_attributes(
+                    "s", replace({key(each): each for each in range(number, number + 500)})
+                )
+            await container._writer.flush()
+            sizes.append(len(container._metadata.snapshot(1)))
+        assert sizes[0] == sizes[1] < 300
+        await container.update_attributes("s", replace({key(1): 7}))
+        assert sizes[0] < len(container._metadata.snapshot(1)) < sizes[0] + 50
+
+
+async def test_100_000_attributes_of_one_segment_take_bounded_memory(tiers: Any) -> None:
+    count, batch = 100_000, 1000
+    async with tiers.open(page_bytes_max=256 * 1024) as container:
+        await container.create_segment("s")
+        tracemalloc.start()
+        try:
+            for start in range(0, count, batch):
+                values = {key(number): number for number in range(start, start + batch)}
+                container.append_nowait(
+                    "s", b"x", attribute_updates=replace(values), on_complete=lambda *_: None
+                )
+                if start % 10_000 == 0:
+                    await container.wait_in_flight("s")
+                    await container._writer.flush()
+                    await checkpoint(container)
+            await container.wait_in_flight("s")
+            await container._writer.flush()
+            held_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        stored = await tiers.index_bytes("s")
+        memory = tiers.memory("s")
+        assert len(memory.cached) == 4096
+        assert len(memory.values) == 4096 + len(memory.core)
+        # Tier 2 is in this process too.
+        assert held_bytes - stored < 6 * 1024 * 1024
+        choose = random.Random(5)
+        for _ in range(20):
+            wanted = [key(choose.randrange(count)) for _ in range(10)]
+            found = await container.get_attributes("s", wanted)
+            assert found == {each: int.from_bytes(each, "big") for each in wanted}
+    async with tiers.open() as container:
+        found = await everything(container)
+        assert len(found) == count
+        assert list(found) == sorted(found)
+        assert len(tiers.memory("s").values) == len(tiers.memory("s").core)
+
+
+async def test_a_container_bounds_the_attributes_of_all_its_segments(tiers: Any) -> None:
+    async with tiers.open(segment_count_max=10, container_count_max=25) as container:
+        for number in range(8):
+            values = {key(each): number for each in range(20)}
+            await container.create_segment(f"s{number}", attributes=values)
+        await container._writer.flush()
+        cached = [len(tiers.memory(f"s{number}").cached) for number in range(8)]
+        assert sum(cached) == tiers.cache.count == 25
+        assert cached[-1] == 10, "the segment that was used last keeps its attributes"
+        for number in range(8):
+            assert await container.get_attributes(f"s{number}", [key(3)]) == {key(3): number}
+        assert tiers.cache.count <= 25
+
+
+def test_a_snapshot_of_version_1_is_read_and_its_attributes_go_to_the_index() -> None:
+    metadata = ContainerMetadata(7)
+    # As the version without attribute indexes wrote it: everything is there.
+    metadata.restore(
+        bytes.fromhex(
+            "950107cd03e80c91990ba173641432c3cd04d203c44b"
+            "10 80000000000000000000000000000001 0000000000000005"
+            "10 61616161616161616161616161616161 0000000000000009"
+            "10 62626262626262626262626262626262 fffffffffffffffe"
+        )
+    )
+    segment = metadata.by_name["s"]
+    assert (segment.length, segment.start_offset, segment.sealed) == (100, 20, True)
+    assert segment.attributes == {EVENT_COUNT: 5, b"a" * 16: 9, b"b" * 16: -2}
+    assert [each for _, each in segment.attribute_memory.unpersisted()] == [b"a" * 16, b"b" * 16]
+    assert list(metadata.unpersisted) == [11]
+    again = ContainerMetadata(7)
+    again.restore(metadata.snapshot(1000))
+    assert again.by_name["s"].attributes == segment.attributes
+
+
+async def test_the_log_has_the_place_of_the_index(tiers: Any) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s", attributes={key(1): 1})
+        await container._writer.flush()
+        segment = container._metadata.by_name["s"]
+        pointer = segment.attributes[ATTRIBUTE_SEGMENT_ROOT_POINTER]
+        [chunk] = await index_chunks(tiers)
+        assert chunk.name.startswith(attribute_segment_name(segment.storage_name))
+        footer = await tiers.chunks.read(chunk.name, offset=pointer, length=8)
+        assert footer == b"SegBTree"
