@@ -9,9 +9,12 @@ import pytest
 import trio
 import trio.testing
 
+from _fast.btree import PageCache
 from _fast.cache import StreamingCache
 from segstore.api import ReadResult, SegmentContainer
+from segstore.attributes.segment_attributes import AttributeCache
 from segstore.attributes.updates import (
+    ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_TYPE,
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
@@ -21,7 +24,7 @@ from segstore.attributes.updates import (
     SegmentType,
 )
 from segstore.cache.manager import CacheManager
-from segstore.container import open_container
+from segstore.container import Container, open_container
 from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -54,9 +57,37 @@ async def open_durable_container() -> AsyncIterator[SegmentContainer]:
         yield container
 
 
+@asynccontextmanager
+async def open_forgetful_container() -> AsyncIterator[SegmentContainer]:
+    """A durable one that keeps no attribute in memory which its index has, and flushes always."""
+    storage = RollingSegmentStorage(MemoryChunkStorage())
+    cache_manager = CacheManager(StreamingCache(64 * 1024 * 1024))
+    async with (
+        open_container(
+            3,
+            MemoryDataLogFactory(),
+            storage,
+            cache_manager,
+            attribute_pages=PageCache(0),
+            attribute_cache=AttributeCache(segment_count_max=0, container_count_max=0),
+        ) as container,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(flush_always, container)
+        yield container
+        nursery.cancel_scope.cancel()
+
+
+async def flush_always(container: Container) -> None:
+    while True:
+        await container._writer.flush()
+        await trio.sleep(0.0005)
+
+
 IMPLEMENTATIONS: dict[str, OpenContainer] = {
     "memory": open_memory_container,
     "durable": open_durable_container,
+    "forgetful": open_forgetful_container,
 }
 """Each opens an empty container with the id 3."""
 
@@ -421,6 +452,71 @@ async def test_a_transient_segment_takes_at_most_16_extended_attributes(
     with pytest.raises(InvalidRequestError):
         await container.append("t", b"x", attribute_updates=[update])
     assert container.segment_info("t").length == 16
+
+
+async def iterated(
+    container: SegmentContainer, name: str, first: bytes, last: bytes
+) -> list[tuple[bytes, int]]:
+    return [
+        item
+        async for page in container.attribute_iterator(name, first=first, last=last)
+        for item in page
+    ]
+
+
+async def test_iteration_gives_extended_attributes_in_order_of_ids(
+    container: SegmentContainer,
+) -> None:
+    ids = [bytes([number]) * 16 for number in (0, 1, 9, 127, 128, 255)]
+    await container.create_segment("s", attributes={ROLLOVER_SIZE: 7, EVENT_COUNT: 1})
+    for number, attribute_id in enumerate(reversed(ids)):
+        await container.update_attributes(
+            "s", [AttributeUpdate(attribute_id, AttributeUpdateType.REPLACE, number)]
+        )
+    expected = list(zip(ids, range(5, -1, -1), strict=True))
+    assert await iterated(container, "s", ids[0], ids[-1]) == expected
+    assert await iterated(container, "s", ids[1], ids[3]) == expected[1:4]
+    assert await iterated(container, "s", ids[3], ids[1]) == []
+    removal = AttributeUpdate(ids[2], AttributeUpdateType.REPLACE, NULL_ATTRIBUTE_VALUE)
+    await container.update_attributes("s", [removal])
+    assert await iterated(container, "s", ids[1], ids[3]) == [expected[1], expected[3]]
+
+
+async def test_iteration_goes_through_thousands_of_attributes(container: SegmentContainer) -> None:
+    await container.create_segment("s")
+    ids = [number.to_bytes(16, "big") for number in range(3000)]
+    for start in range(0, 3000, 500):
+        updates = [
+            AttributeUpdate(each, AttributeUpdateType.REPLACE, start)
+            for each in ids[start : start + 500]
+        ]
+        await container.update_attributes("s", updates)
+    found = await iterated(container, "s", ids[10], ids[2990])
+    assert [each for each, _ in found] == ids[10:2991]
+    assert {value for _, value in found} == set(range(0, 3000, 500))
+
+
+async def test_iteration_of_a_missing_segment_fails(container: SegmentContainer) -> None:
+    with pytest.raises(NoSuchSegmentError):
+        await iterated(container, "s", bytes(16), bytes(16))
+
+
+async def test_all_ids_of_a_segment_have_the_same_length(container: SegmentContainer) -> None:
+    await container.create_segment("s")
+    await container.create_segment("t", attributes={ATTRIBUTE_ID_LENGTH: 4, b"four": 4})
+    for name, wrong, right in (("s", b"four", WRITER), ("t", WRITER, b"more")):
+        for verb in AttributeUpdateType:
+            with pytest.raises(InvalidRequestError):
+                await container.update_attributes(name, [AttributeUpdate(wrong, verb, 1)])
+        await container.update_attributes(
+            name, [AttributeUpdate(right, AttributeUpdateType.ACCUMULATE, 1)]
+        )
+        assert await container.get_attributes(name, [right, wrong]) == {right: 1}
+        with pytest.raises(InvalidRequestError):
+            await iterated(container, name, wrong, wrong)
+    with pytest.raises(InvalidRequestError):
+        await container.create_segment("u", attributes={b"four": 4})
+    assert await iterated(container, "t", b"a" * 4, b"z" * 4) == [(b"four", 4), (b"more", 1)]
 
 
 # ---- Seal ----------------------------------------------------------------------------------------
