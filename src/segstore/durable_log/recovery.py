@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import aclosing
 
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import DataFrameReader
@@ -50,10 +51,11 @@ class Recovery:
     async def run(self, log: DurableDataLog) -> None:
         """Replay everything that is in the log."""
         reader = DataFrameReader()
-        async for entry in log.read():
-            for address, record in reader.feed(entry.data, entry.address):
-                await self._replay(decode_operation(record), address)
-                self.operation_count += 1
+        async with aclosing(log.read()) as entries:
+            async for entry in entries:
+                for address, record in reader.feed(entry.data, entry.address):
+                    await self._replay(decode_operation(record), address)
+                    self.operation_count += 1
         for segment in self._metadata.segments.values():
             await self._verify(segment)
 

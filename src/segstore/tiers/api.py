@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,11 +63,11 @@ class DurableDataLog(Protocol):
         """
         ...
 
-    def read(self) -> AsyncIterator[LogEntry]:
+    def read(self) -> AsyncGenerator[LogEntry, None]:
         """Yield every durable entry from the truncation point on, in order.
 
-        Only before the first append. Raises ``DataLogCorruptError`` for damage that is not a torn
-        tail.
+        Only before the first append. Who does not read to the end closes the generator. Raises
+        ``DataLogCorruptError`` for damage that is not a torn tail.
         """
         ...
 

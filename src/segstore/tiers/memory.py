@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -110,7 +110,7 @@ class MemoryDataLog:
         """The same: every log has its own memory."""
         return self._bytes
 
-    async def read(self) -> AsyncIterator[LogEntry]:
+    async def read(self) -> AsyncGenerator[LogEntry, None]:
         """Yield the stored entries in order."""
         for entry in list(self._stored.entries):
             await trio.lowlevel.checkpoint()

@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -330,7 +330,7 @@ class ContainerLog:
         """The journal from the first file on in which an entry of this log is needed."""
         return self._journal._held_bytes(self._container_id, self._state)
 
-    async def read(self) -> AsyncIterator[LogEntry]:
+    async def read(self) -> AsyncGenerator[LogEntry, None]:
         """Yield the container's entries, a few MiB of them in memory at a time."""
         state, journal = self._state, self._journal
         start, end = state.first_position, state.next_position
