@@ -1,0 +1,242 @@
+"""Operations become durable, take effect and are answered in the order of the queue."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from _fast.cache import StreamingCache
+from _fast.data_frame import FrameReader
+from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
+from segstore.cache.manager import CacheManager
+from segstore.container import Container, open_container
+from segstore.errors import (
+    BadAttributeUpdateError,
+    BadOffsetError,
+    ContainerOfflineError,
+    DataLogError,
+    NoSuchSegmentError,
+    SegmentSealedError,
+    SegmentStoreError,
+)
+from segstore.operations import AppendOperation, decode_operation
+from segstore.storage.rolling import RollingSegmentStorage
+from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, LogAddress, LogEntry, OnDurable
+from segstore.tiers.memory import MemoryChunkStorage
+
+WRITER = bytes(range(16))
+settle = trio.testing.wait_all_tasks_blocked
+
+
+class HandLog:
+    """A log whose entries become durable when the test says so, or at once until ``held``."""
+
+    epoch = 1
+    bytes_since_truncation = 0
+    held_bytes = 0
+
+    def __init__(self) -> None:
+        self.held = False
+        self.waiting: deque[tuple[Buffer, bytes, OnDurable]] = deque()
+        self.durable: list[bytes] = []
+
+    async def open_log(self, container_id: int) -> HandLog:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def read(self) -> AsyncIterator[LogEntry]:
+        await trio.lowlevel.checkpoint()
+        for position, data in enumerate(self.durable, 1):
+            yield LogEntry(LogAddress(position), data)
+
+    def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
+        [part] = parts
+        assert len(part) <= LOG_ENTRY_BYTES_MAX
+        self.waiting.append((part, bytes(part), on_durable))
+        if not self.held:
+            trio.lowlevel.current_trio_token().run_sync_soon(self.complete)
+        return LogAddress(len(self.durable) + len(self.waiting))
+
+    async def truncate(self, address: LogAddress) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def complete(self, error: DataLogError | None = None) -> None:
+        """Let the first waiting entry become durable, with the bytes that it came with."""
+        part, data, on_durable = self.waiting.popleft()
+        assert part == data
+        if error is None:
+            self.durable.append(data)
+        on_durable(error)
+
+    def records(self) -> list[AppendOperation]:
+        """The appends in what is durable."""
+        reader = FrameReader()
+        operations = [
+            decode_operation(record) for data in self.durable for _, record in reader.feed(data, 0)
+        ]
+        return [each for each in operations if isinstance(each, AppendOperation)]
+
+
+class Answers:
+    """Completions by label, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[object, object]] = []
+
+    def of(self, label: object) -> Callable[[SegmentStoreError | None, int], None]:
+        def on_complete(error: SegmentStoreError | None, number: int) -> None:
+            self.all.append((label, type(error) if error is not None else number))
+
+        return on_complete
+
+
+@asynccontextmanager
+async def opened(log: HandLog, *, cache_bytes: int = 64 << 20) -> AsyncIterator[Container]:
+    storage = RollingSegmentStorage(MemoryChunkStorage())
+    cache_manager = CacheManager(StreamingCache(cache_bytes))
+    async with open_container(1, log, storage, cache_manager, drain_seconds=0) as container:
+        await container.create_segment("s", attributes={WRITER: 0})
+        await container.create_segment("t")
+        yield container
+        log.held = False
+        while log.waiting:
+            log.complete()
+
+
+def usual(number: int) -> tuple[AttributeUpdate, ...]:
+    verbs = AttributeUpdateType
+    return (
+        AttributeUpdate(WRITER, verbs.REPLACE_IF_EQUALS, number + 1, number),
+        AttributeUpdate(EVENT_COUNT, verbs.ACCUMULATE, 1),
+    )
+
+
+async def test_nothing_shows_or_is_answered_before_its_frame_is_durable() -> None:
+    log, answers = HandLog(), Answers()
+    async with opened(log) as container:
+        log.held = True
+        for number in range(5):
+            container.append_nowait(
+                "s", b"x" * 10, attribute_updates=usual(number), on_complete=answers.of(number)
+            )
+        await settle()
+        assert len(log.waiting) == 1
+        container.append_nowait(
+            "s", b"y" * 10, attribute_updates=usual(5), on_complete=answers.of(5)
+        )
+        await settle()
+        # The log is busy with one frame: the next one gathers what comes.
+        assert len(log.waiting) == 1
+        assert answers.all == []
+        assert container.segment_info("s").length == 0
+        log.complete()
+        assert answers.all == [(n, 10 * (n + 1)) for n in range(5)]
+        assert container.segment_info("s").length == 50
+        await settle()
+        log.complete()
+        assert answers.all[-1] == (5, 60)
+        values = await container.get_attributes("s", [WRITER, EVENT_COUNT])
+        assert values == {WRITER: 6, EVENT_COUNT: 6}
+
+
+async def test_refusals_are_answered_in_order_and_leave_no_trace() -> None:
+    log, answers = HandLog(), Answers()
+    async with opened(log) as container:
+        log.held = True
+        put = container.append_nowait
+        put("s", b"a", attribute_updates=usual(0), on_complete=answers.of("first"))
+        put("s", b"b", attribute_updates=usual(7), on_complete=answers.of("number"))
+        put("s", b"c", expected_offset=5, on_complete=answers.of("offset"))
+        put("t", b"d", on_complete=answers.of("other segment"))
+        put("nothing", b"e", on_complete=answers.of("missing"))
+        put("s", b"f", attribute_updates=usual(1), expected_offset=1, on_complete=answers.of("2nd"))
+        await settle()
+        assert answers.all == []
+        log.complete()
+        assert answers.all == [
+            ("first", 1),
+            ("number", BadAttributeUpdateError),
+            ("offset", BadOffsetError),
+            ("other segment", 1),
+            ("missing", NoSuchSegmentError),
+            ("2nd", 2),
+        ]
+    stored = [(each.segment_id, each.offset, bytes(each.data)) for each in log.records()]
+    assert stored == [(1, 0, b"a"), (2, 0, b"d"), (1, 1, b"f")]
+
+
+async def test_an_append_behind_a_seal_is_refused_behind_its_answer() -> None:
+    log, answers = HandLog(), Answers()
+    async with opened(log) as container, trio.open_nursery() as nursery:
+        log.held = True
+        container.append_nowait("s", b"a", on_complete=answers.of("before"))
+        nursery.start_soon(container.seal_segment, "s")
+        await settle()
+        container.append_nowait("s", b"b", on_complete=answers.of("after"))
+        await settle()
+        while log.waiting:
+            log.complete()
+            await settle()
+        assert answers.all == [("before", 1), ("after", SegmentSealedError)]
+        assert container.segment_info("s").length == 1
+
+
+@pytest.mark.parametrize("length", [1, 5000, 400_000, 3_000_000])
+async def test_frames_in_flight_keep_their_bytes_while_others_fill(length: int) -> None:
+    log, answers = HandLog(), Answers()
+    count = 30 if length < 3_000_000 else 4
+    async with opened(log) as container:
+        log.held = True
+        for number in range(count):
+            name = "st"[number % 2]
+            data = bytes([number]) * length
+            container.append_nowait(name, data, on_complete=answers.of(number))
+            if number % 3 == 0:
+                await settle()
+            if number % 7 == 6:
+                log.complete()
+        await settle()
+        while log.waiting:
+            log.complete()
+            await settle()
+        assert answers.all == [(n, length * (n // 2 + 1)) for n in range(count)]
+    records = log.records()
+    assert [bytes(each.data) for each in records] == [bytes([n]) * length for n in range(count)]
+
+
+async def append_until_the_log_fails(log: HandLog, answers: Answers) -> None:
+    async with opened(log) as container:
+        log.held = True
+        for number in range(3):
+            container.append_nowait("s", b"x", on_complete=answers.of(number))
+            await settle()
+        log.complete(DataLogError("the disk is gone"))
+        container.append_nowait("s", b"x", on_complete=answers.of(3))
+        await trio.sleep_forever()
+
+
+async def test_a_failed_log_write_fails_everything_in_order_and_ends_the_container() -> None:
+    log, answers = HandLog(), Answers()
+    with pytest.raises(ExceptionGroup) as failure:
+        await append_until_the_log_fails(log, answers)
+    assert failure.group_contains(DataLogError)
+    assert answers.all == [(number, ContainerOfflineError) for number in range(4)]
+    assert log.records() == []
+
+
+async def test_appends_wait_in_the_queue_while_the_cache_is_full() -> None:
+    log, answers = HandLog(), Answers()
+    async with opened(log, cache_bytes=4 << 20) as container:
+        for number in range(100):
+            container.append_nowait("s", bytes(100_000), on_complete=answers.of(number))
+        with trio.fail_after(30):
+            await container.wait_in_flight("s")
+        assert answers.all == [(n, 100_000 * (n + 1)) for n in range(100)]
