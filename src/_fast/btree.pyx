@@ -343,6 +343,12 @@ cdef class Tree:
         if offset != self.end or update.footer.update_number != self.footer.update_number + 1:
             raise ValueError(f"the update for offset {offset} was not made for this tree")
         for dropped in update.dropped:
+            self.cache.expect_place(self._owner, dropped)
+        for page in update.buffers:
+            self.cache.expect_place(self._owner, offset)
+            offset += <uint64_t>PyBytes_GET_SIZE(page)
+        offset = update.offset
+        for dropped in update.dropped:
             self.cache.drop(self._owner, dropped)
         for page in update.buffers:
             if offset == update.footer.offset or page_level(page) == DELTA_LEVEL:

@@ -4,7 +4,7 @@ from typing import final
 class PageCache:
     """Pages of any number of trees in at most ``bytes_max`` bytes.
 
-    The leaf that was not used for the longest time goes first; index pages go when no leaf is left.
+    Leaves that were not used for long go first; index pages go when no leaf is left.
     Not for several threads at once.
     """
 

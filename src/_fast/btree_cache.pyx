@@ -1,17 +1,18 @@
 """A bounded cache of B+Tree pages, shared by any number of trees.
 
-Owns: the pages in it, by tree and offset, in two lists by last use: leaves and index pages.
+Owns: the pages in it, by tree and offset. A hand goes round: a page that was not used since it
+passed by the last time has to go.
 
 Invariants:
 1. ``used_bytes`` stays within ``bytes_max``, even if the page put last has to go at once: who needs
    a page for a while holds it.
-2. The oldest leaf goes first; index pages go only when no leaf is left.
+2. Leaves go first; index pages go only when no leaf is left.
 3. A page never changes: a tree writes another page at another offset.
 """
 
 from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
@@ -20,18 +21,11 @@ from _fast.btree_page cimport page_level
 from _fast.btree_page import CorruptPageError
 
 cdef enum:
-    LEAF = 0
-    INDEX = 1
     NONE = -1
     # What a page costs besides its bytes: the head of its object, its entry, its bucket.
-    OVERHEAD_BYTES = 112
+    OVERHEAD_BYTES = 96
     ENTRIES_MIN = 64
     ENTRIES_MAX = 1 << 30
-
-
-cdef inline uint64_t spread(uint32_t owner, uint64_t offset) noexcept nogil:
-    cdef uint64_t hashed = (offset ^ (<uint64_t>owner << 48)) * <uint64_t>0x9E3779B97F4A7C15
-    return hashed ^ (hashed >> 32)
 
 
 cdef class PageCache:
@@ -42,16 +36,12 @@ cdef class PageCache:
             raise ValueError(f"a cache cannot have {bytes_max} bytes")
         self.bytes_max = bytes_max
         self._unused = NONE
-        for kind in range(2):
-            self._newest[kind] = NONE
-            self._oldest[kind] = NONE
         self._grow()
 
     def __dealloc__(self):
-        if self._entries != NULL:
-            for kind in range(2):
-                while self._oldest[kind] != NONE:
-                    self._remove_entry(self._oldest[kind])
+        cdef int32_t index
+        for index in range(self._capacity):
+            Py_XDECREF(self._entries[index].page)
         free(self._entries)
         free(self._buckets)
 
@@ -67,9 +57,7 @@ cdef class PageCache:
             self.miss_count += 1
             return NULL
         self.hit_count += 1
-        if self._newest[self._entries[index].kind] != index:
-            self._unlink(index)
-            self._link(index)
+        self._entries[index].touched = True
         return self._entries[index].page
 
     cdef int put(self, uint32_t owner, uint64_t offset, object page, int level) except -1:
@@ -86,13 +74,14 @@ cdef class PageCache:
         self._unused = entry.next
         entry.offset = offset
         entry.owner = owner
-        entry.kind = INDEX if level else LEAF
+        entry.is_leaf = level == 0
+        entry.touched = True
         entry.page = <PyObject *>page
         Py_INCREF(page)
         entry.next = place[0]
         place[0] = index
-        self._link(index)
         self.page_count += 1
+        self._leaf_count += level == 0
         self.used_bytes += PyBytes_GET_SIZE(page) + OVERHEAD_BYTES
         if self.used_bytes > self.bytes_max:
             self._shrink()
@@ -107,14 +96,10 @@ cdef class PageCache:
 
     cdef void forget(self, uint32_t owner) noexcept:
         """Let go of all pages of a tree."""
-        cdef int32_t index, newer
-        for kind in range(2):
-            index = self._oldest[kind]
-            while index != NONE:
-                newer = self._entries[index].newer
-                if self._entries[index].owner == owner:
-                    self._remove_entry(index)
-                index = newer
+        cdef int32_t index
+        for index in range(self._capacity):
+            if self._entries[index].page != NULL and self._entries[index].owner == owner:
+                self._remove_entry(index)
 
     cdef int _grow(self) except -1:
         """Twice as many entries and buckets."""
@@ -138,31 +123,11 @@ cdef class PageCache:
             entries[index].next = place[0]
             place[0] = index
         for index in range(capacity - 1, self._capacity - 1, -1):
+            entries[index].page = NULL
             entries[index].next = self._unused
             self._unused = index
         self._capacity = capacity
         return 0
-
-    cdef void _link(self, int32_t index) noexcept:
-        cdef Cached *entry = self._entries + index
-        entry.newer = NONE
-        entry.older = self._newest[entry.kind]
-        if entry.older != NONE:
-            self._entries[entry.older].newer = index
-        else:
-            self._oldest[entry.kind] = index
-        self._newest[entry.kind] = index
-
-    cdef void _unlink(self, int32_t index) noexcept:
-        cdef Cached *entry = self._entries + index
-        if entry.newer != NONE:
-            self._entries[entry.newer].older = entry.older
-        else:
-            self._newest[entry.kind] = entry.older
-        if entry.older != NONE:
-            self._entries[entry.older].newer = entry.newer
-        else:
-            self._oldest[entry.kind] = entry.newer
 
     cdef int32_t *_place(self, uint32_t owner, uint64_t offset) noexcept:
         """Where the number of a page's entry stands, or would."""
@@ -180,11 +145,12 @@ cdef class PageCache:
         cdef int32_t index = place[0]
         cdef Cached *entry = self._entries + index
         place[0] = entry.next
-        self._unlink(index)
         entry.next = self._unused
         self._unused = index
         self.page_count -= 1
+        self._leaf_count -= entry.is_leaf
         page = <object>entry.page
+        entry.page = NULL
         self.used_bytes -= PyBytes_GET_SIZE(page) + OVERHEAD_BYTES
         Py_DECREF(page)
 
@@ -192,11 +158,16 @@ cdef class PageCache:
         self._remove(self._place(self._entries[index].owner, self._entries[index].offset))
 
     cdef void _shrink(self) noexcept:
+        cdef Cached *entry
         while self.used_bytes > self.bytes_max:
-            if self._oldest[LEAF] != NONE:
-                self._remove_entry(self._oldest[LEAF])
+            self._hand = (self._hand + 1) & <int32_t>self._mask
+            entry = self._entries + self._hand
+            if entry.page == NULL or (not entry.is_leaf and self._leaf_count):
+                continue
+            if entry.touched:
+                entry.touched = False
             else:
-                self._remove_entry(self._oldest[INDEX])
+                self._remove_entry(self._hand)
 
 
 cdef object page_at(

@@ -14,6 +14,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
+from _fast.btree_cache cimport prefetch
 from _fast.btree_delta cimport View
 from _fast.btree_page cimport (
     HEADER_BYTES,
@@ -31,8 +32,18 @@ from _fast.btree_walk cimport Level, Node, Walk, push, release
 cdef enum:
     # A search for the next of this many keys or fewer in a page starts from scratch.
     FEW_KEYS = 4
+    # How many leaves the memory gets ready for before they are searched.
+    LEAVES_AHEAD = 4
+    CACHE_LINE_BYTES = 64
 
 cdef uint64_t NULL_BITS = <uint64_t>1 << 63
+
+
+cdef inline void expect_leaf(const Node *node) noexcept nogil:
+    cdef Py_ssize_t position = 0
+    while position < node.length:
+        prefetch(node.records + position)
+        position += CACHE_LINE_BYTES
 
 
 cdef class Plan(Walk):
@@ -66,7 +77,11 @@ cdef class Plan(Walk):
         """Find what each change does in its leaf; whether any does something."""
         cdef Py_ssize_t index
         cdef bint changed = False
+        for index in range(min(LEAVES_AHEAD, self.levels[0].count)):
+            expect_leaf(self.levels[0].nodes + index)
         for index in range(self.levels[0].count):
+            if index + LEAVES_AHEAD < self.levels[0].count:
+                expect_leaf(self.levels[0].nodes + index + LEAVES_AHEAD)
             self._count_leaf(self.levels[0].nodes + index)
             changed = changed or self.levels[0].nodes[index].changed
         return changed

@@ -102,5 +102,6 @@ cdef class Walk:
         Py_ssize_t visit,
         Py_ssize_t visits_end,
     ) except -1
+    cdef int _load(self, int level) except -1
     cdef Pointer child_at(self, Node *node, int level, Py_ssize_t slot) noexcept
     cdef void release_nodes(self) noexcept

@@ -102,7 +102,9 @@ cdef class Walk:
         self._enter()
         for level in range(self.present.root_level, 0, -1):
             for index in range(self.levels[level].count):
-                self._descend(level, index)
+                if self.levels[level].nodes[index].page != NULL:
+                    self._descend(level, index)
+            self._load(level - 1)
         return 0
 
     cdef int _plan_visits(self, uint64_t front, bint writes_index) except -1:
@@ -254,23 +256,13 @@ cdef class Walk:
         Py_ssize_t visit,
         Py_ssize_t visits_end,
     ) except -1:
-        """Add a child of a node of ``level``, if it is at hand."""
+        """Add a child of a node of ``level``."""
+        cdef Node *node = push(&self.levels[level - 1])
         cdef Node *above = self.levels[level].nodes + parent
         cdef const unsigned char *record
         cdef Pointer child
-        cdef View view
-        cdef Node *node
         record = above.records + slot * record_bytes(level, self.key_length)
         child = load_pointer(record + self.key_length)
-        page = self.deltas.view(self.cache, self.owner, self.held, child, level - 1, &view)
-        if page is None:
-            self.missing.append((child.offset, child.length, level - 1))
-            return 0
-        node = push(&self.levels[level - 1])
-        Py_INCREF(page)
-        node.page = <PyObject *>page
-        node.records = view.records
-        node.count = node.total = view.count
         node.offset = child.offset
         node.length = child.length
         node.lower = record if slot else above.lower
@@ -281,6 +273,35 @@ cdef class Walk:
         node.parent = parent
         node.slot = slot
         node.moved = level == 1 and self._moves(visit, visits_end, child.offset)
+        return 0
+
+    cdef int _load(self, int level) except -1:
+        """Get the pages of a level's nodes.
+
+        They are anywhere in memory, so that it pays to have it get ready for all of them at once.
+        """
+        cdef Node *nodes = self.levels[level].nodes
+        cdef Py_ssize_t count = self.levels[level].count
+        cdef Py_ssize_t index
+        cdef Pointer child
+        cdef View view
+        for index in range(count):
+            self.cache.expect_place(self.owner, nodes[index].offset)
+        for index in range(count):
+            self.cache.expect_entry(self.owner, nodes[index].offset)
+        for index in range(count):
+            self.cache.expect_page(self.owner, nodes[index].offset)
+        for index in range(count):
+            child.offset = nodes[index].offset
+            child.length = nodes[index].length
+            page = self.deltas.view(self.cache, self.owner, self.held, child, level, &view)
+            if page is None:
+                self.missing.append((child.offset, child.length, level))
+                continue
+            Py_INCREF(page)
+            nodes[index].page = <PyObject *>page
+            nodes[index].records = view.records
+            nodes[index].count = nodes[index].total = view.count
         return 0
 
     cdef Pointer child_at(self, Node *node, int level, Py_ssize_t slot) noexcept:
