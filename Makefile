@@ -72,6 +72,10 @@ bench: $(VENV)/.tested java ## the whole table beside the original and Kafka, in
 bench-quick: $(VENV)/.tested java ## a line a row beside the last landed ratio, in 5 minutes
 	$(BIN)/python -m benchmarks.bench_streams --quick $(ARGS)
 
+.PHONY: bench-budget
+bench-budget: $(VENV)/.tested ## what one append block costs, by stage (perf and strace if there)
+	$(BIN)/python -m benchmarks.bench_budget $(ARGS)
+
 .PHONY: bench-cache
 bench-cache: $(VENV)/.tested java ## the streaming cache beside the original's
 	@$(PIP) install --only-binary :all: 'rocksdict>=0.3.20,<0.4' || echo "going on without RocksDB: no wheel fits"

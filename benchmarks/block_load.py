@@ -1,0 +1,108 @@
+"""Append blocks sent straight over the wire, one connection, one segment: no client's own batching.
+
+1. The load is open: block k is due at start + k / rate, and a late sender catches up.
+2. A block's latency is from its sending to the ack that covers it, in the sender's clock.
+"""
+
+import select
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from pravega_wire.blocking import SegmentConnection
+from pravega_wire.codec import encode
+from pravega_wire.commands import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    CreateSegment,
+    DataAppended,
+    SegmentCreated,
+    SetupAppend,
+)
+from pravega_wire.event_framing import frame_event
+
+SEGMENT = "budget/blocks/0.#epoch.0"
+WRITER = b"bench of blocks!"
+OUTSTANDING_MAX = 1_000
+DRAIN_SECONDS_MAX = 20.0
+
+
+class BlockLoadFailedError(Exception):
+    """The server answered with something else than an ack, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLoadResult:
+    """Blocks that were acknowledged, and the latencies in milliseconds, ascending."""
+
+    blocks: int
+    seconds: float
+    latencies_ms: tuple[float, ...]
+
+    def percentile_ms(self, percent: float) -> float:
+        """The latency that this percentage of the blocks did not exceed."""
+        count = len(self.latencies_ms)
+        return self.latencies_ms[min(count - 1, int(count * percent / 100))]
+
+
+class BlockSender:
+    """One writer of one segment, which it makes. Used within a ``with`` block of its connection."""
+
+    def __init__(self, connection: SegmentConnection, *, block_bytes: int) -> None:
+        self._connection = connection
+        self._data = frame_event(bytes(block_bytes - len(frame_event(b""))))
+        self._events = 0
+        self._sent: deque[tuple[int, float]] = deque()
+        self._latencies: list[float] = []
+        request_id = connection.next_request_id()
+        self._expect(connection.call(CreateSegment(request_id, SEGMENT, 0, 0, "")), SegmentCreated)
+        request_id = connection.next_request_id()
+        setup = SetupAppend(request_id, WRITER, SEGMENT, "")
+        self._expect(connection.call(setup), AppendSetup)
+
+    def run(self, *, blocks_per_second: float, seconds: float) -> BlockLoadResult:
+        """Send for that long and wait for the acks. Raises BlockLoadFailedError."""
+        self._latencies = []
+        start = time.perf_counter()
+        wanted = int(blocks_per_second * seconds)
+        sent = 0
+        while sent < wanted:
+            due = min(wanted, int((time.perf_counter() - start) * blocks_per_second) + 1)
+            count = min(due - sent, OUTSTANDING_MAX - len(self._sent))
+            for _ in range(count):
+                self._send()
+            sent += max(0, count)
+            pause = start + sent / blocks_per_second - time.perf_counter()
+            self._take_acks(max(0.0, pause))
+        deadline = time.perf_counter() + DRAIN_SECONDS_MAX
+        while self._sent:
+            if time.perf_counter() > deadline:
+                raise BlockLoadFailedError(f"{len(self._sent)} blocks were never acknowledged")
+            self._take_acks(0.1)
+        elapsed = time.perf_counter() - start
+        return BlockLoadResult(wanted, elapsed, tuple(sorted(self._latencies)))
+
+    def _send(self) -> None:
+        self._events += 1
+        block = encode(AppendBlock(WRITER, self._data))
+        end = encode(AppendBlockEnd(WRITER, len(self._data), b"", 1, self._events, self._events))
+        self._sent.append((self._events, time.perf_counter()))
+        self._connection.send_bytes(block + end)
+
+    def _take_acks(self, seconds: float) -> None:
+        readable, _, _ = select.select([self._connection], [], [], seconds)
+        if not readable:
+            return
+        replies = self._connection.receive_some()
+        now = time.perf_counter()
+        for reply in replies:
+            self._expect(reply, DataAppended)
+            assert isinstance(reply, DataAppended)
+            while self._sent and self._sent[0][0] <= reply.event_number:
+                self._latencies.append((now - self._sent.popleft()[1]) * 1000)
+
+    @staticmethod
+    def _expect(reply: object, kind: type) -> None:
+        if not isinstance(reply, kind):
+            raise BlockLoadFailedError(f"the server answered {reply}")
