@@ -25,7 +25,6 @@ cdef class StreamingCache:
         self, int64_t address, unsigned char *target, Py_ssize_t position, Py_ssize_t length
     ) except -1
     cdef list get_views(self, int64_t address, Py_ssize_t position, Py_ssize_t length)
-    cdef uint64_t used(self) noexcept
 
     cdef int _clean_up(self, int attempts, uint64_t blocks, uint32_t address) except -1
     cdef uint32_t _pin(self, uint32_t address) except 0

@@ -31,8 +31,8 @@ from _fast.cache_pins cimport is_pin_of, pin_drop, pin_take, pins_grow
 from _fast.cache_pool cimport (
     BLOCK_BYTES, BLOCKS_PER_BUFFER, INDEX_MASK, LAST, Block, Walk,
     block_at, block_count, claim, copy_out, data_at, entry_length, first_block, free_blocks,
-    is_address, is_entry, pool_close, pool_open, release, reserved_buffers, walk_begin, walk_step,
-    would_fault,
+    is_address, is_entry, pool_close, pool_open, pool_used, release, reserved_buffers, walk_begin,
+    walk_step, would_fault,
 )
 
 cdef enum:
@@ -129,7 +129,7 @@ cdef class StreamingCache:
     @property
     def used_bytes(self):
         """Bytes of blocks that hold such entries, and of the metadata of touched buffers."""
-        return self.used()
+        return pool_used(&self._pool)
 
     @property
     def reserved_bytes(self):
@@ -235,8 +235,6 @@ cdef class StreamingCache:
             while reserved_buffers(&self._pool) < end:
                 memory_fill(&self._pool.memory, <uint32_t>reserved_buffers(&self._pool))
 
-    # ---- the same for other modules ----
-
     cdef uint32_t insert_bytes(self, const unsigned char *data, Py_ssize_t length) except 0:
         cdef int attempts = 0
         self._enter()
@@ -264,9 +262,7 @@ cdef class StreamingCache:
             attempts = self._clean_up(attempts, block_count(beyond), <uint32_t>address)
         result = <uint32_t>address
         if beyond:
-            result = self._claim(
-                result, (last.state & INDEX_MASK) + 1, data + here, beyond
-            )
+            result = self._claim(result, (last.state & INDEX_MASK) + 1, data + here, beyond)
             last.state &= <int>~LAST
         copy_bytes(data_at(&self._pool, <uint32_t>address) + last.length, data, here)
         last.length += here
@@ -283,7 +279,6 @@ cdef class StreamingCache:
     cdef int get_bytes(
         self, int64_t address, unsigned char *target, Py_ssize_t position, Py_ssize_t length
     ) except -1:
-        """Copy exactly ``length`` bytes out."""
         self._enter()
         self._range(address, position, length)
         return self._copy_out(address, target, position, length)
@@ -313,9 +308,6 @@ cdef class StreamingCache:
             return result
         finally:
             self._unpin(pin)
-
-    cdef uint64_t used(self) noexcept:
-        return (self._pool.used_blocks + self._pool.touched_count) * <uint64_t>BLOCK_BYTES
 
     # ---- when there is no room ----
 
@@ -495,8 +487,6 @@ cdef class StreamingCache:
         block_at(&self._pool, address).state &= <int>~LAST
         self._pins.pins[pin].last = address
         return 0
-
-    # ---- for tests ----
 
     def check(self):
         """Raise ``CacheCorruptedError`` where the metadata breaks an invariant. Slow."""

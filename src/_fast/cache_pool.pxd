@@ -127,6 +127,11 @@ cdef inline uint64_t free_blocks(const Pool *pool) noexcept nogil:
     return <uint64_t>pool.buffer_count * (BLOCKS_PER_BUFFER - 1) - pool.used_blocks
 
 
+cdef inline uint64_t pool_used(const Pool *pool) noexcept nogil:
+    """Bytes of used blocks and of the metadata of touched buffers."""
+    return (pool.used_blocks + pool.touched_count) * <uint64_t>BLOCK_BYTES
+
+
 cdef inline uint64_t reserved_buffers(const Pool *pool) noexcept nogil:
     """How many buffers have memory, in use or prepared."""
     return max(pool.touched_count, pool.memory.begun_count)

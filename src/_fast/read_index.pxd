@@ -34,11 +34,8 @@ cdef class SegmentEntries:
     cdef int append_bytes(
         self, int64_t offset, const unsigned char *data, Py_ssize_t length
     ) except -1
-    cdef int _add(
-        self, int64_t offset, uint32_t address, uint32_t length, bint consumed
-    ) except -1
+    cdef int _add(self, int64_t offset, uint32_t address, uint32_t length) except -1
     cdef bint _seek(self, int64_t offset, Place *place) noexcept
     cdef bint _is_free(self, int64_t offset, int64_t end) noexcept
     cdef int _remove(self, Place *place) except -1
     cdef void _forget_history(self, Record *record) noexcept
-    cdef void _find_last(self) noexcept

@@ -21,40 +21,15 @@ from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
 from _fast.cache cimport StreamingCache
+from _fast.cache_pool cimport pool_used
 from _fast.read_index_records cimport (
-    CONSUMED_HEAD,
-    GENERATIONS,
-    HISTORY,
-    HISTORY_HEAD,
-    LENGTH_MASK,
-    RECORDS_FIRST,
-    Record,
-    Records,
-    delist,
-    end_of,
-    enlist,
-    first_in,
-    length_of,
-    next_generation,
-    oldest_record,
-    owner_enter,
-    owner_leave,
-    record_free,
-    record_take,
-    records_grow,
-    touch,
+    CONSUMED_HEAD, GENERATIONS, HISTORY, HISTORY_HEAD, LENGTH_MASK, RECORDS_FIRST, Record, Records,
+    delist, end_of, enlist, first_in, length_of, next_generation, oldest_record, owner_enter,
+    owner_leave, record_free, record_take, records_grow, touch,
 )
 from _fast.read_index_tree cimport (
-    Place,
-    node_audit,
-    place_next,
-    place_previous,
-    place_settle,
-    tree_first,
-    tree_insert,
-    tree_last,
-    tree_remove,
-    tree_seek,
+    Place, node_audit, place_next, place_previous, place_settle, tree_first, tree_insert, tree_last,
+    tree_remove, tree_seek,
 )
 
 cdef enum:
@@ -127,7 +102,7 @@ cdef class Generations:
         """Evict until the cache uses so little, entry by entry; returns how many that were."""
         cdef Records *records = &self._records
         cdef uint32_t number, count = 0
-        while count < count_max and self.cache.used() > used_bytes_max:
+        while count < count_max and pool_used(&self.cache._pool) > used_bytes_max:
             number = first_in(records, CONSUMED_HEAD)
             if number == 0 and records.history_bytes > history_bytes_min:
                 number = first_in(records, HISTORY_HEAD)
@@ -159,13 +134,11 @@ cdef class Generations:
         """Evict an entry."""
         cdef const Record *record = &self._records.all[number]
         cdef SegmentEntries owner = <SegmentEntries>self._owners.all[record.owner].entries
-        cdef uint32_t length = length_of(record)
         cdef Place place
-        owner._seek(record.offset, &place)
-        owner._remove(&place)
-        self.evicted_bytes += length
+        self.evicted_bytes += length_of(record)
         self.evicted_count += 1
-        return 0
+        owner._seek(record.offset, &place)
+        return owner._remove(&place)
 
 
 @cython.final
@@ -222,8 +195,6 @@ cdef class SegmentEntries:
                     break
         return result
 
-    # ---- in ----
-
     def append(self, int64_t offset, data not None):
         """Take in new bytes at the end of the segment."""
         cdef Py_buffer source
@@ -250,7 +221,7 @@ cdef class SegmentEntries:
             raise ValueError(f"bytes at {offset} cannot be appended to those up to {end}")
         if number == 0 or offset > end or length_of(record) + length > ENTRY_BYTES:
             address = cache.insert_bytes(data, length)
-            return self._add(offset, address, <uint32_t>length, False)
+            return self._add(offset, address, <uint32_t>length)
         if record.next:
             # It may not be evicted now, even to make room for itself.
             delist(records, number)
@@ -276,20 +247,17 @@ cdef class SegmentEntries:
         cdef Py_buffer source
         cdef uint32_t address
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
+        cdef const unsigned char *start = <const unsigned char *>source.buf
         try:
             if source.len == 0 or not self._is_free(offset, offset + source.len):
                 return False
-            address = self.generations.cache.insert_bytes(
-                <const unsigned char *>source.buf, source.len
-            )
-            self._add(offset, address, <uint32_t>source.len | <uint32_t>HISTORY, False)
+            address = self.generations.cache.insert_bytes(start, source.len)
+            self._add(offset, address, <uint32_t>source.len | <uint32_t>HISTORY)
+            return True
         finally:
             PyBuffer_Release(&source)
-        return True
 
-    cdef int _add(
-        self, int64_t offset, uint32_t address, uint32_t length, bint consumed
-    ) except -1:
+    cdef int _add(self, int64_t offset, uint32_t address, uint32_t length) except -1:
         """Add an entry that the cache holds, or free it there."""
         cdef Records *records = &self.generations._records
         cdef uint32_t number = record_take(records)
@@ -307,7 +275,7 @@ cdef class SegmentEntries:
         if length & HISTORY:
             records.history_bytes += length_of(record)
         if length & HISTORY or end_of(record) <= self._stored:
-            enlist(records, number, consumed)
+            enlist(records, number, False)
         if self._last == 0 or offset > records.all[self._last].offset:
             self._last = number
         return 0
@@ -362,8 +330,6 @@ cdef class SegmentEntries:
             if end_of(record) <= self._stored:
                 enlist(records, number, False)
         source._last = 0
-
-    # ---- out ----
 
     def gather(self, int64_t offset, Py_ssize_t length_max, bint use=True):
         """Copy out the cached bytes from ``offset`` on, as far as they are contiguous."""
@@ -462,8 +428,6 @@ cdef class SegmentEntries:
         while tree_first(&self._tree, &place):
             self._remove(&place)
 
-    # ---- inside ----
-
     cdef bint _seek(self, int64_t offset, Place *place) noexcept:
         """Go to the last entry that does not begin behind ``offset``; false when there is none."""
         return tree_seek(&self._tree, offset, place) and place_previous(&self._tree, place)
@@ -485,7 +449,9 @@ cdef class SegmentEntries:
         cdef uint32_t address = record.address
         tree_remove(&self._tree, place)
         if number == self._last:
-            self._find_last()
+            self._last = 0
+            if tree_last(&self._tree, place):
+                self._last = place.leaf.numbers[place.slot]
         delist(records, number)
         self._forget_history(record)
         record_free(records, number)
@@ -496,15 +462,7 @@ cdef class SegmentEntries:
         """The entry, which is in no list, is not one that came from tier 2 any more."""
         if record.length & HISTORY:
             self.generations._records.history_bytes -= length_of(record)
-            record.length &= <uint32_t>LENGTH_MASK
-
-    cdef void _find_last(self) noexcept:
-        cdef Place place
-        self._last = 0
-        if tree_last(&self._tree, &place):
-            self._last = place.leaf.numbers[place.slot]
-
-    # ---- for tests ----
+        record.length &= <uint32_t>LENGTH_MASK
 
     def check(self):
         """Raise ``AssertionError`` where entries break an invariant. Slow."""
@@ -524,10 +482,13 @@ cdef class SegmentEntries:
             while True:
                 number = place.leaf.numbers[place.slot]
                 record = &records.all[number]
-                if record.offset != place.leaf.node.offsets[place.slot] or record.offset < end:
-                    raise AssertionError(f"the entry at {record.offset} is in the wrong place")
-                if record.owner != self._owner or number < RECORDS_FIRST:
-                    raise AssertionError(f"the entry at {record.offset} belongs to nobody here")
+                if (
+                    record.offset != place.leaf.node.offsets[place.slot]
+                    or record.offset < end
+                    or record.owner != self._owner
+                    or number < RECORDS_FIRST
+                ):
+                    raise AssertionError(f"the entry at {record.offset} is not in its place")
                 end = end_of(record)
                 if self.generations.cache.length(record.address) != length_of(record):
                     raise AssertionError(f"the cache disagrees about the entry at {record.offset}")

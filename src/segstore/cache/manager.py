@@ -69,6 +69,11 @@ class CacheManager:
         """Bytes of all entries that were ever evicted."""
         return self.generations.evicted_bytes
 
+    @property
+    def is_above_target(self) -> bool:
+        """Whether something has to be evicted."""
+        return self._counted_bytes() > self._target_bytes
+
     def advance(self, now: float) -> None:
         """Begin the generations that are due at ``now``, in seconds of any steady clock."""
         ticks = int(now / self.policy.generation_seconds)
@@ -83,7 +88,7 @@ class CacheManager:
         if generations.current > self._age_max:
             oldest = generations.current - self._age_max
             count = generations.expire(oldest, count_max=EVICTIONS_PER_CALL)
-        if self._draining or self._counted_bytes() > self._target_bytes:
+        if self._draining or self.is_above_target:
             evicted = self._evict_older(self._low_bytes, EVICTIONS_PER_CALL)
             count = max(count, evicted)
             self._draining = evicted == EVICTIONS_PER_CALL

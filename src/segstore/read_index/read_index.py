@@ -67,6 +67,8 @@ class ReadIndex:
         manager = self._cache_manager
         while True:
             manager.advance(self._now())
+            if manager.is_above_target:
+                self.note_stored()
             while manager.evict_some():
                 await trio.lowlevel.checkpoint()
             await trio.sleep(manager.policy.generation_seconds)

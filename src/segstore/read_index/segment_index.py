@@ -74,6 +74,11 @@ class Fetch:
         self.end = end
         self.waiters: list[WaitingRead] = []
 
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether everybody who waited is gone; one ahead of time never had anybody."""
+        return bool(self.waiters) and all(read.on_complete is None for read in self.waiters)
+
 
 class SegmentReadIndex:
     """One segment's entries, redirects, parked reads and fetches."""

@@ -100,6 +100,8 @@ class StorageReads:
         data, failure = b"", None
         try:
             async with self._slots:
+                if fetch.is_unwanted:
+                    return
                 length = fetch.end - offset
                 data = await self._storage.read(segment.storage_name, offset=offset, length=length)
         except SegmentStoreError as error:

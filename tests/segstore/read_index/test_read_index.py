@@ -265,13 +265,26 @@ async def test_a_read_ahead_that_fails_harms_nobody() -> None:
 
 async def test_a_cancelled_read_is_not_answered_and_its_bytes_stay() -> None:
     async with scene(4 * MIB) as it:
+        it.storage.gate = trio.Event()
         reading = it.read(0, 100)
         assert reading.handle is not None
+        await wait_all_tasks_blocked()
         reading.handle.cancel()
         reading.handle.cancel()
+        it.storage.gate.set()
         await wait_all_tasks_blocked()
         assert reading.answers == []
         assert it.read(0, 100).data == it.content[:100]
+
+
+async def test_what_nobody_waits_for_any_more_is_not_read() -> None:
+    async with scene(4 * MIB) as it:
+        reading = it.read(0, 100)
+        assert reading.handle is not None
+        reading.handle.cancel()
+        await wait_all_tasks_blocked()
+        assert it.storage.reads == []
+        assert await it.read_now(0, 100) == it.content[:100]
 
 
 @pytest.mark.parametrize("change", ["truncate", "delete"])
