@@ -20,7 +20,7 @@ from _fast.data_frame import DataFrame, FrameDamagedError, FrameReader
 from segstore.errors import DataLogCorruptError
 from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, LogAddress
 
-SPARE_FRAMES_MAX: Final = 4
+SPARE_FRAMES_MAX: Final = 2
 """Frames kept for later; under full load more may be in flight, and their memory goes again."""
 
 __all__ = ["DataFrame", "DataFrameReader", "FramePool"]
