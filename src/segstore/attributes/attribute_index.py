@@ -25,6 +25,9 @@ from segstore.storage.api import SegmentStorage
 
 ROLLOVER_BYTES: Final = 32 * 1024 * 1024
 """Chunks of attribute segments are this long (the original's size)."""
+DELTA_BYTES_MAX: Final = 16 * 1024
+"""Changes of index pages that an open tree may keep in memory, outside of the page cache. All that
+was written since the first of them stays in tier 2: less than one chunk."""
 PARALLEL_READS_MAX: Final = 8
 
 _Page = tuple[int, int, int]
@@ -62,7 +65,7 @@ class AttributeIndex:
         self.name = name
         self._storage = storage
         self._root_pointer = root_pointer
-        self._tree = Tree(pages, key_length=key_length)
+        self._tree = Tree(pages, key_length=key_length, delta_bytes_max=DELTA_BYTES_MAX)
         self._is_open = False
         self._opening = trio.Lock()
         self._unwritten: tuple[Update, int] | None = None

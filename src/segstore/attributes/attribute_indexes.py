@@ -24,7 +24,7 @@ from segstore.metadata import SegmentMetadata
 from segstore.storage.api import SegmentStorage
 
 OPEN_COUNT_MAX: Final = 1024
-"""Indexes of a container that stay open though nobody uses them; each takes about 2 KiB."""
+"""Indexes of a container that stay open though nobody uses them; small ones take about 2 KiB."""
 SCAN_COUNT_MAX: Final = 1000
 """Attributes that an iteration gets from an index at once."""
 
