@@ -99,11 +99,13 @@ class SimulatedDisk:
     ``step_count`` counts the calls that change something. Set ``power_cut_at`` to the number of
     the call during which the power goes (``on_power_cut`` is told, once); ``write_errors`` and
     ``sync_errors`` map the number of such a call to the errno with which it fails;
-    ``capacity_bytes`` bounds the files' lengths.
+    ``capacity_bytes`` bounds the files' lengths. With ``ignores_syncs`` it is a disk that says
+    that it has synced, and has not.
     """
 
-    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+    def __init__(self, *, capacity_bytes: int | None = None, ignores_syncs: bool = False) -> None:
         self.capacity_bytes = capacity_bytes
+        self.ignores_syncs = ignores_syncs
         self.step_count = 0
         self.sync_count = 0
         self.power_cut_at: int | None = None
@@ -202,7 +204,7 @@ class SimulatedDisk:
         return [content for names in listings for content in names.values()]
 
     def _with(self, names: dict[str, _Content]) -> SimulatedDisk:
-        disk = SimulatedDisk(capacity_bytes=self.capacity_bytes)
+        disk = SimulatedDisk(capacity_bytes=self.capacity_bytes, ignores_syncs=self.ignores_syncs)
         disk._names = names
         disk._durable_names = dict(names)
         return disk
@@ -237,7 +239,8 @@ class SimulatedDisk:
         if code is not None:
             content.unsynced.clear()
             raise OSError(code, os.strerror(code))
-        content.sync()
+        if not self.ignores_syncs:
+            content.sync()
 
 
 class SimulatedFile:

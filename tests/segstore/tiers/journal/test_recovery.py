@@ -11,6 +11,7 @@ from random import Random
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.testing.simulated_disk import SimulatedDisk
@@ -131,6 +132,22 @@ async def test_a_tail_torn_at_any_byte_recovers_to_the_last_full_batch(behind: s
     whole = disk.after_kill()
     whole.overwrite(name, start + length, rest[length:])
     assert await entries_of(whole) == entries
+
+
+async def test_a_batch_that_a_failed_sync_left_in_the_kernel_is_durable_once_recovered() -> None:
+    disk, entries = await disk_with_batches(3)
+    async with opened(disk) as log:
+        errors = []
+        disk.sync_errors = {disk.step_count + 2: errno.EIO}
+        log.append_nowait([b"not acknowledged"], errors.append)
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(errors[0], DataLogError)
+    disk = disk.after_kill()
+    expected = [*entries, b"not acknowledged"]
+    async with opened(disk) as log:
+        assert [entry.data async for entry in log.read()] == expected
+        for seed in range(10):
+            assert await entries_of(disk.after_power_cut(Random(seed))) == expected
 
 
 async def test_the_journal_goes_on_after_a_torn_tail() -> None:
