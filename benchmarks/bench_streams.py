@@ -26,7 +26,7 @@ from benchmarks.maven import MavenFailedError
 from benchmarks.peers.api import PeerFailedError
 from benchmarks.streams import report
 from benchmarks.streams.rows import BY_NAME, OURS, PEERS, QUICK, SMALL, USUAL, Plan
-from benchmarks.streams.run import Measured, run
+from benchmarks.streams.run import LOGS, Measured, run
 from benchmarks.streams.servers import servers
 
 
@@ -91,7 +91,7 @@ def _print(measured: Measured) -> None:
         print("\n".join(report.quick_lines(measured, landed)))
     for remark in measured.remarks():
         print(remark)
-    print(f"{measured.elapsed_seconds:.0f} s in all")
+    print(f"{measured.elapsed_seconds:.0f} s in all; the servers' logs: {LOGS}")
 
 
 def _names(known: Sequence[str], what: str, text: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from benchmarks.peers.processes import DIE_WITH_PARENT
 
 LOAD_MAIN = "segstore.load.LoadDriver"
 PROBE_MAIN = "segstore.load.StartupProbe"
-OVERHEAD_SECONDS_MAX = 120.0
+OVERHEAD_SECONDS_MAX = 180.0
 KEPT_UP_SHARE = 0.98
 
 

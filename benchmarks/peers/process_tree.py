@@ -141,6 +141,10 @@ class Meter:
             written_bytes=after.written_bytes - before.written_bytes,
         )
 
+    def resident_growth_bytes(self, *, start_epoch: float, end_epoch: float) -> int:
+        """By how much resident memory grew from one moment to the other."""
+        return self._at(end_epoch).resident_bytes - self._at(start_epoch).resident_bytes
+
     def total(self) -> Cost:
         """What was used while the block ran."""
         return self.cost(start_epoch=self._samples[0].epoch, end_epoch=self._samples[-1].epoch)

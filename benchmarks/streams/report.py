@@ -191,7 +191,7 @@ def latency_over_rate(measured: Measured, *, segments: int) -> Plot:
         measured,
         lambda load: load.segments == segments and load.event_size == rows.SMALL_EVENT,
         lambda load, numbers: (
-            _value(numbers, rows.PUBLISHED) or load.rate,
+            _value(numbers, rows.PUBLISHED) or 0,
             _value(numbers, rows.PUBLISH_P95),
         ),
     )
@@ -233,7 +233,7 @@ def _points(
             if load is None or load.producers > 1 or load.read_timeout_ms != READ_TIMEOUT_MS:
                 continue
             x, y = point(load, medians(measured, name, key)) if belongs(load) else (0, None)
-            if y is not None:
+            if y is not None and x > 0:
                 found.append((x, y))
         if found:
             curves.append(Curve(server.name, tuple(sorted(found))))

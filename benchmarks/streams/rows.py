@@ -29,6 +29,7 @@ READ_DELAY = "end-to-end p95 - publish p95"
 WRITTEN = "written per payload byte"
 PEAK_RSS = "peak RSS"
 IDLE_RSS = "idle RSS"
+GROWTH = "RSS growth in the second half"
 READY = "start to ready"
 READY_AGAIN = "ready after kill -9"
 
@@ -44,6 +45,8 @@ class Row:
     limits: Mapping[str, float] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     """Peers that are shown without a target."""
+    seconds_min: float = 0
+    """Measured at least so long, whatever the plan says."""
 
     @property
     def main_metric(self) -> str:
@@ -159,6 +162,13 @@ ROWS = (
     ),
 )
 
+LONG_ROW = Row(
+    name="R1",
+    work="10 KB, 16 segments, 3k events/s, for ten minutes",
+    load=Load(rate=3_000, event_size=LARGE_EVENT, segments=16),
+    limits={PEAK_RSS: MEMORY_MB_MAX, GROWTH: 20.0},
+    seconds_min=600,
+)
 EXTRA_ROWS = tuple(
     Row(name=name, work=work, load=load, also=also)
     for name, work, load, also in (
@@ -186,9 +196,9 @@ EXTRA_ROWS = tuple(
         ),
     )
 )
-"""Not in a usual run: more points of the plots, many segments (S1) and many writers (S2)."""
+"""Only when named: more points of the plots, many segments (S1) and many writers (S2)."""
 
-BY_NAME = {row.name: row for row in (*ROWS, *EXTRA_ROWS)}
+BY_NAME = {row.name: row for row in (*ROWS, LONG_ROW, *EXTRA_ROWS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +221,8 @@ class Plan:
     def load(self, row: Row) -> Load:
         """The row's load at this plan's size."""
         assert row.load is not None, row.name
-        load = replace(row.load, warmup_seconds=self.warmup_seconds, seconds=self.seconds)
+        seconds = max(self.seconds, row.seconds_min)
+        load = replace(row.load, warmup_seconds=self.warmup_seconds, seconds=seconds)
         if self.rate_max is not None and not 0 < load.rate <= self.rate_max:
             load = replace(load, rate=self.rate_max)
         return load

@@ -1,6 +1,7 @@
 """Running a plan: servers take turns, and every run leaves an outcome.
 
-1. One server runs at a time, in an empty directory of its own, which is removed after it.
+1. One server runs at a time, in an empty directory of its own, which is removed after it. The ends
+   of its logs are kept until the next run, in `LOGS`.
 2. What goes wrong with a server is an outcome, not an error.
 """
 
@@ -20,6 +21,8 @@ from benchmarks.streams.rows import BY_NAME, CRASH, OURS, START, Plan
 from benchmarks.streams.runs import crash_outcome, load_outcome, start_outcome
 
 OTHER_CPU_SHARE_QUIET_MAX = 0.05
+LOGS = Path(__file__).parent.parent / "results" / "logs"
+LOG_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Measured:
 def run(plan: Plan, *, servers: Mapping[str, Peer], directory: Path) -> Measured:
     """Run all turns of the plan. ``servers`` holds ours and each of the plan's peers."""
     began = time.monotonic()
+    shutil.rmtree(LOGS, ignore_errors=True)
     for peer in servers.values():
         peer.prepare()
     outcomes: dict[tuple[str, str], list[Outcome]] = {}
@@ -159,6 +163,15 @@ def _removed(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        _keep_logs(directory)
         shutil.rmtree(directory, ignore_errors=True)
         # What the last server left in the page cache is not written at the cost of the next.
         os.sync()
+
+
+def _keep_logs(directory: Path) -> None:
+    for log in directory.glob("*.log"):
+        if text := log.read_bytes()[-LOG_BYTES_MAX:]:
+            kept = LOGS / directory.name / log.name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(text)

@@ -21,6 +21,8 @@ from benchmarks.streams import rows
 from benchmarks.streams.rows import LARGE_EVENT
 
 IDLE_SECONDS = 3.0
+LONG_SECONDS = 60.0
+"""From here on, memory shows whether it stays."""
 UNFLUSHED_BYTES_PER_SECOND = 80e6
 CONNECTING_SECONDS = 2.0
 """A client's first event may be this late; it catches up then."""
@@ -41,6 +43,10 @@ def load_outcome(peer: Peer, server: RunningPeer, load: Load, *, client_heap: st
     others = max(0.0, busy - client_cpu - server_cpu)
     window = meter.cost(start_epoch=result.start_epoch, end_epoch=result.end_epoch)
     numbers = load_numbers(result, window=window)
+    if load.seconds >= LONG_SECONDS:
+        middle = (result.start_epoch + result.end_epoch) / 2
+        grown = meter.resident_growth_bytes(start_epoch=middle, end_epoch=result.end_epoch)
+        numbers[Metric(rows.GROWTH, "MB", "lower")] = grown / 1e6
     numbers[Metric("PSS after the load", "MB", "lower")] = (
         server.processes.proportional_bytes() / 1e6
     )
@@ -59,12 +65,13 @@ def _children_cpu_seconds() -> float:
 
 
 def load_numbers(result: LoadResult, *, window: Cost) -> dict[Metric, float | None]:
-    """The quantities to compare; rates are among them when the load is unthrottled."""
+    """The quantities to compare; those about throughput only when the load is unthrottled."""
     publish, end_to_end = result.publish, result.end_to_end
     events = publish.events or None
-    numbers: dict[Metric, float | None] = {}
+    numbers: dict[Metric, float | None] = {
+        Metric(rows.PUBLISHED, "events/s", "higher"): publish.events_per_second
+    }
     if not result.load.rate:
-        numbers[Metric(rows.PUBLISHED, "events/s", "higher")] = publish.events_per_second
         numbers[Metric("published bytes", "MB/s", "higher")] = publish.mb_per_second
         numbers[Metric("read events", "events/s", "higher")] = end_to_end.events_per_second
     latency = publish.latency_ms

@@ -14,7 +14,7 @@ from benchmarks.peers.original_standalone import OriginalStandalone
 from benchmarks.peers.segstore_standalone import UNSTORED, AssembledStore, SegstoreStandalone
 from benchmarks.streams import report, rows
 from benchmarks.streams.rows import BY_NAME, CRASH, OURS, PEERS, ROWS, SMALL, START, Plan
-from benchmarks.streams.run import Measured, run
+from benchmarks.streams.run import LOGS, Measured, run
 
 from benchmarks import bench_streams
 
@@ -105,6 +105,7 @@ def test_a_server_that_does_not_start_is_a_failed_outcome(tmp_path: Path) -> Non
     assert found.failure is not None
     assert found.failure.startswith("exited with ")
     assert measured.ours_failed
+    assert "no-such-option" in (LOGS / "1-L1-ours" / "server.log").read_text()
 
 
 def test_a_plan_sets_the_size_of_its_rows() -> None:
@@ -144,6 +145,7 @@ def test_servers_that_are_not_fresh_take_all_their_rows_at_once() -> None:
 def test_every_target_is_of_a_metric_that_its_row_measures() -> None:
     paced = {rows.PUBLISH_P50, rows.PUBLISH_P95, rows.SERVER_CPU, rows.READ_DELAY}
     unthrottled = {rows.PUBLISHED, rows.WRITTEN, rows.PEAK_RSS}
+    assert set(BY_NAME["R1"].limits) == {rows.PEAK_RSS, rows.GROWTH}
     for row in ROWS:
         named = {metric for peer in row.reaches.values() for metric in peer} | set(row.limits)
         assert set(row.peers) <= set(PEERS)

@@ -4,6 +4,7 @@ import io.pravega.client.ClientConfig;
 import io.pravega.client.EventStreamClientFactory;
 import io.pravega.client.admin.ReaderGroupManager;
 import io.pravega.client.admin.StreamManager;
+import io.pravega.client.control.impl.ControllerFailureException;
 import io.pravega.client.stream.EventRead;
 import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.EventStreamWriter;
@@ -18,10 +19,14 @@ import io.pravega.client.stream.TruncatedDataException;
 import io.pravega.client.stream.impl.ByteBufferSerializer;
 import java.net.URI;
 import java.nio.ByteBuffer;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 
 /** A Pravega stream with its reader group, and the official clients that write and read it. */
 final class LoadStream implements Target {
+    private static final long READY_LIMIT_NANOS = 60_000_000_000L;
+    private static final long RETRY_NANOS = 200_000_000L;
+
     private final boolean connectionPooling;
     private final String scope;
     private final String stream;
@@ -43,14 +48,31 @@ final class LoadStream implements Target {
 
     @Override
     public void create(int segments, boolean withReaders) {
-        streams.createScope(scope);
-        boolean created = streams.createStream(scope, stream,
-                StreamConfiguration.builder().scalingPolicy(ScalingPolicy.fixed(segments)).build());
-        if (!created) {
-            throw new IllegalStateException("the stream " + scope + "/" + stream + " exists already");
-        }
+        createStream(segments);
         if (withReaders) {
             groups.createReaderGroup(group, ReaderGroupConfig.builder().stream(Stream.of(scope, stream)).build());
+        }
+    }
+
+    /** A controller may accept before its segment stores do, and then fails what it is asked; that passes. */
+    private void createStream(int segments) {
+        long deadline = System.nanoTime() + READY_LIMIT_NANOS;
+        for (boolean isFirst = true;; isFirst = false) {
+            try {
+                streams.createScope(scope);
+                boolean created = streams.createStream(scope, stream,
+                        StreamConfiguration.builder().scalingPolicy(ScalingPolicy.fixed(segments)).build());
+                // An attempt that failed may have created it all the same.
+                if (!created && isFirst) {
+                    throw new IllegalArgumentException("the stream " + scope + "/" + stream + " exists already");
+                }
+                return;
+            } catch (ControllerFailureException e) {
+                if (System.nanoTime() > deadline) {
+                    throw e;
+                }
+                LockSupport.parkNanos(RETRY_NANOS);
+            }
         }
     }
 
