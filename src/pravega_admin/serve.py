@@ -53,7 +53,11 @@ class Server:
 def _load_segment_store() -> Parts:
     from segstore.assembly import open_containers
     from segstore.config import SegmentStoreConfig
-    from segstore.errors import DataDirectoryError
+    from segstore.errors import (
+        DataDirectoryError,
+        StorageConfigurationError,
+        StorageUnreachableError,
+    )
     from segstore.server import AddressInUseError, serve
 
     async def serve_with_containers(
@@ -65,7 +69,8 @@ def _load_segment_store() -> Parts:
     return Parts(
         SegmentStoreConfig,
         serve_with_containers,
-        refusals=(DataDirectoryError, AddressInUseError),
+        refusals=(DataDirectoryError, AddressInUseError, StorageConfigurationError),
+        failures=(StorageUnreachableError,),
     )
 
 

@@ -54,9 +54,25 @@ LogFormatOption: TypeAlias = Annotated[
 SettingsOption: TypeAlias = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with more settings.")
 ]
+Tier2Option: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--tier2",
+        metavar="s3://BUCKET/PREFIX",
+        envvar="SEGSTORE_TIER2",
+        help="Keep history in S3; by default it is in the data directory.",
+    ),
+]
+S3EndpointOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--s3-endpoint", metavar="URL", help="An S3 server that is not Amazon's."),
+]
+S3RegionOption: TypeAlias = Annotated[
+    str | None, typer.Option("--s3-region", metavar="NAME", help="The region of the bucket.")
+]
 PORT_MAX = 65535
 SETTINGS_WITH_OPTIONS = {
-    "segment_store": {"host", "port", "data_dir", "container_count"},
+    "segment_store": {"host", "port", "data_dir", "container_count", "tier2", "s3"},
     "controller": {
         "host",
         "port",
@@ -85,6 +101,9 @@ def standalone(
     ] = 12345,
     published_address: PublishedOption = None,
     container_count: ContainersOption = 4,
+    tier2: Tier2Option = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
     allow_insecure: InsecureOption = False,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
@@ -109,7 +128,10 @@ def standalone(
         log_level=log_level,
         log_format=log_format,
         log_file=log_file,
-        segment_store=file.get("segment_store", {}),
+        segment_store={
+            **_tier_2(tier2, endpoint=s3_endpoint, region=s3_region),
+            **file.get("segment_store", {}),
+        },
         controller=file.get("controller", {}),
     )
     run_standalone(settings, began=began)
@@ -120,6 +142,9 @@ def server(
     host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=PORT_MAX, help="Its port.")] = 12345,
     container_count: ContainersOption = 4,
+    tier2: Tier2Option = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
     allow_insecure: InsecureOption = False,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
@@ -131,6 +156,7 @@ def server(
         "port": port,
         "data_dir": str(data_dir),
         "container_count": container_count,
+        **_tier_2(tier2, endpoint=s3_endpoint, region=s3_region),
     }
     _serve(
         SEGMENT_STORE,
@@ -223,6 +249,23 @@ def _serve(
         settings,
         on_ready=lambda: note(f"{SERVERS[kind].title} is ready on {where}"),
     )
+
+
+def _tier_2(location: str | None, *, endpoint: str | None, region: str | None) -> dict[str, Any]:
+    """The settings of a segment store that say where its tier 2 is."""
+    from segstore.tiers.s3.location import S3Location, S3LocationError
+
+    if location is None:
+        if endpoint is not None or region is not None:
+            raise UsageError("--s3-endpoint and --s3-region need --tier2 s3://BUCKET/PREFIX")
+        return {}
+    try:
+        S3Location.parse(location)
+    except S3LocationError as error:
+        raise UsageError(f"--tier2 {error}") from error
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise UsageError(f"--s3-endpoint {endpoint!r} is not an http:// or https:// URL")
+    return {"tier2": location, "s3": {"endpoint_url": endpoint, "region": region}}
 
 
 def _parse_host_port(text: str) -> tuple[str, int]:

@@ -4,7 +4,8 @@ Owns: which journal, cache and tier 2 the containers of a process share, and the
 
 Invariants:
 1. Tier 1 outlives every container; a container that is being closed can still write.
-2. A journal that failed is never used again: the block ends with the error, the process with it,
+2. A container's run has a view of tier 2 of its own, which knows the epoch of its log.
+3. A journal that failed is never used again: the block ends with the error, the process with it,
    and the next process recovers from what is on disk.
 """
 
@@ -25,8 +26,8 @@ from segstore.container import open_container
 from segstore.data_directory import DataDirectory
 from segstore.registry import OpenContainer
 from segstore.storage.rolling import RollingSegmentStorage
+from segstore.tier_two import EpochNotingLogs, open_storage
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
-from segstore.tiers.filesystem import FilesystemChunkStorage
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
 
 
@@ -39,23 +40,22 @@ async def open_containers(
 ) -> AsyncIterator[OpenContainer]:
     """Open the data directory and yield what opens a container in it.
 
-    Measurements give tiers of their own; by default these are journals and a directory. Raises
-    ``DataDirectoryError`` when the data directory cannot be used, and leaves the block with a
-    ``DataLogError`` when a journal fails.
+    Measurements give tiers of their own; by default these are journals and what the configuration
+    says. Raises ``DataDirectoryError`` when the data directory cannot be used,
+    ``StorageConfigurationError`` or ``StorageUnreachableError`` when tier 2 cannot, and leaves the
+    block with a ``DataLogError`` when a journal fails.
     """
     directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
     page_bytes_max = config.cache_bytes_max * config.attribute_pages_percent // 100
     attribute_pages = PageCache(page_bytes_max)
     cache_manager = CacheManager(StreamingCache(config.cache_bytes_max - page_bytes_max))
-    if chunk_storage is None:
-        storage_path = config.storage_dir or directory.storage_path
-        storage_path.mkdir(parents=True, exist_ok=True)
-        chunk_storage = FilesystemChunkStorage(storage_path)
-    storage = RollingSegmentStorage(chunk_storage)
     settings = JournalSettings(
         file_bytes=config.journal_file_bytes, journal_bytes_max=config.journal_bytes_max
     )
     async with AsyncExitStack() as stack:
+        storage_of = await stack.enter_async_context(
+            open_storage(config, directory, given=chunk_storage)
+        )
         journals: dict[int, Journal] = {}
         numbers = {directory.journal_of(n) for n in config.hosted_containers}
         for number in sorted(numbers) if data_logs is None else ():
@@ -63,10 +63,11 @@ async def open_containers(
             journals[number] = await stack.enter_async_context(open_journal(path, settings))
 
         def open_hosted(container_id: int) -> AbstractAsyncContextManager[SegmentContainer]:
+            logs = EpochNotingLogs(data_logs or journals[directory.journal_of(container_id)])
             return open_container(
                 container_id,
-                data_logs or journals[directory.journal_of(container_id)],
-                storage,
+                logs,
+                RollingSegmentStorage(storage_of(logs.epoch_now)),
                 cache_manager,
                 drain_seconds=config.drain_seconds,
                 attribute_pages=attribute_pages,

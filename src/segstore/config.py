@@ -74,6 +74,15 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Size of the reads that build an index."""
 
 
+class S3Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How S3 is reached. Credentials are found as boto3 finds them, never configured here."""
+
+    endpoint_url: str | None = None
+    """Where the S3 server is; Amazon's when None, unless ``AWS_ENDPOINT_URL`` is set."""
+    region: str | None = None
+    """The bucket's region; boto3's configuration decides when None."""
+
+
 class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A segment store process."""
 
@@ -105,6 +114,9 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Appends wait while the journal holds this much that tier 2 does not have."""
     storage_dir: Path | None = None
     """Where tier 2 keeps its chunks; inside the data directory when None."""
+    tier2: str | None = None
+    """``s3://BUCKET/PREFIX`` where chunks are objects in S3; files in ``storage_dir`` when None."""
+    s3: S3Settings = S3Settings()
     connections: ConnectionSettings = ConnectionSettings()
     tables: TableSettings = TableSettings()
 

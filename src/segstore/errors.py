@@ -106,6 +106,14 @@ class StorageError(SegmentStoreError):
     """Tier 2 failed; the storage writer tries again."""
 
 
+class StorageConfigurationError(StorageError):
+    """Tier 2 cannot be used as configured, and trying again cannot help; nothing was changed."""
+
+
+class StorageUnreachableError(StorageError):
+    """Tier 2 could not be reached when the process started."""
+
+
 class ChunkNotFoundError(StorageError):
     """Tier 2 has no chunk of that name."""
 

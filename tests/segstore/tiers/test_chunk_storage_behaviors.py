@@ -2,40 +2,70 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import trio
 
+from segstore.config import S3Settings
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
 from segstore.testing.faulty_chunks import FaultyChunkStorage
 from segstore.tiers.api import ChunkInfo, ChunkStorage
 from segstore.tiers.filesystem import FilesystemChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
 from segstore.tiers.noop import NoOpChunkStorage, holds_user_data
+from segstore.tiers.s3.objects import ObjectStore
+from segstore.tiers.s3.opening import boto3_client
+from segstore.tiers.s3.storage import S3Tier
+
+STORAGES = ["memory", "filesystem", "faulty", "moto", "versitygw"]
 
 
-@pytest.fixture(params=["memory", "filesystem", "faulty"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> ChunkStorage:
-    if request.param == "memory":
-        return MemoryChunkStorage()
-    if request.param == "filesystem":
-        return FilesystemChunkStorage(tmp_path)
-    return FaultyChunkStorage(MemoryChunkStorage())  # with no fault it is a storage like others
+def s3_storage(endpoint: str, bucket: str, stack: ExitStack) -> ChunkStorage:
+    client = boto3_client(S3Settings(endpoint_url=endpoint))
+    stack.callback(client.close)
+    objects = ObjectStore(client, bucket=bucket, prefix="a/prefix/", random=random.random)
+    return S3Tier(objects).owned_by(lambda: 1)
 
 
-@pytest.fixture(params=["memory", "filesystem", "faulty", "noop", "noop, kept"])
-def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> ChunkStorage:
+@pytest.fixture
+def make_storage(
+    request: pytest.FixtureRequest, tmp_path: Path, new_bucket: Callable[[str], str]
+) -> Iterator[Callable[[str], ChunkStorage]]:
+    with ExitStack() as stack:
+
+        def make(vendor: str) -> ChunkStorage:
+            if vendor == "memory":
+                return MemoryChunkStorage()
+            if vendor == "filesystem":
+                return FilesystemChunkStorage(tmp_path)
+            if vendor == "faulty":  # with no fault it is a storage like others
+                return FaultyChunkStorage(MemoryChunkStorage())
+            if vendor.startswith("noop"):
+                drops = holds_user_data if vendor == "noop" else lambda _: False
+                return NoOpChunkStorage(MemoryChunkStorage(), drops=drops)
+            endpoint = request.getfixturevalue(vendor)
+            return s3_storage(endpoint, new_bucket(endpoint), stack)
+
+        yield make
+
+
+@pytest.fixture(params=STORAGES)
+def storage(
+    request: pytest.FixtureRequest, make_storage: Callable[[str], ChunkStorage]
+) -> ChunkStorage:
+    return make_storage(request.param)
+
+
+@pytest.fixture(params=[*STORAGES, "noop", "noop, kept"])
+def forgetful(
+    request: pytest.FixtureRequest, make_storage: Callable[[str], ChunkStorage]
+) -> ChunkStorage:
     """Storages that may drop the bytes: what is true of names and lengths holds for all."""
-    if request.param.startswith("noop"):
-        drops = holds_user_data if request.param == "noop" else lambda _: False
-        return NoOpChunkStorage(MemoryChunkStorage(), drops=drops)
-    chosen = {
-        "memory": MemoryChunkStorage,
-        "filesystem": lambda: FilesystemChunkStorage(tmp_path),
-        "faulty": lambda: FaultyChunkStorage(MemoryChunkStorage()),
-    }
-    return chosen[request.param]()
+    return make_storage(request.param)
 
 
 NAME = "scope/stream/0.#epoch.0$00000000000000000000"

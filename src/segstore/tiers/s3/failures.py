@@ -1,0 +1,143 @@
+"""What a failed S3 request means: whether to try again, and what to tell people.
+
+Owns: ``S3Failure`` and the table of error codes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProxyConnectionError,
+    SSLError,
+)
+from botocore.parsers import ResponseParserError
+
+from segstore.errors import StorageError
+
+REQUEST_ERRORS: tuple[type[Exception], ...] = (
+    BotoCoreError,
+    ClientError,
+    ResponseParserError,
+    OSError,
+)
+"""Whatever a request of boto3 fails with."""
+
+
+class Kind(Enum):
+    """What is to be done about a failed request."""
+
+    UNREACHABLE = auto()
+    """Nobody was reached: try again."""
+    TRY_AGAIN = auto()
+    """The request may or may not have been done; trying again may help."""
+    MISSING = auto()
+    """There is no such object or upload."""
+    EXISTS = auto()
+    """The condition of a put does not hold: there is such an object."""
+    UNSUPPORTED = auto()
+    """The server does not know such requests."""
+    NO_BUCKET = auto()
+    CREDENTIALS = auto()
+    FORBIDDEN = auto()
+    REGION = auto()
+    REFUSED = auto()
+    """Anything else that trying again cannot help."""
+
+
+_KINDS = {
+    "NoSuchBucket": Kind.NO_BUCKET,
+    "NoSuchKey": Kind.MISSING,
+    "NoSuchUpload": Kind.MISSING,
+    "NotFound": Kind.MISSING,
+    "404": Kind.MISSING,
+    "PreconditionFailed": Kind.EXISTS,
+    "412": Kind.EXISTS,
+    "ConditionalRequestConflict": Kind.TRY_AGAIN,
+    "OperationAborted": Kind.TRY_AGAIN,
+    "SlowDown": Kind.TRY_AGAIN,
+    "RequestTimeout": Kind.TRY_AGAIN,
+    "BadDigest": Kind.TRY_AGAIN,
+    "XAmzContentSHA256Mismatch": Kind.TRY_AGAIN,
+    "IncompleteBody": Kind.TRY_AGAIN,
+    "Throttling": Kind.TRY_AGAIN,
+    "ThrottlingException": Kind.TRY_AGAIN,
+    "TooManyRequests": Kind.TRY_AGAIN,
+    "NotImplemented": Kind.UNSUPPORTED,
+    "InvalidAccessKeyId": Kind.CREDENTIALS,
+    "SignatureDoesNotMatch": Kind.CREDENTIALS,
+    "ExpiredToken": Kind.CREDENTIALS,
+    "InvalidToken": Kind.CREDENTIALS,
+    "AccessDenied": Kind.FORBIDDEN,
+    "403": Kind.FORBIDDEN,
+    "PermanentRedirect": Kind.REGION,
+    "AuthorizationHeaderMalformed": Kind.REGION,
+    "IllegalLocationConstraintException": Kind.REGION,
+    "301": Kind.REGION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Failure:
+    """A failed request: what to do, and why in one line."""
+
+    kind: Kind
+    reason: str
+
+    @property
+    def is_worth_another_try(self) -> bool:
+        """Whether the same request may succeed now or soon."""
+        return self.kind in (Kind.TRY_AGAIN, Kind.UNREACHABLE)
+
+
+class S3RequestError(StorageError):
+    """A request to S3 failed for good, or too often."""
+
+    def __init__(self, message: str, failure: S3Failure) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class TruncatedBodyError(OSError):
+    """An answer has fewer bytes than were asked for."""
+
+
+def failure_of(error: Exception) -> S3Failure:
+    """What an error of boto3 means."""
+    if isinstance(error, ClientError):
+        return _failure_of_answer(error)
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
+        return S3Failure(Kind.CREDENTIALS, str(error))
+    if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)):
+        return S3Failure(Kind.UNREACHABLE, str(error))
+    if isinstance(
+        error, (HTTPClientError, IncompleteReadError, ResponseParserError, OSError)
+    ) and not isinstance(error, SSLError):
+        return S3Failure(Kind.TRY_AGAIN, str(error) or type(error).__name__)
+    return S3Failure(Kind.REFUSED, str(error) or type(error).__name__)
+
+
+def _failure_of_answer(error: ClientError) -> S3Failure:
+    answer = error.response
+    code = str(answer.get("Error", {}).get("Code", ""))
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    message = answer.get("Error", {}).get("Message") or error
+    reason = f"{code or status}: {message}"
+    kind = _KINDS.get(code)
+    if kind is None:
+        if status == 501:
+            kind = Kind.UNSUPPORTED
+        elif status in (408, 429) or status >= 500:
+            kind = Kind.TRY_AGAIN
+        else:
+            kind = _KINDS.get(str(status), Kind.REFUSED)
+    return S3Failure(kind, reason)

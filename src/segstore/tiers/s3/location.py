@@ -1,0 +1,50 @@
+"""Where in S3 a store keeps its chunks, as users write it.
+
+Owns: ``S3Location``. Imports nothing of boto3, so that a wrong URL is told at once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from segstore.errors import SegmentStoreError
+
+PREFIX_BYTES_MAX = 200
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+_PREFIX = re.compile(r"([A-Za-z0-9_=+@-][A-Za-z0-9._=+@-]*/)*")
+
+
+class S3LocationError(SegmentStoreError):
+    """The text is no location in S3; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Location:
+    """A bucket and what the keys of all objects begin with: nothing, or names each with a ``/``."""
+
+    bucket: str
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> S3Location:
+        """Read ``s3://bucket/prefix``; ``S3LocationError`` when it is not that."""
+        scheme, separator, rest = text.partition("://")
+        if scheme != "s3" or not separator:
+            raise S3LocationError(f"{text!r} is not s3://BUCKET/PREFIX")
+        bucket, _, prefix = rest.partition("/")
+        if not _BUCKET.fullmatch(bucket):
+            raise S3LocationError(f"{text!r}: {bucket!r} is no bucket's name")
+        prefix = prefix.strip("/")
+        prefix = f"{prefix}/" if prefix else ""
+        if not _PREFIX.fullmatch(prefix):
+            raise S3LocationError(
+                f"{text!r}: a prefix is made of letters, digits and . _ - = + @, with single /"
+                " between"
+            )
+        if len(prefix) > PREFIX_BYTES_MAX:
+            raise S3LocationError(f"{text!r}: the prefix is longer than {PREFIX_BYTES_MAX} bytes")
+        return cls(bucket, prefix)
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"

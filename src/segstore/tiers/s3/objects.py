@@ -1,0 +1,415 @@
+"""Requests about the objects of one bucket: whole, checked, tried again.
+
+Owns: ``ObjectStore``, which turns calls of a boto3 client into awaits, and the bounds on how long
+and how often a request is tried.
+
+Invariants:
+1. A request that is tried again has the same effect once: objects are put under keys that nothing
+   else is ever put under, and one that is there already is compared, not replaced.
+2. The blocking calls run in threads, ``THREADS_MAX`` for reads and as many for the rest; a pause
+   between two tries holds no thread.
+3. boto3 itself tries nothing again. A request ends ``retry_seconds_max`` and one try after it
+   began at the latest.
+4. A multipart upload that is not completed is aborted; those of killed processes are found and
+   aborted by ``abort_old_uploads``.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import structlog
+import trio
+
+from segstore.errors import StorageError
+from segstore.tiers.s3.failures import (
+    REQUEST_ERRORS,
+    Kind,
+    S3RequestError,
+    TruncatedBodyError,
+    failure_of,
+)
+
+T = TypeVar("T")
+
+THREADS_MAX = 16
+CONNECT_SECONDS_MAX = 3.0
+READ_SECONDS_MAX = 15.0
+ABORT_SECONDS_MAX = 5.0
+PARALLEL_COPIES_MAX = 8
+
+logger = structlog.get_logger(__name__)
+
+
+class S3Client(Protocol):
+    """What is used of boto3's low-level client."""
+
+    def put_object(self, **arguments: Any) -> Mapping[str, Any]: ...
+    def get_object(self, **arguments: Any) -> Mapping[str, Any]: ...
+    def head_object(self, **arguments: Any) -> Mapping[str, Any]: ...
+    def delete_object(self, **arguments: Any) -> Mapping[str, Any]: ...
+    def list_objects_v2(self, **arguments: Any) -> Mapping[str, Any]: ...
+    def create_multipart_upload(self, **arguments: Any) -> Mapping[str, Any]: ...
+    def upload_part_copy(self, **arguments: Any) -> Mapping[str, Any]: ...
+    def complete_multipart_upload(self, **arguments: Any) -> Mapping[str, Any]: ...
+    def abort_multipart_upload(self, **arguments: Any) -> Mapping[str, Any]: ...
+    def list_multipart_uploads(self, **arguments: Any) -> Mapping[str, Any]: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLimits:
+    """How long and how often a request is tried."""
+
+    attempts_max: int = 8
+    retry_seconds_max: float = 30.0
+    pause_seconds_min: float = 0.1
+    pause_seconds_max: float = 5.0
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """How many requests were sent, tries included, and how many bytes of objects went with them."""
+
+    puts: int = 0
+    gets: int = 0
+    heads: int = 0
+    deletes: int = 0
+    lists: int = 0
+    copies: int = 0
+    """Everything that joins objects: beginning, parts and end of an upload."""
+    retries: int = 0
+    put_bytes: int = 0
+    got_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObject:
+    """An object as a listing has it."""
+
+    key: str
+    length: int
+
+
+class ObjectStore:
+    """The objects of a bucket whose keys begin with ``prefix``; keys are given without it."""
+
+    def __init__(
+        self,
+        client: S3Client,
+        *,
+        bucket: str,
+        prefix: str,
+        random: Callable[[], float],
+        limits: RetryLimits = RetryLimits(),
+        page_objects_max: int = 1000,
+    ) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = prefix
+        self._random = random
+        self._limits = limits
+        self._page_objects_max = page_objects_max
+        self._limiter = trio.CapacityLimiter(THREADS_MAX)
+        self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
+        self._can_put_if_none = True
+        self.counts = RequestCounts()
+
+    def __str__(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}"
+
+    def close(self) -> None:
+        """Close the client's connections."""
+        self._client.close()
+
+    async def put(self, key: str, body: bytes, metadata: Mapping[str, str]) -> None:
+        """Put an object that is not there. What an earlier try has put is as good.
+
+        Raises ``StorageError`` when another object is there.
+        """
+
+        def put() -> None:
+            digest = hashlib.md5(body, usedforsecurity=False).digest()
+            condition = {"IfNoneMatch": "*"} if self._can_put_if_none else {}
+            self._client.put_object(
+                **self._named(key),
+                Body=body,
+                ContentMD5=base64.b64encode(digest).decode("ascii"),
+                ContentType="application/octet-stream",
+                Metadata=dict(metadata),
+                **condition,
+            )
+
+        def count() -> None:
+            self.counts.puts += 1
+            self.counts.put_bytes += len(body)
+
+        try:
+            await self._request(f"put {key}", put, count)
+        except S3RequestError as error:
+            if error.failure.kind is Kind.UNSUPPORTED and self._can_put_if_none:
+                logger.warning("S3 has no conditional puts: it does without", tier2=str(self))
+                self._can_put_if_none = False
+                await self._request(f"put {key}", put, count)
+            elif error.failure.kind is Kind.EXISTS:
+                await self._check_is_ours(key, len(body), metadata)
+            else:
+                raise
+
+    async def get(self, key: str, *, offset: int, length: int, object_length: int) -> bytes:
+        """Read exactly ``length`` bytes at ``offset``. ``object_length`` is what it must have."""
+        assert 0 <= offset < offset + length <= object_length
+
+        def get() -> bytes:
+            arguments = self._named(key)
+            if length < object_length:
+                arguments["Range"] = f"bytes={offset}-{offset + length - 1}"
+            answer = self._client.get_object(**arguments)
+            with closing(answer["Body"]) as stream:
+                body: bytes = stream.read()
+            if length < object_length:
+                expected = f"bytes {offset}-{offset + length - 1}/{object_length}"
+                got = answer.get("ContentRange")
+            else:
+                expected, got = f"{length} bytes", f"{answer['ContentLength']} bytes"
+            if got != expected:
+                raise StorageError(
+                    f"{self}{key} is damaged: S3 answered with {got}, not with {expected}"
+                )
+            if len(body) != length:
+                raise TruncatedBodyError(f"{len(body)} bytes came, not {length}")
+            return body
+
+        def count() -> None:
+            self.counts.gets += 1
+            self.counts.got_bytes += length
+
+        return await self._request(f"read {key}", get, count, limiter=self._read_limiter)
+
+    async def metadata(self, key: str) -> tuple[int, Mapping[str, str]]:
+        """An object's length and metadata."""
+
+        def head() -> tuple[int, Mapping[str, str]]:
+            answer = self._client.head_object(**self._named(key))
+            return answer["ContentLength"], answer.get("Metadata", {})
+
+        def count() -> None:
+            self.counts.heads += 1
+
+        return await self._request(f"look up {key}", head, count, limiter=self._read_limiter)
+
+    async def delete(self, key: str) -> None:
+        """Delete an object; a missing one is fine."""
+
+        def delete() -> None:
+            self._client.delete_object(**self._named(key))
+
+        def count() -> None:
+            self.counts.deletes += 1
+
+        try:
+            await self._request(f"delete {key}", delete, count)
+        except S3RequestError as error:
+            if error.failure.kind is not Kind.MISSING:
+                raise
+
+    async def delete_all(self, keys: Sequence[str]) -> None:
+        """Delete objects, several at a time. Raises one of the errors at the end."""
+        failures: list[StorageError] = []
+
+        async def delete(key: str) -> None:
+            try:
+                await self.delete(key)
+            except StorageError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for key in keys:
+                nursery.start_soon(delete, key)
+        if failures:
+            raise failures[0]
+
+    async def list_all(self, prefix: str) -> list[FoundObject]:
+        """The objects whose keys begin with ``prefix``, all of them, by key."""
+        found: list[FoundObject] = []
+        token: str | None = None
+
+        def page() -> Mapping[str, Any]:
+            arguments: dict[str, Any] = {
+                "Bucket": self._bucket,
+                "Prefix": self._prefix + prefix,
+                "MaxKeys": self._page_objects_max,
+            }
+            if token is not None:
+                arguments["ContinuationToken"] = token
+            return self._client.list_objects_v2(**arguments)
+
+        def count() -> None:
+            self.counts.lists += 1
+
+        while True:
+            answer = await self._request(
+                f"list {prefix or 'everything'}", page, count, limiter=self._read_limiter
+            )
+            found.extend(
+                FoundObject(each["Key"].removeprefix(self._prefix), each["Size"])
+                for each in answer.get("Contents", ())
+            )
+            if not answer.get("IsTruncated"):
+                return found
+            token = answer["NextContinuationToken"]
+
+    async def join(
+        self, key: str, parts: Sequence[FoundObject], metadata: Mapping[str, str]
+    ) -> None:
+        """Make one object of several whole ones, in the server. Each has 5 MiB or more."""
+        upload = await self._copy_request(
+            f"begin to join {key}",
+            lambda: self._client.create_multipart_upload(
+                **self._named(key),
+                ContentType="application/octet-stream",
+                Metadata=dict(metadata),
+            )["UploadId"],
+        )
+        done = False
+        try:
+            tags = await self._copy_parts(key, upload, parts)
+            length = sum(part.length for part in parts)
+            await self._complete(key, upload, tags, length, metadata)
+            done = True
+        finally:
+            if not done:
+                with trio.move_on_after(ABORT_SECONDS_MAX, shield=True):
+                    await self._abort(key, upload)
+
+    async def abort_old_uploads(self, *, older_than_seconds: float) -> int:
+        """Abort uploads that killed processes have left; the number of them."""
+
+        def listed() -> Mapping[str, Any]:
+            return self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=self._prefix)
+
+        answer = await self._copy_request("list unfinished uploads", listed)
+        limit = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=older_than_seconds)
+        old = [each for each in answer.get("Uploads", ()) if each["Initiated"] <= limit]
+        for each in old:
+            await self._abort(each["Key"].removeprefix(self._prefix), each["UploadId"])
+        return len(old)
+
+    async def _copy_parts(self, key: str, upload: str, parts: Sequence[FoundObject]) -> list[str]:
+        tags = [""] * len(parts)
+        failures: list[StorageError] = []
+        places = trio.CapacityLimiter(PARALLEL_COPIES_MAX)
+
+        async def copy(index: int) -> None:
+            def copy_part() -> str:
+                answer = self._client.upload_part_copy(
+                    **self._named(key),
+                    UploadId=upload,
+                    PartNumber=index + 1,
+                    CopySource=self._named(parts[index].key),
+                )
+                tag: str = answer["CopyPartResult"]["ETag"]
+                return tag
+
+            async with places:
+                try:
+                    if not failures:
+                        tags[index] = await self._copy_request(f"join {key}", copy_part)
+                except StorageError as error:
+                    failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for index in range(len(parts)):
+                nursery.start_soon(copy, index)
+        if failures:
+            raise failures[0]
+        return tags
+
+    async def _complete(
+        self,
+        key: str,
+        upload: str,
+        tags: Sequence[str],
+        length: int,
+        metadata: Mapping[str, str],
+    ) -> None:
+        parts = [{"PartNumber": index + 1, "ETag": tag} for index, tag in enumerate(tags)]
+        try:
+            await self._copy_request(
+                f"end joining {key}",
+                lambda: self._client.complete_multipart_upload(
+                    **self._named(key), UploadId=upload, MultipartUpload={"Parts": parts}
+                ),
+            )
+        except S3RequestError as error:
+            # An earlier try completed it, and its answer was lost.
+            if error.failure.kind is not Kind.MISSING:
+                raise
+        await self._check_is_ours(key, length, metadata)
+
+    async def _abort(self, key: str, upload: str) -> None:
+        try:
+            await self._copy_request(
+                f"abort joining {key}",
+                lambda: self._client.abort_multipart_upload(**self._named(key), UploadId=upload),
+            )
+        except S3RequestError as error:
+            if error.failure.kind is not Kind.MISSING:
+                logger.warning("an upload is left in S3", tier2=str(self), error=str(error))
+
+    async def _check_is_ours(self, key: str, length: int, metadata: Mapping[str, str]) -> None:
+        found = await self.metadata(key)
+        if found != (length, dict(metadata)):
+            raise StorageError(
+                f"{self}{key} was written by somebody else, who has {found[0]} bytes there: is"
+                " another store using this bucket and prefix?"
+            )
+
+    async def _copy_request(self, what: str, call: Callable[[], T]) -> T:
+        def count() -> None:
+            self.counts.copies += 1
+
+        return await self._request(what, call, count)
+
+    async def _request(
+        self,
+        what: str,
+        call: Callable[[], T],
+        count: Callable[[], None],
+        *,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T:
+        """Try until it succeeds, cannot succeed, or was tried long enough."""
+        deadline = trio.current_time() + self._limits.retry_seconds_max
+        pause = self._limits.pause_seconds_min
+        attempt = 1
+        while True:
+            count()
+            try:
+                return await trio.to_thread.run_sync(
+                    call,
+                    limiter=limiter or self._limiter,
+                    # A reader that is gone needs no answer; what is changed, is changed or not.
+                    abandon_on_cancel=limiter is self._read_limiter,
+                )
+            except REQUEST_ERRORS as error:
+                failure = failure_of(error)
+                late = attempt >= self._limits.attempts_max or trio.current_time() > deadline
+                if late or not failure.is_worth_another_try:
+                    times = "" if attempt == 1 else f" ({attempt} tries)"
+                    raise S3RequestError(
+                        f"tier 2 in {self} cannot {what}{times}: {failure.reason}", failure
+                    ) from error
+            await trio.sleep(pause * (0.5 + self._random() / 2))
+            pause = min(2 * pause, self._limits.pause_seconds_max)
+            attempt += 1
+            self.counts.retries += 1
+
+    def _named(self, key: str) -> dict[str, Any]:
+        return {"Bucket": self._bucket, "Key": self._prefix + key}

@@ -1,0 +1,187 @@
+"""Opens tier 2 in S3: finds out within seconds whether it can be used, and by whom it is used.
+
+Owns: the boto3 client's configuration, the checks at the start, what each failure means to a user,
+and the marker object that ties a prefix to one store.
+
+Invariants:
+1. A prefix belongs to one store for ever: names of segments begin anew in every store, so that two
+   of them in one prefix would take each other's bytes for their own.
+2. Every permission that is needed later is tried now, on objects of our own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+from botocore.exceptions import BotoCoreError
+
+from segstore.config import S3Settings
+from segstore.errors import StorageConfigurationError, StorageError, StorageUnreachableError
+from segstore.tiers.s3.failures import Kind, S3Failure, S3RequestError
+from segstore.tiers.s3.location import S3Location
+from segstore.tiers.s3.objects import (
+    CONNECT_SECONDS_MAX,
+    READ_SECONDS_MAX,
+    THREADS_MAX,
+    ObjectStore,
+    RetryLimits,
+    S3Client,
+)
+from segstore.tiers.s3.storage import S3Tier
+
+MARKER_KEY: Final = "segstore-store"
+STORE_ID: Final = "segstore-store-id"
+START_LIMITS: Final = RetryLimits(attempts_max=2, retry_seconds_max=5.0)
+OLD_UPLOAD_SECONDS: Final = 3600.0
+DEFAULT_REGION: Final = "us-east-1"
+
+ClientFactory = Callable[[S3Settings], S3Client]
+
+logger = structlog.get_logger(__name__)
+
+
+def boto3_client(settings: S3Settings) -> S3Client:
+    """A client with the credentials that boto3 finds. Its own retries are off."""
+    import boto3
+    from botocore.config import Config
+
+    session = boto3.session.Session()
+    has_endpoint = bool(
+        settings.endpoint_url
+        or os.environ.get("AWS_ENDPOINT_URL_S3")
+        or os.environ.get("AWS_ENDPOINT_URL")
+    )
+    client: S3Client = session.client(
+        "s3",
+        endpoint_url=settings.endpoint_url,
+        region_name=settings.region or session.region_name or DEFAULT_REGION,
+        config=Config(
+            connect_timeout=CONNECT_SECONDS_MAX,
+            read_timeout=READ_SECONDS_MAX,
+            max_pool_connections=2 * THREADS_MAX,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            # Few servers but Amazon's have buckets as host names.
+            s3={"addressing_style": "path" if has_endpoint else "auto"},
+            # Content-MD5 and our own checksums are understood everywhere.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+    return client
+
+
+async def open_s3(
+    location: S3Location,
+    settings: S3Settings,
+    *,
+    store_id: str | None,
+    new_store_id: Callable[[], Awaitable[str]],
+    client_factory: ClientFactory = boto3_client,
+    random: Callable[[], float] = random.random,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> S3Tier:
+    """Try everything that is needed, see that the prefix is the store's, and open it.
+
+    A store that was never here has no ``store_id``; ``new_store_id`` gives it one, and has made
+    it durable, when the prefix can be had. Raises ``StorageConfigurationError`` or
+    ``StorageUnreachableError`` with a sentence for users.
+    """
+    try:
+        client = client_factory(settings)
+    except (BotoCoreError, ValueError) as error:
+        raise StorageConfigurationError(f"tier 2 in {location}: {error}") from error
+
+    def objects(limits: RetryLimits) -> ObjectStore:
+        return ObjectStore(
+            client, bucket=location.bucket, prefix=location.prefix, random=random, limits=limits
+        )
+
+    trial = objects(START_LIMITS)
+    try:
+        await _try_everything(trial, random_bytes(8).hex())
+        await _claim(trial, store_id, new_store_id)
+    except S3RequestError as error:
+        raise _explained(error.failure, location, settings) from error
+    try:
+        aborted = await trial.abort_old_uploads(older_than_seconds=OLD_UPLOAD_SECONDS)
+        if aborted:
+            logger.info("aborted unfinished uploads", tier2=str(location), count=aborted)
+    except S3RequestError as error:
+        logger.warning("cannot look for unfinished uploads", error=str(error))
+    return S3Tier(objects(RetryLimits()))
+
+
+async def _try_everything(objects: ObjectStore, nonce: str) -> None:
+    """List, put, find, read and delete an object."""
+    await objects.list_all(MARKER_KEY)
+    key, body = f"segstore-probe-{nonce}", nonce.encode()
+    await objects.put(key, body, {})
+    try:
+        found = [each.key for each in await objects.list_all(key)]
+        if found != [key]:
+            raise StorageConfigurationError(
+                f"tier 2 in {objects} does not list an object that was just put there: this store"
+                " needs an S3 whose listings are consistent"
+            )
+        read = await objects.get(key, offset=0, length=len(body), object_length=len(body))
+        if read != body:
+            raise StorageConfigurationError(f"tier 2 in {objects} returns other bytes than put")
+    finally:
+        await objects.delete(key)
+
+
+async def _claim(
+    objects: ObjectStore, store_id: str | None, new_store_id: Callable[[], Awaitable[str]]
+) -> None:
+    """Find that the prefix is this store's, or make it that when it is nobody's."""
+    try:
+        _, metadata = await objects.metadata(MARKER_KEY)
+    except S3RequestError as error:
+        if error.failure.kind is not Kind.MISSING:
+            raise
+    else:
+        if (owner := metadata.get(STORE_ID)) != store_id:
+            raise StorageConfigurationError(
+                f"{objects} belongs to another store ({owner}): choose another prefix"
+            )
+        return
+    store_id = store_id or await new_store_id()
+    body = f"This prefix belongs to the segstore store {store_id}.\n".encode()
+    # Fails when another store was quicker.
+    await objects.put(MARKER_KEY, body, {STORE_ID: store_id})
+
+
+def _explained(failure: S3Failure, location: S3Location, settings: S3Settings) -> StorageError:
+    where = f"tier 2 in {location}"
+    endpoint = settings.endpoint_url or "Amazon S3"
+    match failure.kind:
+        case Kind.UNREACHABLE | Kind.TRY_AGAIN:
+            return StorageUnreachableError(
+                f"{where}: {endpoint} cannot be reached or does not work: {failure.reason}"
+            )
+        case Kind.NO_BUCKET | Kind.MISSING:
+            return StorageConfigurationError(
+                f"{where}: there is no bucket {location.bucket} at {endpoint}"
+            )
+        case Kind.CREDENTIALS:
+            return StorageConfigurationError(
+                f"{where}: the credentials are missing or wrong ({failure.reason}); they are looked"
+                " for like the AWS command line does: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"
+                " ~/.aws, an instance's role"
+            )
+        case Kind.FORBIDDEN:
+            return StorageConfigurationError(
+                f"{where}: the credentials do not allow to list, put, read and delete objects"
+                f" there ({failure.reason})"
+            )
+        case Kind.REGION:
+            return StorageConfigurationError(
+                f"{where}: the bucket is in another region ({failure.reason}); name it with"
+                " --s3-region"
+            )
+        case _:
+            return StorageConfigurationError(f"{where} cannot be used: {failure.reason}")

@@ -1,0 +1,423 @@
+"""Chunks as objects in S3, which can neither append nor overwrite a part.
+
+Owns: ``S3Tier``, what the containers of a process share, and ``S3ChunkStorage``, the chunks of one
+owner.
+
+A write puts one object, a piece of the chunk, under a key that says which bytes it has and who
+wrote it when. docs/adr/0170 tells why, docs/formats/chunks-in-s3.md what lies in the bucket.
+
+Invariants:
+1. No object is ever changed: what is newer lies beside it under a greater name, and only when that
+   is durable are older ones that it covers deleted. Whatever a crash leaves can be read.
+2. What an owner remembers of a chunk is what it has put itself on top of what it found; after any
+   failure it looks again.
+3. An owner that finds pieces of a later owner writes and deletes nothing more in that chunk.
+4. Bytes that are returned have passed their checksums, and are exactly those that were asked for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+import structlog
+import trio
+
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.tiers.api import Buffer, ChunkInfo
+from segstore.tiers.s3.checks import METADATA_KEY, TEXT_CHARACTERS_MAX, CheckError, Checks
+from segstore.tiers.s3.failures import Kind, S3RequestError
+from segstore.tiers.s3.keys import (
+    Piece,
+    Tombstone,
+    check_length,
+    chunk_prefix,
+    encode_name,
+    object_name,
+    parse_key,
+)
+from segstore.tiers.s3.objects import FoundObject, ObjectStore, RequestCounts
+from segstore.tiers.s3.pieces import (
+    ChunkMap,
+    Extent,
+    PieceSizes,
+    RecentObjects,
+    chunk_map,
+    to_join,
+    to_rewrite,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+KNOWN_CHUNKS_MAX = 16_384
+KNOWN_CHECKS_MAX = 1_024
+RECENT_BYTES_MAX = 32 * 1024 * 1024
+HIDDEN_PIECES_MAX = 16
+"""So many objects that are no longer needed may lie beside a chunk's others."""
+LOOKS_MAX = 3
+PARALLEL_READS_MAX = 8
+
+DEFAULT_SIZES = PieceSizes()
+
+logger = structlog.get_logger(__name__)
+
+
+class _Remembered(Generic[K, V]):
+    """A bounded dictionary that forgets what was used longest ago."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._items: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        if key in self._items:
+            self._items.move_to_end(key)
+        return self._items.get(key)
+
+    def set(self, key: K, value: V) -> None:
+        self._items[key] = value
+        self._items.move_to_end(key)
+        if len(self._items) > self._count_max:
+            self._items.popitem(last=False)
+
+    def drop(self, key: K) -> None:
+        self._items.pop(key, None)
+
+
+class S3Tier:
+    """What all owners of a process share: requests and what is remembered of objects."""
+
+    def __init__(self, objects: ObjectStore, *, sizes: PieceSizes = DEFAULT_SIZES) -> None:
+        self._objects = objects
+        self._sizes = sizes
+        self._recent = RecentObjects(RECENT_BYTES_MAX)
+        self._checks: _Remembered[str, Checks] = _Remembered(KNOWN_CHECKS_MAX)
+        self.can_join = True
+
+    def owned_by(self, epoch: Callable[[], int]) -> S3ChunkStorage:
+        """The chunks of an owner, who was given ``epoch()`` when it became that: of two owners of
+        the same chunks the later one has the greater."""
+        return S3ChunkStorage(self, epoch)
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The bucket."""
+        return self._objects
+
+    @property
+    def sizes(self) -> PieceSizes:
+        """When pieces are put together."""
+        return self._sizes
+
+    @property
+    def counts(self) -> RequestCounts:
+        """The requests that were sent up to now."""
+        return self._objects.counts
+
+    def close(self) -> None:
+        """Close the connections. Nothing can be requested any more."""
+        self._objects.close()
+
+    async def put(self, key: str, body: bytes) -> None:
+        """Put a piece's object with the checksums of its blocks."""
+        checks = Checks.of(body)
+        await self._objects.put(check_length(key), body, {METADATA_KEY: str(checks)})
+        self._checks.set(key, checks)
+        self._recent.add(key, body)
+
+    async def read(self, key: str, piece: Piece, start: int, end: int) -> bytes:
+        """Read some bytes of a piece's object, by their offsets in it, and check them."""
+        if start == end:
+            return b""
+        if (body := self._recent.get(key)) is not None:
+            return body[start:end]
+        checks = await self.checks(key, piece)
+        first, last = checks.blocks_around(start, end)
+        look = 1
+        while True:
+            data = await self._objects.get(
+                key, offset=first, length=last - first, object_length=piece.length
+            )
+            try:
+                checks.verify(data, offset=first)
+            except CheckError as error:
+                # It may have been damaged on its way here.
+                if look == LOOKS_MAX:
+                    raise StorageError(f"{self._objects}{key} is damaged: {error}") from error
+                look += 1
+            else:
+                return data[start - first : end - first]
+
+    async def checks(self, key: str, piece: Piece) -> Checks:
+        """The checksums of a piece's object."""
+        if (known := self._checks.get(key)) is not None:
+            return known
+        length, metadata = await self._objects.metadata(key)
+        try:
+            checks = Checks.parse(metadata.get(METADATA_KEY, ""))
+        except CheckError as error:
+            raise StorageError(f"{self._objects}{key} is damaged: {error}") from error
+        if not length == checks.length == piece.length:
+            raise StorageError(
+                f"{self._objects}{key} is damaged: it has {length} bytes, its checksums are for"
+                f" {checks.length}"
+            )
+        self._checks.set(key, checks)
+        return checks
+
+    async def join(self, key: str, parts: Sequence[tuple[str, Piece]]) -> None:
+        """Make one object of those of several pieces; ``CheckError`` if there are too many."""
+        checks = Checks.of_parts([await self.checks(part, piece) for part, piece in parts])
+        if len(text := str(checks)) > TEXT_CHARACTERS_MAX:
+            raise CheckError("the checksums of so many blocks have no room in the metadata")
+        await self._objects.join(
+            check_length(key),
+            [FoundObject(part, piece.length) for part, piece in parts],
+            {METADATA_KEY: text},
+        )
+        self._checks.set(key, checks)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects."""
+        for key in keys:
+            self._recent.discard(key)
+            self._checks.drop(key)
+        await self._objects.delete_all(keys)
+
+
+class S3ChunkStorage:
+    """The chunks of one owner. Calls that change one chunk come one at a time."""
+
+    def __init__(self, tier: S3Tier, epoch: Callable[[], int]) -> None:
+        self._tier = tier
+        self._epoch = epoch
+        self._sequence = 0
+        self._maps: _Remembered[str, ChunkMap] = _Remembered(KNOWN_CHUNKS_MAX)
+        self._empty: _Remembered[str, bool] = _Remembered(KNOWN_CHUNKS_MAX)
+        self._change_count = 0
+
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
+        chunk = await self._map(name)
+        if not chunk.exists and offset != 0:
+            raise ChunkNotFoundError(f"there is no chunk {name} in {self._tier.objects}")
+        if not 0 <= offset <= chunk.length:
+            raise InvalidChunkOffsetError(f"chunk {name} has {chunk.length} bytes, not {offset}")
+        self._refuse_when_fenced(name, chunk.epoch_max)
+        length = sum(memoryview(part).nbytes for part in data)
+        if chunk.exists and length == 0:
+            return
+        rewritten: list[Extent] = []
+        if offset == chunk.length:
+            rewritten = to_rewrite(chunk.extents, length, self._tier.sizes)
+        body = b"".join([*await self._read_extents(name, rewritten), *data])
+        piece = self._next_piece(rewritten[0].start if rewritten else offset, len(body))
+        self._begin_change(name)
+        try:
+            if chunk.unreachable:
+                logger.warning("late pieces of a deleted chunk are deleted", chunk=name)
+                await self._tier.delete([_key(name, late) for late in chunk.unreachable])
+            await self._tier.put(_key(name, piece), body)
+        except BaseException:
+            self._end_change(name, None)
+            raise
+        self._end_change(name, chunk.with_piece(piece))
+        await self._tidy(name)
+
+    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+        """Read exactly ``length`` bytes."""
+        for look in range(1, LOOKS_MAX + 1):
+            chunk = await self._existing(name)
+            if offset < 0 or length < 0 or offset + length > chunk.length:
+                raise InvalidChunkOffsetError(
+                    f"chunk {name} has {chunk.length} bytes: it has no range {offset}+{length}"
+                )
+            try:
+                extents = chunk.within(offset, offset + length)
+                return b"".join(await self._read_extents(name, extents))
+            except S3RequestError as error:
+                # Pieces that were put together go; what replaced them is in the next listing.
+                if error.failure.kind is not Kind.MISSING:
+                    raise
+                if self._maps.get(name) is chunk:
+                    self._maps.drop(name)
+                if look == LOOKS_MAX:
+                    raise StorageError(
+                        f"chunk {name} is damaged: S3 lists a piece that it does not have"
+                    ) from error
+        raise AssertionError("the last look ends the loop")
+
+    async def info(self, name: str) -> ChunkInfo:
+        """Tell a chunk's length."""
+        return ChunkInfo(name, (await self._existing(name)).length)
+
+    async def delete(self, name: str) -> None:
+        """Delete a chunk: all of its pieces, also those that a crash left."""
+        self._begin_change(name)
+        try:
+            await self._delete(name)
+        finally:
+            self._end_change(name, None)
+
+    async def _delete(self, name: str) -> None:
+        found = await self._tier.objects.list_all(chunk_prefix(name))
+        parts = [part for _, part in _parts(found)]
+        self._refuse_when_fenced(name, max((part.epoch for part in parts), default=0))
+        pieces = [part for part in parts if isinstance(part, Piece)]
+        tombstones = [part for part in parts if isinstance(part, Tombstone)]
+        if len(pieces) > 1:
+            # Without it, a crash between two deletions would leave a chunk that is shorter.
+            piece = self._next_piece(0, 0)
+            tombstones.append(Tombstone(piece.epoch, piece.sequence))
+            await self._tier.objects.put(check_length(_key(name, tombstones[-1])), b"", {})
+        await self._tier.delete([_key(name, piece) for piece in pieces])
+        await self._tier.delete([_key(name, tombstone) for tombstone in tombstones])
+
+    async def list_chunks(self, prefix: str) -> list[ChunkInfo]:
+        """List chunks by prefix, sorted by name."""
+        change_count = self._change_count
+        found = await self._tier.objects.list_all(encode_name(prefix))
+        by_name: dict[str, list[Piece | Tombstone]] = {}
+        for name, part in _parts(found):
+            if name.startswith(prefix):
+                by_name.setdefault(name, []).append(part)
+        maps = {name: chunk_map(parts) for name, parts in by_name.items()}
+        if self._change_count == change_count:
+            for name, chunk in maps.items():
+                self._maps.set(name, chunk)
+            if not by_name:
+                self._empty.set(prefix, True)
+        return [
+            ChunkInfo(name, chunk.length) for name, chunk in sorted(maps.items()) if chunk.exists
+        ]
+
+    async def _existing(self, name: str) -> ChunkMap:
+        chunk = await self._map(name)
+        if not chunk.exists:
+            raise ChunkNotFoundError(f"there is no chunk {name} in {self._tier.objects}")
+        return chunk
+
+    async def _map(self, name: str) -> ChunkMap:
+        known = self._maps.get(name)
+        if known is not None:
+            return known
+        if self._empty.get(_family(name)):
+            return ChunkMap()
+        change_count = self._change_count
+        found = await self._tier.objects.list_all(chunk_prefix(name))
+        chunk = chunk_map(part for _, part in _parts(found))
+        if self._change_count == change_count:
+            self._maps.set(name, chunk)
+        return chunk
+
+    async def _read_extents(self, name: str, extents: Sequence[Extent]) -> list[bytes]:
+        """The bytes of extents, read several at a time."""
+        if len(extents) == 1:
+            return [await self._read_extent(name, extents[0])]
+        bodies = [b""] * len(extents)
+        failures: list[StorageError] = []
+        places = trio.CapacityLimiter(PARALLEL_READS_MAX)
+
+        async def read(index: int) -> None:
+            async with places:
+                try:
+                    if not failures:
+                        bodies[index] = await self._read_extent(name, extents[index])
+                except StorageError as error:
+                    failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for index in range(len(extents)):
+                nursery.start_soon(read, index)
+        if failures:
+            raise failures[0]
+        return bodies
+
+    async def _read_extent(self, name: str, extent: Extent) -> bytes:
+        piece = extent.piece
+        return await self._tier.read(
+            _key(name, piece), piece, extent.start - piece.start, extent.end - piece.start
+        )
+
+    async def _tidy(self, name: str) -> None:
+        """Join pieces and delete hidden ones, when it is time. The write is done without that."""
+        try:
+            await self._join(name)
+            chunk = self._maps.get(name)
+            if chunk is not None and len(chunk.hidden) >= HIDDEN_PIECES_MAX:
+                await self._delete_hidden(name, chunk)
+        except (StorageError, CheckError) as error:
+            logger.warning("pieces of a chunk stay as they are", chunk=name, error=str(error))
+            failure = error.failure if isinstance(error, S3RequestError) else None
+            if failure is not None and failure.kind is Kind.UNSUPPORTED:
+                self._tier.can_join = False
+
+    async def _join(self, name: str) -> None:
+        chunk = self._maps.get(name)
+        if chunk is None or not self._tier.can_join:
+            return
+        extents = to_join(chunk.extents, self._tier.sizes)
+        if not extents:
+            return
+        piece = self._next_piece(extents[0].start, sum(extent.length for extent in extents))
+        await self._tier.join(
+            _key(name, piece), [(_key(name, extent.piece), extent.piece) for extent in extents]
+        )
+        joined = chunk.with_piece(piece)
+        self._maps.set(name, joined)
+        await self._delete_hidden(name, joined)
+
+    async def _delete_hidden(self, name: str, chunk: ChunkMap) -> None:
+        self._refuse_when_fenced(name, chunk.epoch_max)
+        await self._tier.delete([_key(name, piece) for piece in chunk.hidden])
+        self._maps.set(name, chunk.without_hidden(chunk.hidden))
+
+    def _next_piece(self, start: int, length: int) -> Piece:
+        self._sequence += 1
+        return Piece(self._epoch(), self._sequence, start, length)
+
+    def _begin_change(self, name: str) -> None:
+        self._change_count += 1
+        self._maps.drop(name)
+        self._empty.drop(_family(name))
+
+    def _end_change(self, name: str, chunk: ChunkMap | None) -> None:
+        self._change_count += 1
+        if chunk is None:
+            self._maps.drop(name)
+        else:
+            self._maps.set(name, chunk)
+
+    def _refuse_when_fenced(self, name: str, epoch_max: int) -> None:
+        if epoch_max > self._epoch():
+            raise StorageError(
+                f"chunk {name} belongs to epoch {epoch_max} of its container: this is epoch"
+                f" {self._epoch()} and writes no more"
+            )
+
+
+def _key(name: str, part: Piece | Tombstone) -> str:
+    return chunk_prefix(name) + object_name(part)
+
+
+def _family(name: str) -> str:
+    """The prefix by which the chunks of a segment are listed."""
+    return name[: name.rfind("$") + 1]
+
+
+def _parts(found: Iterable[FoundObject]) -> Iterable[tuple[str, Piece | Tombstone]]:
+    """What the objects of a listing are; ``StorageError`` when one has not its length."""
+    for each in found:
+        parsed = parse_key(each.key)
+        if parsed is None:
+            continue
+        name, part = parsed
+        length = part.length if isinstance(part, Piece) else 0
+        if each.length != length:
+            raise StorageError(
+                f"object {each.key} of chunk {name} is damaged: it has {each.length} bytes, not"
+                f" {length}"
+            )
+        yield name, part

@@ -1,0 +1,450 @@
+"""S3 as tier 2 behind a network that loses, delays and damages what is sent."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import boto3
+import pytest
+import trio
+
+from segstore.config import S3Settings
+from segstore.errors import ChunkNotFoundError, StorageError
+from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
+from segstore.tiers.api import ChunkInfo
+from segstore.tiers.s3.objects import ObjectStore, RetryLimits
+from segstore.tiers.s3.opening import boto3_client
+from segstore.tiers.s3.pieces import MIB, PieceSizes
+from segstore.tiers.s3.storage import S3ChunkStorage, S3Tier
+
+NAME = "scope/stream/0.#epoch.0#1$00000000000000000000"
+QUICK = RetryLimits(attempts_max=4, pause_seconds_min=0.005, pause_seconds_max=0.02)
+ONCE = RetryLimits(attempts_max=1)
+CONTENT = random.Random(1).randbytes(4 * MIB)
+
+
+class Bucket:
+    """A bucket of a real server, reached directly or through a proxy."""
+
+    def __init__(self, endpoint: str, name: str) -> None:
+        self.name = name
+        self.proxy = FaultyHttpProxy(endpoint)
+        self._endpoint = endpoint
+        self._tiers: list[S3Tier] = []
+        self.client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+
+    def tier(
+        self,
+        endpoint: str | None = None,
+        *,
+        limits: RetryLimits = QUICK,
+        sizes: PieceSizes = PieceSizes(),  # noqa: B008
+        page_objects_max: int = 1000,
+    ) -> S3Tier:
+        """A process's view of the bucket."""
+        client = boto3_client(S3Settings(endpoint_url=endpoint or self._endpoint))
+        objects = ObjectStore(
+            client,
+            bucket=self.name,
+            prefix="store/",
+            random=random.Random(1).random,
+            limits=limits,
+            page_objects_max=page_objects_max,
+        )
+        self._tiers.append(S3Tier(objects, sizes=sizes))
+        return self._tiers[-1]
+
+    def owner(self, epoch: int = 1, endpoint: str | None = None) -> S3ChunkStorage:
+        """A new process's chunks."""
+        return self.tier(endpoint).owned_by(lambda: epoch)
+
+    def objects(self) -> dict[str, int]:
+        """All objects and their lengths."""
+        found = self.client.list_objects_v2(Bucket=self.name).get("Contents", [])
+        return {each["Key"]: each["Size"] for each in found}
+
+    def close(self) -> None:
+        for tier in self._tiers:
+            tier.close()
+        self.client.close()
+
+
+@pytest.fixture
+def bucket(moto: str, new_bucket: Callable[[str], str]) -> Iterator[Bucket]:
+    bucket = Bucket(moto, new_bucket(moto))
+    yield bucket
+    bucket.close()
+
+
+@asynccontextmanager
+async def proxied(bucket: Bucket) -> AsyncIterator[str]:
+    """Run the bucket's proxy; its URL."""
+    async with trio.open_nursery() as nursery:
+        yield await nursery.start(bucket.proxy.run)
+        await bucket.proxy.wait_settled()
+        nursery.cancel_scope.cancel()
+
+
+def on_puts(*faults: HttpFault) -> Callable[[HttpRequest], HttpFault]:
+    """These faults for the first puts, one each."""
+    left = list(faults)
+    return lambda request: left.pop(0) if request.method == "PUT" and left else HttpFault.NONE
+
+
+FAULTS = sorted(
+    {*HttpFault} - {HttpFault.NONE, HttpFault.BAD_KEY, HttpFault.FORBIDDEN},
+    key=lambda fault: fault.value,
+)
+
+
+def at_random(rng: random.Random, share: float) -> Callable[[HttpRequest], HttpFault]:
+    return lambda _: rng.choice(FAULTS) if rng.random() < share else HttpFault.NONE
+
+
+class Progress:
+    """What is known of a segment's bytes, which are those of ``CONTENT``."""
+
+    def __init__(self) -> None:
+        self.acked = 0
+        self.attempted = 0
+        self.checked = 0
+
+
+SEGMENT = "scope/stream/0.#epoch.0#1"
+TOTAL_BYTES = 400_000
+ROLLOVER_BYTES = 100_000
+
+
+async def append(storage: RollingSegmentStorage, progress: Progress, rng: random.Random) -> None:
+    """Go on appending as a storage writer does: what failed is repeated."""
+    while True:
+        try:
+            stored = await storage.stored_length(SEGMENT)
+            break
+        except StorageError:
+            await trio.sleep(0.01)
+    assert progress.acked <= stored <= progress.attempted
+    while (offset := progress.acked) < TOTAL_BYTES:
+        data = CONTENT[offset : offset + rng.choice([1, 100, 3_000, 20_000, 70_000])]
+        progress.attempted = max(progress.attempted, offset + len(data))
+        while True:
+            try:
+                await storage.write(
+                    SEGMENT, offset=offset, data=[data], rollover_bytes=ROLLOVER_BYTES
+                )
+                break
+            except StorageError:
+                await trio.sleep(0.01)
+        progress.acked = offset + len(data)
+
+
+async def look(storage: RollingSegmentStorage, progress: Progress, rng: random.Random) -> None:
+    """Read what was acknowledged, anywhere."""
+    while True:
+        await trio.sleep(0.02)
+        if progress.acked == 0:
+            continue
+        offset = rng.randrange(progress.acked)
+        length = min(progress.acked - offset, 30_000)
+        try:
+            data = await storage.read(SEGMENT, offset=offset, length=length)
+        except StorageError:
+            continue
+        assert data == CONTENT[offset : offset + len(data)]
+        progress.checked += len(data)
+
+
+async def content_of(storage: RollingSegmentStorage, length: int) -> bytes:
+    content = b""
+    while len(content) < length:
+        content += await storage.read(
+            SEGMENT, offset=len(content), length=min(length - len(content), 100_000)
+        )
+    return content
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.timeout(240)
+async def test_nothing_is_lost_and_nothing_doubled(bucket: Bucket, seed: int) -> None:
+    """A segment is written through faults by owners that die, each followed by another."""
+    rng = random.Random(seed)
+    bucket.proxy.next_fault = at_random(rng, 0.2)
+    bucket.proxy.next_delay = lambda _: rng.random() * 0.01
+    progress, epoch = Progress(), 0
+    async with proxied(bucket) as endpoint:
+        while progress.acked < TOTAL_BYTES:
+            epoch += 1
+            tier = bucket.tier(endpoint, sizes=PieceSizes(small_bytes=16 * 1024))
+            storage = RollingSegmentStorage(tier.owned_by(lambda epoch=epoch: epoch))
+            # Dies at some time, perhaps in the middle of a write or a recovery.
+            with trio.move_on_after(rng.uniform(0.3, 3.0)):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(look, storage, progress, rng)
+                    await append(storage, progress, rng)
+                    nursery.cancel_scope.cancel()
+    assert len({fault for _, fault in bucket.proxy.requests}) > len(FAULTS) // 2
+    storage = RollingSegmentStorage(bucket.owner(epoch + 1))
+    stored = await storage.stored_length(SEGMENT)
+    assert progress.acked <= stored <= progress.attempted
+    assert await content_of(storage, stored) == CONTENT[:stored]
+    assert progress.checked > 0
+    await storage.delete(SEGMENT)
+    assert bucket.objects() == {}
+
+
+@pytest.mark.parametrize(
+    "fault", [HttpFault.REPLY_LOST, HttpFault.ERROR_AFTER, HttpFault.SLOW_DOWN, HttpFault.NOT_SENT]
+)
+async def test_a_put_that_is_tried_again_is_there_once(bucket: Bucket, fault: HttpFault) -> None:
+    bucket.proxy.next_fault = on_puts(fault, fault)
+    async with proxied(bucket) as endpoint:
+        tier = bucket.tier(endpoint)
+        await tier.owned_by(lambda: 1).write(NAME, offset=0, data=[b"hello"])
+    assert tier.counts.puts == 3
+    assert tier.counts.retries == 2
+    assert list(bucket.objects().values()) == [5]
+    assert await bucket.owner(2).read(NAME, offset=0, length=5) == b"hello"
+
+
+async def test_a_request_is_tried_only_so_often(bucket: Bucket) -> None:
+    bucket.proxy.next_fault = lambda _: HttpFault.SLOW_DOWN
+    async with proxied(bucket) as endpoint:
+        tier = bucket.tier(endpoint)
+        with pytest.raises(StorageError, match=r"cannot list .* \(4 tries\): SlowDown: injected"):
+            await tier.owned_by(lambda: 1).info(NAME)
+    assert tier.counts.lists == 4
+
+
+async def test_a_late_put_of_an_earlier_owner_covers_nothing(bucket: Bucket) -> None:
+    async with proxied(bucket) as endpoint:
+        early = bucket.tier(endpoint, limits=ONCE).owned_by(lambda: 1)
+        await early.write(NAME, offset=0, data=[b"a" * 100])
+        bucket.proxy.next_fault = on_puts(HttpFault.LATE)
+        bucket.proxy.late_seconds = math.inf
+        with pytest.raises(StorageError):
+            await early.write(NAME, offset=100, data=[b"z" * 100])
+        owner = bucket.owner(2)
+        assert await owner.info(NAME) == ChunkInfo(NAME, 100)
+        await owner.write(NAME, offset=100, data=[b"b" * 50])
+    assert any(
+        name.endswith("0000000001.0000000002.000000000.0000000c8") for name in bucket.objects()
+    )
+    third = bucket.owner(3)
+    assert await third.read(NAME, offset=0, length=150) == b"a" * 100 + b"b" * 50
+    assert await owner.read(NAME, offset=0, length=150) == b"a" * 100 + b"b" * 50
+
+
+async def test_a_late_put_of_an_abandoned_try_covers_nothing(bucket: Bucket) -> None:
+    async with proxied(bucket) as endpoint:
+        owner = bucket.tier(endpoint, limits=ONCE).owned_by(lambda: 1)
+        bucket.proxy.next_fault = on_puts(HttpFault.LATE)
+        bucket.proxy.late_seconds = math.inf
+        with pytest.raises(StorageError):
+            await owner.write(NAME, offset=0, data=[b"old"])
+        await owner.write(NAME, offset=0, data=[b"new!"])
+    assert len(bucket.objects()) == 2
+    assert await bucket.owner(2).read(NAME, offset=0, length=4) == b"new!"
+
+
+async def test_an_owner_that_was_followed_writes_no_more(bucket: Bucket) -> None:
+    early = bucket.owner(1)
+    await early.write(NAME, offset=0, data=[b"abc"])
+    await bucket.owner(2).write(NAME, offset=3, data=[b"def"])
+    late = bucket.owner(1)
+    with pytest.raises(StorageError, match="epoch 2 of its container: this is epoch 1"):
+        await late.write(NAME, offset=6, data=[b"ghi"])
+    with pytest.raises(StorageError, match="writes no more"):
+        await late.delete(NAME)
+    # One that has not noticed keeps what the later owner wrote, too.
+    await early.write(NAME, offset=3, data=[b"xyz"])
+    assert await bucket.owner(3).read(NAME, offset=0, length=6) == b"abcdef"
+
+
+async def test_two_owners_of_one_epoch_are_noticed(bucket: Bucket) -> None:
+    first, second = bucket.owner(), bucket.owner()
+    assert await second.list_chunks("") == []
+    await first.write(NAME + "x", offset=0, data=[b"abc"])
+    with pytest.raises(StorageError, match="written by somebody else"):
+        await second.write(NAME + "x", offset=0, data=[b"abd"])
+
+
+async def test_bytes_that_are_damaged_on_their_way_are_read_again(bucket: Bucket) -> None:
+    await bucket.owner().write(NAME, offset=0, data=[CONTENT])
+    faults = [HttpFault.TRUNCATED, HttpFault.CORRUPT, HttpFault.CORRUPT]
+    bucket.proxy.next_fault = lambda request: (
+        faults.pop() if request.reads_object and faults else HttpFault.NONE
+    )
+    async with proxied(bucket) as endpoint:
+        tier = bucket.tier(endpoint)
+        data = await tier.owned_by(lambda: 2).read(NAME, offset=1_000_000, length=700_000)
+    assert data == CONTENT[1_000_000:1_700_000]
+    assert tier.counts.gets == 4
+    assert tier.counts.got_bytes == 4 * 3 * 512 * 1024
+
+
+def overwrite(bucket: Bucket, damage: Callable[[bytes], bytes]) -> str:
+    (key,) = bucket.objects()
+    found = bucket.client.get_object(Bucket=bucket.name, Key=key)
+    body = found["Body"].read()
+    bucket.client.put_object(
+        Bucket=bucket.name, Key=key, Body=damage(body), Metadata=found["Metadata"]
+    )
+    return key
+
+
+async def test_a_damaged_object_is_named_and_not_read(bucket: Bucket) -> None:
+    await bucket.owner().write(NAME, offset=0, data=[CONTENT])
+    key = overwrite(bucket, lambda body: body[:-1] + bytes([body[-1] ^ 1]))
+    owner = bucket.owner(2)
+    with pytest.raises(StorageError) as caught:
+        await owner.read(NAME, offset=4 * MIB - 1, length=1)
+    assert key in str(caught.value)
+    assert "do not match their checksum" in str(caught.value)
+    assert await owner.read(NAME, offset=0, length=1) == CONTENT[:1]
+
+
+async def test_an_object_of_another_length_is_damage(bucket: Bucket) -> None:
+    await bucket.owner().write(NAME, offset=0, data=[b"hello"])
+    reader = bucket.owner(2)
+    assert await reader.info(NAME) == ChunkInfo(NAME, 5)
+    overwrite(bucket, lambda body: body + b"!")
+    with pytest.raises(StorageError, match="is damaged: it has 6 bytes"):
+        await reader.read(NAME, offset=0, length=5)
+    with pytest.raises(StorageError, match="is damaged: it has 6 bytes, not 5"):
+        await bucket.owner(3).info(NAME)
+
+
+async def test_full_flushes_become_few_objects(bucket: Bucket) -> None:
+    """4 MiB flushes: how many requests they take, and what lies in the bucket after them."""
+    tier = bucket.tier(sizes=PieceSizes(joined_bytes=32 * MIB))
+    owner = tier.owned_by(lambda: 1)
+    for number in range(16):
+        await owner.write(NAME, offset=number * 4 * MIB, data=[CONTENT])
+    lengths = sorted(bucket.objects().values())
+    assert lengths == [32 * MIB, 32 * MIB]
+    counts = tier.counts
+    assert (counts.puts, counts.gets, counts.lists) == (16, 0, 1)
+    assert counts.copies == 2 * (4 + 2)
+    assert counts.put_bytes == 96 * MIB
+    reader = bucket.tier()
+    data = await reader.owned_by(lambda: 2).read(NAME, offset=28 * MIB - 5, length=8 * MIB)
+    assert data == CONTENT[-5:] + CONTENT + CONTENT[: 4 * MIB - 5]
+    assert bucket.client.list_multipart_uploads(Bucket=bucket.name).get("Uploads", []) == []
+
+
+async def test_small_flushes_become_few_objects(bucket: Bucket) -> None:
+    tier = bucket.tier()
+    owner = tier.owned_by(lambda: 1)
+    for number in range(64):
+        await owner.write(NAME, offset=number * 100, data=[CONTENT[number * 100 :][:100]])
+    assert (tier.counts.puts, tier.counts.gets, tier.counts.lists) == (64, 0, 1)
+    assert len(bucket.objects()) <= 8 + 16
+    assert await bucket.owner(2).read(NAME, offset=0, length=6_400) == CONTENT[:6_400]
+    # An owner that remembers nothing reads back what it writes again.
+    other = bucket.tier()
+    await other.owned_by(lambda: 2).write(NAME, offset=6_400, data=[b"x" * 6_400])
+    assert other.counts.gets + other.counts.heads <= 2 * 9
+    data = await bucket.owner(3).read(NAME, offset=0, length=12_800)
+    assert data == CONTENT[:6_400] + b"x" * 6_400
+
+
+async def test_a_join_that_fails_loses_nothing_and_leaves_no_upload(bucket: Bucket) -> None:
+    sizes = PieceSizes(joined_bytes=16 * MIB)
+
+    def next_fault(request: HttpRequest) -> HttpFault:
+        fails = request.method == "POST" and "uploadId=" in request.target
+        return HttpFault.ERROR if fails else HttpFault.NONE
+
+    bucket.proxy.next_fault = next_fault
+    async with proxied(bucket) as endpoint:
+        owner = bucket.tier(endpoint, sizes=sizes).owned_by(lambda: 1)
+        for number in range(4):
+            await owner.write(NAME, offset=number * 4 * MIB, data=[CONTENT])
+    assert bucket.client.list_multipart_uploads(Bucket=bucket.name).get("Uploads", []) == []
+    reader = bucket.owner(2)
+    assert await reader.info(NAME) == ChunkInfo(NAME, 16 * MIB)
+    assert await reader.read(NAME, offset=9 * MIB, length=MIB) == CONTENT[MIB : 2 * MIB]
+
+
+async def test_a_join_whose_reply_is_lost_is_done(bucket: Bucket) -> None:
+    lost: list[HttpRequest] = []
+
+    def next_fault(request: HttpRequest) -> HttpFault:
+        if request.method == "POST" and "uploadId=" in request.target and not lost:
+            lost.append(request)
+            return HttpFault.REPLY_LOST
+        return HttpFault.NONE
+
+    bucket.proxy.next_fault = next_fault
+    async with proxied(bucket) as endpoint:
+        tier = bucket.tier(endpoint, sizes=PieceSizes(joined_bytes=16 * MIB))
+        owner = tier.owned_by(lambda: 1)
+        for number in range(4):
+            await owner.write(NAME, offset=number * 4 * MIB, data=[CONTENT])
+    assert lost
+    assert list(bucket.objects().values()) == [16 * MIB]
+
+
+async def test_what_a_killed_process_began_to_upload_is_aborted(bucket: Bucket) -> None:
+    bucket.client.create_multipart_upload(Bucket=bucket.name, Key="store/a.chunk/p")
+    bucket.client.create_multipart_upload(Bucket=bucket.name, Key="others/a")
+    objects = bucket.tier().objects
+    # The server says that uploads began in 2010.
+    assert await objects.abort_old_uploads(older_than_seconds=50 * 365 * 86_400) == 0
+    assert await objects.abort_old_uploads(older_than_seconds=3600) == 1
+    (left,) = bucket.client.list_multipart_uploads(Bucket=bucket.name)["Uploads"]
+    assert left["Key"] == "others/a"
+
+
+async def test_a_deletion_that_is_cut_short_leaves_no_part_of_a_chunk(bucket: Bucket) -> None:
+    owner = bucket.owner()
+    for offset, length in [(0, 1000), (1000, 400), (1400, 100)]:
+        await owner.write(NAME, offset=offset, data=[CONTENT[:length]])
+    assert len(bucket.objects()) == 3
+    left = [HttpFault.NONE, HttpFault.NONE]
+    bucket.proxy.next_fault = lambda request: (
+        HttpFault.NONE if request.method != "DELETE" else left.pop() if left else HttpFault.ERROR
+    )
+    async with proxied(bucket) as endpoint:
+        with pytest.raises(StorageError, match="cannot delete"):
+            await bucket.owner(2, endpoint).delete(NAME)
+    assert len(bucket.objects()) == 2  # a piece, and the word that it is deleted
+    following = bucket.owner(3)
+    assert await following.list_chunks("") == []
+    with pytest.raises(ChunkNotFoundError):
+        await following.info(NAME)
+    await following.write(NAME, offset=0, data=[b"new"])
+    assert await bucket.owner(4).read(NAME, offset=0, length=3) == b"new"
+    await following.delete(NAME)
+    assert bucket.objects() == {}
+
+
+async def test_late_pieces_of_a_deleted_chunk_do_not_come_back(bucket: Bucket) -> None:
+    async with proxied(bucket) as endpoint:
+        owner = bucket.tier(endpoint, limits=ONCE).owned_by(lambda: 1)
+        await owner.write(NAME, offset=0, data=[b"a" * 1000])
+        bucket.proxy.next_fault = on_puts(HttpFault.LATE)
+        bucket.proxy.late_seconds = math.inf
+        with pytest.raises(StorageError):
+            await owner.write(NAME, offset=1000, data=[b"b" * 10])
+        await owner.delete(NAME)
+    assert len(bucket.objects()) == 1
+    following = bucket.owner(2)
+    assert await following.list_chunks("scope/") == []
+    await following.write(NAME, offset=0, data=[b"c" * 2000])
+    assert await following.info(NAME) == ChunkInfo(NAME, 2000)
+    assert len(bucket.objects()) == 1
+    assert await bucket.owner(3).read(NAME, offset=990, length=30) == b"c" * 30
+
+
+async def test_many_objects_are_listed_page_by_page(bucket: Bucket) -> None:
+    for number in range(10):
+        key = f"store/a$0.chunk/p0000000001.{number:010d}.{number:09x}.000000001"
+        bucket.client.put_object(Bucket=bucket.name, Key=key, Body=b"x")
+    tier = bucket.tier(page_objects_max=3)
+    assert await tier.owned_by(lambda: 1).list_chunks("a$") == [ChunkInfo("a$0", 10)]
+    assert tier.counts.lists == 4
