@@ -1,7 +1,8 @@
 """What a run of the benchmark leaves behind: Markdown, plots, and the ratios to compare with later.
 
 1. A report names the machine, the commit, the date, the command, and what disturbed.
-2. Landed ratios are those of one run of record; a quick run is compared with a quick one.
+2. Landed ratios are those of runs of record; a quick run is compared with a quick one if there is
+   one.
 """
 
 import json
@@ -26,6 +27,7 @@ from benchmarks.streams.rows import BY_NAME, OURS, Plan
 from benchmarks.streams.run import Measured
 
 PERFORMANCE = Path(__file__).parent.parent.parent / "docs" / "performance"
+WHOLE, QUICK = "whole", "quick"
 LANDED = PERFORMANCE / "landed.json"
 TABLE = "streams.md"
 NAME_LENGTH_MAX, LINE_LENGTH = 60, 72
@@ -118,6 +120,7 @@ Measured {moment:%Y-%m-%d %H:%M} UTC, in {measured.elapsed_seconds / 60:.0f} min
 class Landed:
     """Ratios of a run of record, by the names of their rows."""
 
+    kind: str
     commit: str
     date: str
     ratios: Mapping[str, float]
@@ -125,15 +128,16 @@ class Landed:
 
 def kind_of(plan: Plan) -> str:
     """Which runs this one may be compared with."""
-    return "whole" if plan.fresh else "quick"
+    return WHOLE if plan.fresh else QUICK
 
 
 def read_landed(path: Path, kind: str) -> Landed | None:
-    """The last landed ratios of this kind, or None when there are none."""
+    """The last landed ratios of this kind, else those of whole runs, else None."""
     if not path.exists():
         return None
-    found = json.loads(path.read_text()).get(kind)
-    return None if found is None else Landed(**found)
+    document = json.loads(path.read_text())
+    chosen = kind if kind in document else WHOLE
+    return Landed(kind=chosen, **document[chosen]) if chosen in document else None
 
 
 def write_landed(path: Path, measured: Measured, *, commit: str, moment: datetime) -> None:
@@ -167,7 +171,7 @@ def quick_lines(measured: Measured, landed: Landed | None) -> list[str]:
             f" {number(row.peer):>9} {number(before):>8} {today:>8}"
         )
     if landed:
-        lines.append(f"landed: {landed.date}, commit {landed.commit}")
+        lines.append(f"landed: {landed.date}, commit {landed.commit}, a {landed.kind} run")
     return lines
 
 

@@ -174,6 +174,12 @@ EXTRA_ROWS = tuple(
     for name, work, load, also in (
         ("C1", "100 B, 1 segment, 30k events/s", Load(rate=30_000), (DURABLE, KAFKA_FSYNC)),
         ("C2", "100 B, 1 segment, 200k events/s", Load(rate=200_000), (DURABLE, KAFKA_FSYNC)),
+        (
+            "E2",
+            "L2 with a read time-out of 1,000 ms",
+            Load(rate=10_000, segments=16, read_timeout_ms=1_000),
+            (DURABLE,),
+        ),
         ("W4", "100 B, 4 segments, unthrottled", Load(rate=0, segments=4), (DURABLE,)),
         ("W64", "100 B, 64 segments, unthrottled", Load(rate=0, segments=64), (DURABLE,)),
         *(
@@ -252,9 +258,10 @@ class Plan:
 
 USUAL = Plan()
 QUICK = Plan(
+    rows=tuple(row.name for row in ROWS if row.name != "E1"),
     rounds=1,
     warmup_seconds=2,
-    seconds=3,
+    seconds=2.5,
     peers=(DURABLE,),
     fresh=False,
     main_peer_only=True,

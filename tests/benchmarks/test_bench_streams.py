@@ -202,7 +202,14 @@ def test_a_ratio_that_landed_stands_beside_todays(measured: Measured, tmp_path: 
     assert lines[1].startswith("T1 published events")
     assert lines[1].split()[-2:] == ["-", "FAILED"]
     assert lines[2].split()[-2:] == ["3", "3"]
-    assert lines[-1] == "landed: 2030-01-02, commit abc"
+    assert lines[-1] == "landed: 2030-01-02, commit abc, a whole run"
+    assert report.read_landed(path, "quick") == landed
+    quick = replace(measured, plan=replace(measured.plan, fresh=False))
+    report.write_landed(path, quick, commit="def", moment=day)
+    assert (report.read_landed(path, "whole"), report.read_landed(path, "quick")) == (
+        landed,
+        replace(landed, kind="quick", commit="def"),
+    )
 
 
 def test_plots_are_made_of_what_was_measured(measured: Measured) -> None:
