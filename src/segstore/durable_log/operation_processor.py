@@ -53,7 +53,7 @@ CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024
 """A checkpoint is written after this many bytes of log, so that recovery reads little more."""
 ROOM_RETRY_SECONDS: Final = 0.02
 BATCH_BLOCK_BYTES: Final = 1024 * 1024
-"""Appends are accepted many at a time; the cache is asked once for so much room."""
+"""Appends are accepted many at a time; the cache is asked once for up to so much room."""
 
 
 class OperationProcessor:
@@ -175,15 +175,17 @@ class OperationProcessor:
 
     def _accept_appends(self) -> bool:
         """Take the appends at the head of the queue that go the usual way; whether any did."""
+        queue, first = self._queue, self._queue[0]
+        if type(first) is not AppendOperation:
+            return False
         if self._prefetcher.held_count:
             return False  # some may have to wait behind what is held
-        if not self._cache_manager.has_room(self._in_flight_block_bytes + BATCH_BLOCK_BYTES):
+        wanted = min(BATCH_BLOCK_BYTES, len(queue) * block_bytes(first.length or 1))
+        if not self._cache_manager.has_room(self._in_flight_block_bytes + wanted):
             return False
         transaction = self._transaction
         count = len(transaction.operations)
-        taken = accept_appends(
-            self._queue, self._pending, self._frame, transaction.operations, BATCH_BLOCK_BYTES
-        )
+        taken = accept_appends(queue, self._pending, self._frame, transaction.operations, wanted)
         transaction.block_bytes += taken
         self._in_flight_block_bytes += taken
         return len(transaction.operations) > count
