@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.attributes.updates import (
+    ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
+    ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_TYPE,
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
@@ -14,7 +16,12 @@ from segstore.attributes.updates import (
     AttributeUpdateType,
     SegmentType,
 )
-from segstore.durable_log.update_transaction import PendingSegment, PendingState, resolve_updates
+from segstore.durable_log.update_transaction import (
+    AttributesNotLoadedError,
+    PendingSegment,
+    PendingState,
+    resolve_updates,
+)
 from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -243,3 +250,68 @@ def test_a_transient_segment_takes_sixteen_attributes() -> None:
     pipeline.accept(put(3))
     with pytest.raises(InvalidRequestError, match="at most 16"):
         pipeline.pending.accept(put(16))
+
+
+def test_changes_that_are_durable_are_let_go_although_something_is_always_in_flight() -> None:
+    pipeline = Pipeline()
+    pipeline.accept(MapOperation("s", {}))
+    values: dict[bytes, int] = {}
+    for number in range(5000):
+        attribute_id = (number * 7 % 3000).to_bytes(16, "big")
+        compare = AttributeUpdate(
+            attribute_id,
+            VERB.REPLACE_IF_EQUALS,
+            number,
+            values.get(attribute_id, NULL_ATTRIBUTE_VALUE),
+        )
+        pipeline.accept(UpdateAttributesOperation("s", [compare]))
+        values[attribute_id] = number
+        pipeline.commit(max(0, len(pipeline.in_flight) - 20))
+    [pending] = pipeline.pending._segments.values()
+    assert pending.in_flight == 20
+    assert len(pending.attributes) + len(pending.older) < 1100
+    assert all(pending.value_of(each) == value for each, value in values.items())
+    assert pending.base is pipeline.metadata.by_name["s"]
+    pipeline.commit()
+    assert not pipeline.pending._segments
+    assert pipeline.metadata.by_name["s"].attributes == values
+
+
+def test_an_operation_that_needs_what_only_the_index_has_leaves_no_trace() -> None:
+    pipeline = Pipeline()
+    pipeline.accept(MapOperation("s", {A: 1, B: 2}))
+    pipeline.commit()
+    segment = pipeline.metadata.by_name["s"]
+    pointers = {ATTRIBUTE_SEGMENT_ROOT_POINTER: 10, ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: 1}
+    places = [AttributeUpdate(each, VERB.REPLACE, value) for each, value in pointers.items()]
+    recorded = UpdateAttributesOperation("s", places)
+    recorded.segment_id = segment.segment_id
+    pipeline.accept(SealOperation("s"), recorded)
+    pipeline.commit()
+    assert not segment.attribute_memory.dirty
+    assert segment.attribute_memory.evict(2) == 2
+    segment.sealed = False
+    needed = [
+        AttributeUpdate(A, VERB.ACCUMULATE, 1),
+        AttributeUpdate(B, VERB.REPLACE, 7),
+        AttributeUpdate(EVENT_COUNT, VERB.ACCUMULATE, 1),
+    ]
+    append = AppendOperation("s", b"x", updates=needed)
+    number = pipeline.pending.last_sequence_number
+    with pytest.raises(AttributesNotLoadedError):
+        pipeline.pending.accept(append)
+    assert pipeline.pending.missing_attributes(append) == (segment, {A})
+    assert pipeline.pending.last_sequence_number == number
+    assert not pipeline.pending._segments
+    segment.attribute_memory.load([(A, 1)])
+    pipeline.accept(append)
+    assert append.attribute_values == {A: 2, B: 7, EVENT_COUNT: 1}
+
+
+def test_the_container_records_attributes_of_the_very_segment_that_it_means() -> None:
+    pipeline = Pipeline()
+    pipeline.accept(MapOperation("s", {}), DeleteOperation("s"), MapOperation("s", {}))
+    recorded = UpdateAttributesOperation("s", [AttributeUpdate(A, VERB.REPLACE, 1)])
+    recorded.segment_id = 1
+    with pytest.raises(NoSuchSegmentError):
+        pipeline.pending.accept(recorded)
