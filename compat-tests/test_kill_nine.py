@@ -6,13 +6,14 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from compat_harness.checker import check
-from compat_harness.java import JavaClient
+from compat_harness.java import CLIENT_VERSIONS, JavaClient
+from compat_harness.s3 import CREDENTIALS, client_of, running_moto
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
 
 VICTIMS = (
@@ -22,6 +23,8 @@ VICTIMS = (
     *[()] * 4,  # everything, the supervisor included
 )
 PAUSE_SECONDS = (0.2, 3.0)
+VICTIMS_WITH_S3 = (*[(SEGMENT_STORE,)] * 3, (SEGMENT_STORE, CONTROLLER), ())
+PAUSE_SECONDS_WITH_S3 = (1.0, 7.0)
 PROGRESS_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 420.0
 ACKED_BEFORE_FIRST_KILL = 1_000
@@ -99,18 +102,23 @@ def kill_and_wait(server: Server, victims: tuple[str, ...]) -> float:
     return server.start()
 
 
-@pytest.mark.compat
-@pytest.mark.timeout(1200)
-@pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only a server of its own")
-def test_what_was_acknowledged_survives_kill_nine(java_client: JavaClient, tmp_path: Path) -> None:
+def kill_under_load(
+    java_client: JavaClient,
+    tmp_path: Path,
+    victims: Sequence[tuple[str, ...]],
+    *,
+    pause_seconds: tuple[float, float],
+    options: Sequence[str] = (),
+) -> int:
+    """Kill a server of its own under load and judge what was read; how many kills met progress."""
     seed = int(os.environ.get("SEGSTORE_COMPAT_SEED", random.randrange(2**32)))
     print(f"SEGSTORE_COMPAT_SEED={seed}")
     rng = random.Random(seed)
-    victims = list(VICTIMS)
+    victims = list(victims)
     rng.shuffle(victims)
     directory = tmp_path / "workload"
     with (
-        Server(tmp_path) as server,
+        Server(tmp_path, options) as server,
         running_workload(java_client, server.controller_uri, directory) as workload,
     ):
         workload.wait_until_acked(ACKED_BEFORE_FIRST_KILL)
@@ -121,7 +129,7 @@ def test_what_was_acknowledged_survives_kill_nine(java_client: JavaClient, tmp_p
             # Every other time the load is flowing again; else recovery itself may be killed.
             if rng.random() < 0.5:
                 workload.wait_until_acked(acked_before + 1)
-            time.sleep(rng.uniform(*PAUSE_SECONDS))
+            time.sleep(rng.uniform(*pause_seconds))
             acked = workload.acked()
             kills_with_progress += acked > acked_before
             seconds = kill_and_wait(server, victim)
@@ -135,7 +143,41 @@ def test_what_was_acknowledged_survives_kill_nine(java_client: JavaClient, tmp_p
         workload.finish()
         print(workload.output())
         judge(directory)
+    return kills_with_progress
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only a server of its own")
+def test_what_was_acknowledged_survives_kill_nine(java_client: JavaClient, tmp_path: Path) -> None:
+    kills_with_progress = kill_under_load(
+        java_client, tmp_path, VICTIMS, pause_seconds=PAUSE_SECONDS
+    )
     assert kills_with_progress >= KILLS_WITH_PROGRESS_MIN, "the server was killed, but not at work"
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only a server of its own")
+def test_history_in_s3_survives_kill_nine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like above with tier 2 in S3, and pauses in which the storage writer gets there."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with running_moto() as endpoint, client_of(endpoint) as s3:
+        s3.create_bucket(Bucket="history")
+        kill_under_load(
+            JavaClient.build(CLIENT_VERSIONS[0]),
+            tmp_path,
+            VICTIMS_WITH_S3,
+            pause_seconds=PAUSE_SECONDS_WITH_S3,
+            options=["--tier2=s3://history/store", f"--s3-endpoint={endpoint}"],
+        )
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket="history")
+        keys = [each["Key"] for page in pages for each in page.get("Contents", [])]
+    # Objects are named with the epoch of their writer, and each kill of it begins another.
+    epochs = {key.rpartition("/p")[2].partition(".")[0] for key in keys if ".chunk/p" in key}
+    assert len(epochs) > 1
+    assert not (tmp_path / "data" / "storage").exists()
 
 
 def judge(directory: Path) -> None:

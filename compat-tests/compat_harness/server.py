@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -58,7 +59,8 @@ class Server:
     It keeps its ports for life, so that clients find it again after ``restart``.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+        self._options = options
         self.data_dir = directory / "data"
         self.log_path = directory / "server.log"
         self.controller_port, self.segment_store_port = free_ports(2)
@@ -108,6 +110,7 @@ class Server:
             f"--host={HOST}",
             f"--controller-port={self.controller_port}",
             f"--segment-store-port={self.segment_store_port}",
+            *self._options,
         ]
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
