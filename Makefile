@@ -7,6 +7,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+SEEDS ?= 1000
+SEED ?=
 
 # What an installation depends on: the Python sources themselves are used where they lie.
 SOURCES := pyproject.toml setup.py $(wildcard src/_fast/*.pyx src/_fast/*.pxd src/_fast/*.h)
@@ -46,10 +48,8 @@ unit: $(VENV)/.tested ## unit tests only, without Java
 	$(BIN)/pytest tests --ignore tests/benchmarks $(ARGS)
 
 .PHONY: sim
-sim: $(VENV)/.tested ## crash and corruption tests on simulated disks
-	@echo "There is no simulation of whole clusters yet. These tests crash single parts on simulated disks:"
-	$(BIN)/pytest $(ARGS) $(wildcard tests/segstore/test_container_recovery.py \
-		tests/segstore/tiers/journal tests/segstore/durable_log tests/segstore/storage)
+sim: $(VENV)/.tested ## a container on simulated tiers that crash and fail: SEEDS=1000, or SEED=17 to replay one
+	@PYTHONPATH=tests/sim $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 .PHONY: sanitize
 sanitize: $(VENV)/.tested ## the extensions' tests under gcc's address and undefined behaviour checks
@@ -84,6 +84,10 @@ bench-cache: $(VENV)/.tested java ## the streaming cache beside the original's
 .PHONY: bench-codecs
 bench-codecs: $(VENV)/.tested ## the codecs of the write path on one core
 	$(BIN)/python -m benchmarks.bench_codecs $(ARGS)
+
+.PHONY: bench-btree
+bench-btree: $(VENV)/.tested java ## the B+Tree of attributes beside the original's
+	$(BIN)/python -m benchmarks.bench_btree $(ARGS)
 
 .PHONY: clean
 clean: ## remove everything that was built; data directories stay

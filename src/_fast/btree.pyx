@@ -64,6 +64,9 @@ globals().update(Batch=Batch, Footer=Footer, PageCache=PageCache, Update=Update)
 # How many leaves after a missing one a scan asks for with it.
 cdef enum:
     READ_AHEAD = 16
+    # What is best for most trees: a change writes a whole leaf, and every leaf costs a record.
+    LEAF_BYTES = 1024
+    LEAF_RECORDS = 32
 
 
 def records_max(Py_ssize_t page_bytes_max, int level, Py_ssize_t key_length):
@@ -74,7 +77,8 @@ def records_max(Py_ssize_t page_bytes_max, int level, Py_ssize_t key_length):
 cdef class Tree:
     """One tree. Not for several threads; one update at a time.
 
-    Leaves and index pages get up to ``leaf_bytes_max`` and ``index_bytes_max`` long. With
+    Leaves and index pages get up to ``leaf_bytes_max`` and ``index_bytes_max`` long (a leaf of 0
+    bytes stands for one of 1 KiB, or of 32 records where that is more). With
     ``compaction``, every update moves the lowest leaf, and more of them while the tree takes more
     than ``retained_ratio`` times the room of its pages (0 stands for: never more).
     """
@@ -84,15 +88,18 @@ cdef class Tree:
         PageCache cache not None,
         *,
         Py_ssize_t key_length=16,
-        Py_ssize_t leaf_bytes_max=PAGE_BYTES_MAX_,
+        Py_ssize_t leaf_bytes_max=0,
         Py_ssize_t index_bytes_max=PAGE_BYTES_MAX_,
         bint compaction=True,
-        double retained_ratio=0,
+        double retained_ratio=2.5,
         Py_ssize_t delta_bytes_max=262144,
     ):
         cdef Rebuild rebuild
         if not 1 <= key_length <= KEY_BYTES_MAX:
             raise ValueError(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {key_length}")
+        if leaf_bytes_max == 0:
+            leaf_bytes_max = HEADER_BYTES + LEAF_RECORDS * record_bytes(0, key_length)
+            leaf_bytes_max = min(max(leaf_bytes_max, LEAF_BYTES), PAGE_BYTES_MAX_)
         for bytes_max, level in ((leaf_bytes_max, 0), (index_bytes_max, 1)):
             if bytes_max > PAGE_BYTES_MAX_ or records_max(bytes_max, level, key_length) < 2:
                 raise ValueError(

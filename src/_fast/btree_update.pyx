@@ -10,7 +10,8 @@ Invariants:
    stays right when its records move into another page. Reading ignores it.
 4. An update that changes no entry writes nothing, and compacts nothing.
 5. The index is written when its changes since then would take more than ``delta_bytes_max``, or
-   have no page to be changes of; then every changed page of it is written.
+   have no page to be changes of, or hold storage back: more than half of what the tree needs was
+   written since then. Then every changed page of it is written.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -152,6 +153,8 @@ cdef class Rebuild(Plan):
         cdef Py_ssize_t added, length, index, child
         cdef Py_ssize_t emptied
         cdef Node *leaf
+        if self.writer.start - self.present.root_offset > self.present.live_bytes // 2:
+            return True
         child = 0
         for index in range(above.count):
             emptied = 0
@@ -172,14 +175,16 @@ cdef class Rebuild(Plan):
     cdef Py_ssize_t _records_max(self, int level) noexcept:
         """How many records a page may have.
 
-        Index pages get only as large as keeps every level about equally wide: with that, two
-        levels of them serve up to some ten million keys and three a billion, and a path through
-        the tree is as cheap to write as it can be.
+        Where every update writes index pages, they get only as large as keeps every level about
+        equally wide: with that, two levels of them serve up to some ten million keys and three a
+        billion, and a path through the tree is as cheap to write as it can be.
         """
         cdef double leaves = <double>self.present.leaf_count + <double>self.writer.leaf_count
         cdef double width = 2 * sqrt(leaves)
         if level == 0:
             return self.leaf_records_max
+        if self.delta_bytes_max:
+            return self.index_records_max
         if width > <double>self.index_records_max / 2:
             width = 2 * cbrt(leaves)
         return min(self.index_records_max, max(BALANCED_RECORDS_MIN, <Py_ssize_t>ceil(width)))
