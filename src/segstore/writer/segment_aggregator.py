@@ -125,6 +125,7 @@ class SegmentAggregator:
                 rollover_bytes=segment.rollover_bytes,
             )
             segment.storage_length = max(segment.storage_length, position)
+            self._read_index.note_segment_stored(segment)
 
     async def _merge(
         self, operation: MergeOperation, flush_source: Callable[[int], Awaitable[None]]
