@@ -6,7 +6,8 @@ and the marker object that ties a prefix to one store.
 Invariants:
 1. A prefix belongs to one store for ever: names of segments begin anew in every store, so that two
    of them in one prefix would take each other's bytes for their own.
-2. Every permission that is needed later is tried now, on objects of our own.
+2. Every permission that is needed later is tried at a store's first start, on objects of its own;
+   later starts are quick, and try only what tells whether it is there and the store's.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ async def open_s3(
     random: Callable[[], float] = random.random,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> S3Tier:
-    """Try everything that is needed, see that the prefix is the store's, and open it.
+    """Try what is needed, see that the prefix is the store's, and open it.
 
     A store that was never here has no ``store_id``; ``new_store_id`` gives it one, and has made
     it durable, when the prefix can be had. Raises ``StorageConfigurationError`` or
@@ -102,10 +103,17 @@ async def open_s3(
 
     trial = objects(START_LIMITS)
     try:
-        await _try_everything(trial, random_bytes(8).hex())
+        # This tells of a missing bucket, wrong credentials and so on, which a HEAD cannot.
+        await trial.list_all(MARKER_KEY)
+        if store_id is None:
+            await _try_everything(trial, random_bytes(8).hex())
         await _claim(trial, store_id, new_store_id)
     except S3RequestError as error:
+        client.close()
         raise _explained(error.failure, location, settings) from error
+    except BaseException:
+        client.close()
+        raise
     try:
         aborted = await trial.abort_old_uploads(older_than_seconds=OLD_UPLOAD_SECONDS)
         if aborted:
@@ -116,8 +124,7 @@ async def open_s3(
 
 
 async def _try_everything(objects: ObjectStore, nonce: str) -> None:
-    """List, put, find, read and delete an object."""
-    await objects.list_all(MARKER_KEY)
+    """Put, find, read and delete an object."""
     key, body = f"segstore-probe-{nonce}", nonce.encode()
     await objects.put(key, body, {})
     try:
@@ -149,7 +156,10 @@ async def _claim(
                 f"{objects} belongs to another store ({owner}): choose another prefix"
             )
         return
-    store_id = store_id or await new_store_id()
+    if store_id is None:
+        store_id = await new_store_id()
+    else:  # the first start was killed here, or somebody emptied the bucket
+        logger.warning("the marker is missing and put again", tier2=str(objects))
     body = f"This prefix belongs to the segstore store {store_id}.\n".encode()
     # Fails when another store was quicker.
     await objects.put(MARKER_KEY, body, {STORE_ID: store_id})
