@@ -43,10 +43,6 @@ class BatchScan:
         """The file offset behind the last batch that passed."""
 
     @property
-    def last_offset(self) -> int:
-        """The file offset of the last batch that passed."""
-
-    @property
     def next_number(self) -> int:
         """The number of the batch that would follow it; 0 as long as none passed."""
 

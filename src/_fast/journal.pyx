@@ -158,13 +158,12 @@ cdef bint records_pass(
 cdef class BatchScan:
     """Goes through a file's batches, window by window.
 
-    ``end_offset`` is the file offset behind the last batch that passed, ``last_offset`` that of the
-    batch itself; ``next_number`` the number of the one that would follow, 0 as long as none passed; ``controls`` the records besides
+    ``end_offset`` is the file offset behind the last batch that passed; ``next_number`` the number
+    of the batch that would follow it, 0 as long as none passed; ``controls`` the records besides
     entries as (kind, container id, epoch, position); ``indexes`` the entries by container.
     """
 
     cdef readonly uint64_t end_offset
-    cdef readonly uint64_t last_offset
     cdef readonly uint64_t next_number
     cdef readonly list controls
     cdef readonly dict indexes
@@ -176,7 +175,7 @@ cdef class BatchScan:
     def __init__(self, *, uint64_t generation, uint32_t salt, uint64_t offset):
         self.generation = generation
         self.salt = salt
-        self.end_offset = self.last_offset = offset
+        self.end_offset = offset
         self.controls = []
         self.indexes = {}
         self.misplaced = None
@@ -225,7 +224,6 @@ cdef class BatchScan:
             return INVALID
         outcome = self.take_records(data + BATCH_HEADER_BYTES, batch.record_count)
         whole = (whole + BATCH_ALIGNMENT - 1) & ~(BATCH_ALIGNMENT - 1)
-        self.last_offset = self.end_offset
         self.end_offset += whole
         self.next_number = batch.number + 1
         start[0] += min(whole, length)

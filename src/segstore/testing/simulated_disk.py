@@ -276,5 +276,11 @@ class SimulatedFile:
         """Sync."""
         self._disk._sync(self._content)
 
+    def settle(self) -> None:
+        """Sync, and let reads see what is on the disk."""
+        self._disk._sync(self._content)
+        if not self._disk.ignores_syncs:
+            self._content.current[:] = self._content.durable
+
     def close(self) -> None:
         """Nothing to do."""

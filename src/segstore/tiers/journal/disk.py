@@ -55,6 +55,14 @@ class DiskFile(Protocol):
         """Make everything written to the file durable."""
         ...
 
+    def settle(self) -> None:
+        """Sync, and forget what the kernel keeps of the file: reads then tell what the disk has.
+
+        After a sync that failed the kernel keeps what is not on the disk, and takes it for stored:
+        another sync would succeed without writing it.
+        """
+        ...
+
     def close(self) -> None:
         """Close the file. Idempotent."""
         ...
@@ -199,6 +207,11 @@ class LocalFile:
     def sync(self) -> None:
         """Sync data, and the length if it changed."""
         os.fdatasync(self._descriptor)
+
+    def settle(self) -> None:
+        """Sync, and drop the file's pages, which are all clean then."""
+        os.fdatasync(self._descriptor)
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Close the descriptors."""

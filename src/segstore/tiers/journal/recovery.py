@@ -8,9 +8,8 @@ Invariants:
 2. Only the last batch of the journal may be torn. It is dropped when nothing proves that it was
    durable: no later batch, no END record, no mark, no batch in a newer file. Else
    ``DataLogCorruptError`` names the file and the offset.
-3. What is recovered is made durable first: a crash of the process alone leaves a batch in the
-   kernel that never reached the disk. It is written once more, since after a sync that failed the
-   kernel keeps it, takes it for stored, and would not write it by itself.
+3. Files are settled before they are read: a crash of the process alone leaves a batch in the
+   kernel that never reached the disk, and after a sync that failed it never will.
 """
 
 from __future__ import annotations
@@ -83,17 +82,9 @@ class _Recovery:
         for needed in sorted(state.live - {generation}):
             recovered.scans[needed] = self.scan_needed(needed)
         recovered.scans[generation] = newest
-        self.make_durable(newest)
         self.check_positions(recovered)
         self.release_others(recovered)
         return recovered
-
-    def make_durable(self, newest: FileScan) -> None:
-        """Write the last batch again: every batch before it was durable when it was written."""
-        length = newest.end_offset - newest.last_offset
-        window = Window(newest.file.disk_file, end=newest.end_offset)
-        batch = bytes(window.view(newest.last_offset, length))
-        newest.file.disk_file.write_durably([batch], newest.last_offset)
 
     def open_files(self) -> None:
         for name in self.disk.list_files():
@@ -109,6 +100,7 @@ class _Recovery:
             if file is None:
                 self.unreadable[generation] = name
             else:
+                file.disk_file.settle()
                 self.files[generation] = file
 
     def scan_newest(self, state: JournalState) -> FileScan | None:

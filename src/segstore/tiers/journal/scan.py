@@ -36,8 +36,6 @@ class FileScan:
     """What a scan found in one file."""
 
     file: JournalFile
-    last_offset: int = FILE_HEADER_BYTES
-    """Where the last batch that passed lies."""
     end_offset: int = FILE_HEADER_BYTES
     next_batch_number: int = 0
     """0 when no batch passed."""
@@ -100,7 +98,6 @@ def scan_file(file: JournalFile) -> FileScan:
     controls = [StoredRecord(*control) for control in batches.controls]
     return FileScan(
         file,
-        last_offset=batches.last_offset,
         end_offset=batches.end_offset,
         next_batch_number=batches.next_number,
         following_generation=controls[-1].position if outcome == END else None,

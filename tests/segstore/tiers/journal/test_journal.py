@@ -278,7 +278,7 @@ async def test_a_freed_file_that_met_a_full_disk_is_made_again_later(
         await trio.testing.wait_all_tasks_blocked()
     names = disk.list_files()
     assert len(names) == 2
-    # The file that was ready is made again at the next start, after the last batch is made durable.
+    # The file that was ready is made again at the next start, after both are settled.
     disk.write_errors = {disk.step_count + number: errno.ENOSPC for number in range(3, 11)}
     async with open_simulated_journal(disk, SETTINGS) as journal:
         await trio.testing.wait_all_tasks_blocked()
