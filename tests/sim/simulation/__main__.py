@@ -1,0 +1,89 @@
+"""Runs many seeds in several processes: ``python -m simulation --seeds 1000 [--first 0]``,
+or one of them, with everything that happened in it: ``--seed 17``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+
+from simulation.run import FailedSeedError, Report, simulate
+
+FAILURES_MAX = 10
+
+
+def run_seed(seed: int) -> Report | str:
+    """A report, or what went wrong."""
+    try:
+        report = simulate(seed)
+    except FailedSeedError as error:
+        cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
+        return f"{cause}\n{error}\nreplay: make sim SEED={seed}\n"
+    report.lines = []
+    return report
+
+
+def run_one(seed: int, *, lines_max: int) -> int:
+    """Replay one seed and show its trace."""
+    try:
+        report = simulate(seed)
+    except FailedSeedError as error:
+        traceback.print_exception(error.__cause__)
+        print(error)
+        return 1
+    for line in report.lines[-lines_max:]:
+        print(line)
+    print(report)
+    return 0
+
+
+def run_many(first: int, count: int, processes: int) -> int:
+    """Run seeds from ``first`` on; returns the exit code."""
+    began = time.monotonic()
+    steps = lives = kills = failures = done = 0
+    simulated = 0.0
+    with ProcessPoolExecutor(processes) as pool:
+        for outcome in pool.map(run_seed, range(first, first + count)):
+            done += 1
+            if isinstance(outcome, str):
+                failures += 1
+                print(outcome, flush=True)
+                if failures >= FAILURES_MAX:
+                    print("enough is enough", flush=True)
+                    pool.shutdown(cancel_futures=True)
+                    break
+                continue
+            steps += outcome.step_count
+            lives += outcome.life_count
+            kills += outcome.kill_count
+            simulated += outcome.seconds
+            if done % 100 == 0:
+                print(f"{done} seeds, {time.monotonic() - began:.0f} s", flush=True)
+    seconds = time.monotonic() - began
+    print(
+        f"{done} seeds in {seconds:.0f} s ({seconds * processes / max(1, done):.2f} s each on "
+        f"{processes} processes): {steps} steps, {lives} lives, {kills} of them killed, "
+        f"{simulated / 3600:.1f} simulated hours, {failures} failures"
+    )
+    return 1 if failures else 0
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="simulation")
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--lines", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        return run_one(arguments.seed, lines_max=arguments.lines)
+    return run_many(arguments.first, arguments.seeds, arguments.processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,541 @@
+"""A container as its clients see it over a connection, with every answer checked.
+
+Owns: ``CheckedContainer``, a ``SegmentContainer`` in front of the real one.
+
+Invariants:
+1. Every call and every answer passes the model, in the order in which the container gets and gives
+   them; what the model forbids ends the run.
+2. From ``disconnect`` on nobody hears the container any more: whoever waits is told that it is
+   offline and does not know what became of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar, cast
+
+import trio
+
+from segstore.api import OnAppended, OnRead, ReadHandle, ReadResult, SegmentContainer, SegmentInfo
+from segstore.attributes.updates import (
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeId,
+    AttributeUpdate,
+)
+from segstore.errors import (
+    ContainerOfflineError,
+    InvalidRequestError,
+    NoSuchSegmentError,
+    SegmentError,
+    SegmentSealedError,
+    SegmentStoreError,
+    SegmentTruncatedError,
+    StorageError,
+)
+from segstore.testing.memory_segments import MemorySegment
+from segstore.tiers.api import Buffer
+from simulation.model import Model, outcome_of
+
+T = TypeVar("T")
+Pages = AsyncGenerator[list[tuple[AttributeId, int]], None]
+
+
+@dataclass(eq=False, slots=True)
+class Waiting:
+    """Somebody who waits for the container. ``give_up`` tells that no answer will come."""
+
+    what: str
+    since: float
+    give_up: Callable[[], None]
+    read: CheckedRead | None = None
+
+
+@dataclass(eq=False, slots=True)
+class CheckedRead:
+    """A read that is under way."""
+
+    name: str
+    offset: int
+    at_call: MemorySegment | None
+    start_at_call: int
+    handle: ReadHandle | None = None
+    cancel_waiting: Callable[[], None] = lambda: None
+
+    def cancel(self) -> None:
+        """Forget the read."""
+        self.cancel_waiting()
+        if self.handle is not None:
+            self.handle.cancel()
+
+
+class CheckedContainer:
+    """See the module."""
+
+    def __init__(
+        self, container: SegmentContainer, model: Model, trace: Callable[[str], None]
+    ) -> None:
+        self._container = container
+        self._model = model
+        self._trace = trace
+        self._waiting: dict[Waiting, None] = {}
+        self.connected = True
+        self.accepting = True
+        self.empty_answer: str | None = None
+
+    # ---- Life ------------------------------------------------------------------------------------
+
+    def refuse(self) -> None:
+        """Take no more calls; what is under way is still answered."""
+        self.accepting = False
+
+    def disconnect(self) -> None:
+        """The connection is lost, or the store is dead."""
+        self.connected = self.accepting = False
+        waiting, self._waiting = list(self._waiting), {}
+        for entry in waiting:
+            entry.give_up()
+
+    def overdue(self, *, seconds: float) -> list[str]:
+        """What has been waiting for so long; reads at the tail may."""
+        now = trio.current_time()
+        return [
+            f"{entry.what}, {now - entry.since:.1f} s"
+            for entry in self._waiting
+            if now - entry.since > seconds
+            if entry.read is None or not self._is_at_tail(entry.read)
+        ]
+
+    def _is_at_tail(self, read: CheckedRead) -> bool:
+        segment = self._model.segments.by_name.get(read.name)
+        return segment is not None and not segment.sealed and read.offset >= len(segment.data)
+
+    def _wait(
+        self, what: str, give_up: Callable[[], None], read: CheckedRead | None = None
+    ) -> Waiting:
+        waiting = Waiting(what, trio.current_time(), give_up, read)
+        self._waiting[waiting] = None
+        return waiting
+
+    def _done(self, waiting: Waiting) -> bool:
+        """Whether somebody still waits for the answer that came."""
+        return self._waiting.pop(waiting, waiting) is None
+
+    def _forget(self, waiting: Waiting) -> None:
+        self._waiting.pop(waiting, None)
+
+    async def _ask(self, what: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Wait for an answer, unless the connection is lost before it."""
+        if not self.accepting:
+            raise ContainerOfflineError("no connection")
+        with trio.CancelScope() as scope:
+            waiting = self._wait(what, scope.cancel)
+            try:
+                answer = await request()
+                if self.connected:
+                    return answer
+            except SegmentStoreError:
+                if self.connected:
+                    raise
+            finally:
+                self._done(waiting)
+        raise ContainerOfflineError(f"the connection was lost: {what}")
+
+    # ---- Changes ---------------------------------------------------------------------------------
+
+    async def _change(
+        self,
+        what: str,
+        names: tuple[str, ...],
+        apply: Callable[[], int],
+        request: Callable[[], Awaitable[int | None]],
+    ) -> int:
+        if not self.accepting:
+            raise ContainerOfflineError("no connection")
+        call = self._model.call(what, names, apply)
+        try:
+            number = await self._ask(what, request)
+        except SegmentError as error:
+            self._model.answered(call, outcome_of(error))
+            raise
+        except StorageError:
+            self._model.withdrawn(call)
+            raise
+        answer = 0 if number is None else number
+        self._model.answered(call, answer)
+        return answer
+
+    @property
+    def container_id(self) -> int:
+        """The container's number."""
+        return self._container.container_id
+
+    async def create_segment(
+        self, name: str, *, attributes: Mapping[AttributeId, int] | None = None
+    ) -> None:
+        """See ``SegmentContainer``."""
+        values = dict(attributes or {})
+        self._model.note(name, values)
+        await self._change(
+            f"create {name} {short(values)}",
+            (name,),
+            partial(self._model.create, name, values),
+            partial(self._container.create_segment, name, attributes=values),
+        )
+
+    async def delete_segment(self, name: str) -> None:
+        """See ``SegmentContainer``."""
+        await self._change(
+            f"delete {name}",
+            (name,),
+            partial(self._model.segments.delete, name),
+            partial(self._container.delete_segment, name),
+        )
+
+    def append_nowait(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        expected_offset: int | None = None,
+        on_complete: OnAppended,
+    ) -> None:
+        """See ``SegmentContainer``."""
+        if not self.accepting:
+            on_complete(ContainerOfflineError("no connection"), -1)
+            return
+        updates = tuple(attribute_updates)
+        kept = bytes(data)
+        what = f"append {name} {len(kept)} bytes {short(updates)} at {expected_offset}"
+        self._model.note(name, [update.attribute_id for update in updates])
+        call = self._model.call(
+            what,
+            (name,),
+            partial(self._model.segments.append, name, kept, updates, expected_offset),
+        )
+        lost = ContainerOfflineError(f"the connection was lost: {what}")
+        waiting = self._wait(what, partial(on_complete, lost, -1))
+
+        def complete(error: SegmentStoreError | None, length: int) -> None:
+            if not self._done(waiting):
+                return
+            if error is None:
+                self._model.answered(call, length)
+            elif isinstance(error, SegmentError):
+                self._model.answered(call, outcome_of(error))
+            elif isinstance(error, StorageError):
+                self._model.withdrawn(call)
+            on_complete(error, length)
+
+        self._container.append_nowait(
+            name,
+            data,
+            attribute_updates=updates,
+            expected_offset=expected_offset,
+            on_complete=complete,
+        )
+
+    async def append(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        expected_offset: int | None = None,
+    ) -> int:
+        """See ``SegmentContainer``."""
+        done = trio.Event()
+        outcome: list[tuple[SegmentStoreError | None, int]] = []
+
+        def complete(error: SegmentStoreError | None, length: int) -> None:
+            outcome.append((error, length))
+            done.set()
+
+        self.append_nowait(
+            name,
+            data,
+            attribute_updates=attribute_updates,
+            expected_offset=expected_offset,
+            on_complete=complete,
+        )
+        await done.wait()
+        error, length = outcome[0]
+        if error is not None:
+            raise error
+        return length
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
+        """See ``SegmentContainer``."""
+        self._model.note(name, [update.attribute_id for update in updates])
+        await self._change(
+            f"update attributes of {name} {short(updates)}",
+            (name,),
+            partial(self._model.segments.update_attributes, name, tuple(updates)),
+            partial(self._container.update_attributes, name, updates),
+        )
+
+    async def seal_segment(self, name: str) -> int:
+        """See ``SegmentContainer``."""
+        return await self._change(
+            f"seal {name}",
+            (name,),
+            partial(self._model.segments.seal, name),
+            partial(self._container.seal_segment, name),
+        )
+
+    async def truncate_segment(self, name: str, *, offset: int) -> None:
+        """See ``SegmentContainer``."""
+
+        def apply() -> int:
+            self._model.segments.truncate(name, offset)
+            return 0
+
+        await self._change(
+            f"truncate {name} at {offset}",
+            (name,),
+            apply,
+            partial(self._container.truncate_segment, name, offset=offset),
+        )
+
+    async def merge_segment(
+        self, target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
+    ) -> int:
+        """See ``SegmentContainer``."""
+        updates = tuple(attribute_updates)
+        self._model.note(target, [EVENT_COUNT, *(update.attribute_id for update in updates)])
+        return await self._change(
+            f"merge {source} into {target} {short(updates)}",
+            (target, source) if source != target else (target,),
+            partial(self._model.segments.merge, target, source, updates),
+            partial(self._container.merge_segment, target, source, attribute_updates=updates),
+        )
+
+    async def wait_in_flight(self, name: str) -> None:
+        """See ``SegmentContainer``."""
+        await self._ask(f"wait for {name}", partial(self._container.wait_in_flight, name))
+
+    # ---- Sights ----------------------------------------------------------------------------------
+
+    def segment_info(self, name: str) -> SegmentInfo:
+        """See ``SegmentContainer``."""
+        if not self.accepting:
+            raise ContainerOfflineError("no connection")
+        segments = self._model.segments.by_name
+        try:
+            info = self._container.segment_info(name)
+        except NoSuchSegmentError:
+            self._model.prove(name, lambda: name not in segments, f"{name} does not exist")
+            raise
+
+        def holds() -> bool:
+            segment = segments.get(name)
+            return segment is not None and (
+                info.start_offset,
+                info.length,
+                info.sealed,
+                info.segment_type,
+            ) == (segment.start_offset, len(segment.data), segment.sealed, segment.segment_type)
+
+        self._model.prove(name, holds, f"{info}")
+        if not 0 <= info.storage_length <= info.length:
+            raise self._model.violated(f"more is stored than there is: {info}")
+        return info
+
+    async def get_attributes(
+        self, name: str, attribute_ids: Sequence[AttributeId]
+    ) -> dict[AttributeId, int]:
+        """See ``SegmentContainer``."""
+        seen: list[dict[AttributeId, int] | None] = []
+
+        def note() -> None:
+            segment = self._model.segments.by_name.get(name)
+            values = None
+            if segment is not None:
+                present = segment.attributes
+                values = {key: present[key] for key in attribute_ids if key in present}
+            if not seen or seen[-1] != values:
+                seen.append(values)
+
+        note()
+        self._model.on_commit.append(note)
+        what = f"get attributes of {name}"
+        try:
+            try:
+                values = await self._ask(
+                    what, partial(self._container.get_attributes, name, attribute_ids)
+                )
+            except NoSuchSegmentError:
+                self._model.prove(name, lambda: None in seen, f"{name} does not exist")
+                raise
+            self._model.prove(name, lambda: values in seen, f"{what}: {short(values)}")
+        finally:
+            self._model.on_commit.remove(note)
+        self._trace(f"{what}: {short(values)}")
+        return values
+
+    async def attribute_iterator(
+        self, name: str, *, first: AttributeId, last: AttributeId
+    ) -> Pages:
+        """See ``SegmentContainer``; checked when it is read to the end."""
+        what = f"iterate over the attributes of {name}"
+        seen: list[dict[AttributeId, int]] = []
+
+        def note() -> None:
+            segment = self._model.segments.by_name.get(name)
+            values = dict(segment.extended_attributes(first, last)) if segment else {}
+            if not seen or seen[-1] != values:
+                seen.append(values)
+
+        found: dict[AttributeId, int] = {}
+
+        def holds() -> bool:
+            if not all(any(values.get(key) == found[key] for values in seen) for key in found):
+                return False
+            return all(key in found for key in seen[0] if all(key in values for values in seen))
+
+        note()
+        self._model.on_commit.append(note)
+        try:
+            iterator = self._container.attribute_iterator(name, first=first, last=last)
+            async with aclosing(cast("Pages", iterator)) as pages:
+                while (page := await self._ask(what, partial(anext, pages, None))) is not None:
+                    found.update(page)
+                    yield page
+            self._model.prove(name, holds, f"{what}: {short(found)}")
+        except NoSuchSegmentError:
+            self._model.prove(
+                name, lambda: name not in self._model.segments.by_name, f"{name} does not exist"
+            )
+            raise
+        finally:
+            self._model.on_commit.remove(note)
+
+    def read_nowait(
+        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+    ) -> ReadHandle | None:
+        """See ``SegmentContainer``."""
+        what = f"read {name} at {offset}, {length_max} bytes"
+        if not self.accepting:
+            on_complete(ContainerOfflineError("no connection"), None)
+            return None
+        segment = self._model.segments.by_name.get(name)
+        read = CheckedRead(name, offset, segment, segment.start_offset if segment else 0)
+        lost = ContainerOfflineError(f"the connection was lost: {what}")
+        waiting = self._wait(what, partial(on_complete, lost, None), read)
+        read.cancel_waiting = partial(self._forget, waiting)
+
+        def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
+            if self._done(waiting):
+                self._check_read(what, read, length_max, error, result)
+                on_complete(error, result)
+
+        read.handle = self._container.read_nowait(
+            name, offset=offset, length_max=length_max, on_complete=complete
+        )
+        return None if read.handle is None else read
+
+    async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
+        """See ``SegmentContainer``."""
+        done = trio.Event()
+        outcome: list[SegmentStoreError | ReadResult] = []
+
+        def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
+            answer = error or result
+            assert answer is not None
+            outcome.append(answer)
+            done.set()
+
+        handle = self.read_nowait(name, offset=offset, length_max=length_max, on_complete=complete)
+        try:
+            await done.wait()
+        finally:
+            if handle is not None:
+                handle.cancel()
+        answer = outcome[0]
+        if isinstance(answer, SegmentStoreError):
+            raise answer
+        return answer
+
+    def _check_read(
+        self,
+        what: str,
+        read: CheckedRead,
+        length_max: int,
+        error: SegmentStoreError | None,
+        result: ReadResult | None,
+    ) -> None:
+        if isinstance(error, SegmentError):
+            self._trace(f"{what}: {outcome_of(error)}")
+            self._model.prove(
+                read.name, partial(self._explains_error, read, error), f"{what}: {error}"
+            )
+        elif result is not None:
+            self._trace(f"{what}: {len(result.data)} bytes")
+            if result.offset != read.offset or len(result.data) > length_max:
+                raise self._model.violated(f"{what}: got {len(result.data)} at {result.offset}")
+            if result.data:
+                self._model.prove(
+                    read.name,
+                    partial(self._explains_data, read, result),
+                    f"{what}: {len(result.data)} bytes that are not there",
+                )
+            elif result.end_of_segment:
+                self._model.prove(
+                    read.name,
+                    partial(self._is_end, read.name, read.offset),
+                    f"{what}: end of segment",
+                )
+            elif self.accepting:
+                # As it must when it fails; whoever ends it orderly asks whether it was early.
+                self.empty_answer = f"{what}: nothing, although the container serves"
+
+    def _explains_error(self, read: CheckedRead, error: SegmentError) -> bool:
+        segment = self._model.segments.by_name.get(read.name)
+        if isinstance(error, NoSuchSegmentError):
+            return segment is None
+        if segment is None:
+            return False
+        if isinstance(error, SegmentTruncatedError):
+            return segment.start_offset == error.start_offset > read.offset
+        if isinstance(error, SegmentSealedError):
+            return segment.sealed and read.offset >= len(segment.data)
+        if isinstance(error, InvalidRequestError):
+            return segment.sealed and read.offset > len(segment.data)
+        return False
+
+    def _explains_data(self, read: CheckedRead, result: ReadResult) -> bool:
+        """Whether the segment, as it was at the call or is now, has these bytes there."""
+        segment = self._model.segments.by_name.get(read.name)
+        end = read.offset + len(result.data)
+        for candidate in (read.at_call, segment):
+            if candidate is None:
+                continue
+            if candidate is read.at_call and read.offset < read.start_at_call:
+                continue
+            data = candidate.data
+            if memoryview(data)[read.offset : end] == result.data:
+                return not result.end_of_segment or (candidate.sealed and end == len(data))
+        return False
+
+    def _is_end(self, name: str, offset: int) -> bool:
+        segment = self._model.segments.by_name.get(name)
+        return segment is not None and segment.sealed and offset == len(segment.data)
+
+
+def short(value: object) -> str:
+    """Attributes and their updates, told in few characters."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{short(key)}: {value[key]}" for key in value) + "}"
+    if isinstance(value, AttributeUpdate):
+        verb = value.update_type.name.lower() if value.update_type else "none"
+        numbers = [str(n).replace(str(NULL_ATTRIBUTE_VALUE), "null") for n in value[2:]]
+        return f"{short(value.attribute_id)} {verb} {numbers[0]} ({numbers[1]})"
+    if isinstance(value, bytes):
+        return value.hex().lstrip("0") or "0"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(map(short, value)) + "]"
+    return str(value)

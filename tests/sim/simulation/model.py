@@ -1,0 +1,221 @@
+"""What a container's segments must be, given the calls that were made and the answers to them.
+
+Owns: ``Model``, the queue of calls that may have taken effect, and what counts as a violation.
+
+Invariants:
+1. Calls on one segment take effect in the order in which they were made; a merge is a call on two.
+   An answer proves that its call and all those before it are durable; so does everything else that
+   anybody sees.
+2. After a crash a segment's state is that after some prefix of its calls, and the prefix holds
+   every call that was proved durable. So nothing acknowledged is lost or doubled, and no effect is
+   half there.
+3. A call's outcome is the one that the plainest implementation gives at its place in the order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from segstore.attributes.updates import SegmentType
+from segstore.errors import SegmentStoreError
+from segstore.testing.memory_segments import MemorySegment, MemorySegments
+
+Outcome = int | tuple[object, ...]
+"""A number, or what tells an error from others."""
+
+
+class ViolationError(AssertionError):
+    """The container did what it must never do."""
+
+
+def outcome_of(error: SegmentStoreError) -> Outcome:
+    """The facts of an error."""
+    names = ("segment", "start_offset", "expected", "actual", "attribute_id")
+    return (type(error).__name__, *(getattr(error, name, None) for name in names))
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One call that changes something. ``expected`` is known once it must have taken effect."""
+
+    number: int
+    what: str
+    names: tuple[str, ...]
+    apply: Callable[[], int]
+    expected: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A segment as somebody found it; ``data`` begins at the start offset."""
+
+    segment_type: int
+    start_offset: int
+    length: int
+    sealed: bool
+    attributes: dict[bytes, int]
+    data: bytes
+
+    def difference(self, segment: MemorySegment | None) -> str | None:
+        """What distinguishes it from the model's segment, cheap things first."""
+        if segment is None:
+            return "should not exist"
+        facts = (self.start_offset, self.length, self.sealed, self.segment_type)
+        wanted = (segment.start_offset, len(segment.data), segment.sealed, segment.segment_type)
+        if facts != wanted:
+            return f"(start, length, sealed, type) is {facts}, should be {wanted}"
+        if self.attributes != segment.attributes:
+            found, kept = self.attributes.items(), segment.attributes.items()
+            return f"attributes {sorted(found - kept)} should be {sorted(kept - found)}"
+        if self.data != memoryview(segment.data)[self.start_offset :]:
+            return f"bytes differ from {first_difference(self.data, segment, self.start_offset)} on"
+        return None
+
+
+def first_difference(data: bytes, segment: MemorySegment, offset: int) -> int:
+    """The first offset of the segment at which ``data``, which lies at ``offset``, is wrong."""
+    for position, byte in enumerate(data):
+        if byte != segment.data[offset + position]:
+            return offset + position
+    return offset + len(data)
+
+
+class Model:
+    """See the module. ``segments`` is the state that is proved to be durable."""
+
+    def __init__(
+        self, trace: Callable[[str], None], on_violation: Callable[[ViolationError], None]
+    ) -> None:
+        self._trace = trace
+        self._on_violation = on_violation
+        self._lanes: dict[str, deque[Call]] = {}
+        self._call_count = 0
+        self.segments = MemorySegments()
+        self.incarnations: dict[str, list[MemorySegment]] = {}
+        self.attribute_ids: dict[str, dict[bytes, None]] = {}
+        self.on_commit: list[Callable[[], None]] = []
+
+    def violated(self, message: str) -> ViolationError:
+        """The error to raise; the run ends with it whoever may catch it."""
+        error = ViolationError(message)
+        self._on_violation(error)
+        return error
+
+    def note(self, name: str, attribute_ids: Iterable[bytes]) -> None:
+        """Remember a name that may exist, and attributes that its segment may have."""
+        self.attribute_ids.setdefault(name, {}).update(dict.fromkeys(attribute_ids))
+
+    # ---- Calls -----------------------------------------------------------------------------------
+
+    def call(self, what: str, names: tuple[str, ...], apply: Callable[[], int]) -> Call:
+        """Note that a call on these segments is being made now."""
+        self._call_count += 1
+        call = Call(self._call_count, what, names, apply)
+        for name in names:
+            self._lanes.setdefault(name, deque()).append(call)
+        self._trace(f"call {call.number}: {what}")
+        return call
+
+    def answered(self, call: Call, outcome: Outcome) -> None:
+        """Note the answer to a call."""
+        self._commit(call)
+        if call.expected != outcome:
+            raise self.violated(f"{call.what}: answered {outcome}, must be {call.expected}")
+        self._trace(f"answer {call.number}: {outcome}")
+
+    def create(self, name: str, attributes: dict[bytes, int]) -> int:
+        """Create a segment in the model, to be called by a ``Call``."""
+        self.segments.create(name, attributes)
+        self.incarnations.setdefault(name, []).append(self.segments.by_name[name])
+        return 0
+
+    def withdrawn(self, call: Call) -> None:
+        """Note that a call has failed without having had an effect."""
+        if call.expected is not None:
+            raise self.violated(f"{call.what}: failed, and took effect")
+        for name in call.names:
+            self._lanes[name].remove(call)
+        self._trace(f"withdrawn {call.number}")
+
+    def _commit(self, call: Call) -> None:
+        """Let a call take effect, after all calls before it on its segments."""
+        while call.expected is None:
+            earlier = next(
+                (lane[0] for name in call.names if (lane := self._lanes[name])[0] is not call), None
+            )
+            if earlier is None:
+                self._take(call)
+            else:
+                self._commit(earlier)
+
+    def _take(self, call: Call) -> None:
+        for name in call.names:
+            self._lanes[name].popleft()
+        try:
+            call.expected = call.apply()
+        except SegmentStoreError as error:
+            call.expected = outcome_of(error)
+        for notify in self.on_commit:
+            notify()
+
+    # ---- Sights ----------------------------------------------------------------------------------
+
+    def prove(self, name: str, holds: Callable[[], bool], what: str) -> None:
+        """Somebody saw what ``holds`` of a segment: the calls that bring it about are durable."""
+        while not holds():
+            lane = self._lanes.get(name)
+            if not lane:
+                raise self.violated(f"{what}: no state of the container explains it")
+            self._commit(lane[0])
+
+    def recovered(self, observed: dict[str, Observed]) -> Call:
+        """The container came back with this state; what it does not show is lost for ever.
+
+        Transient segments go at every start, so they may be there or not; returns the container's
+        own call that deletes them.
+        """
+        settled = False
+        while not settled:
+            settled = True
+            for name in dict.fromkeys([*observed, *self.segments.by_name, *self._lanes]):
+                # A merge changes another segment, so all are looked at until none has moved.
+                settled = self._settle(name, observed.get(name)) and settled
+        lost = {call.number for lane in self._lanes.values() for call in lane}
+        self._lanes.clear()
+        self._trace(f"recovered: {self._call_count} calls, {len(lost)} lost")
+        transient = tuple(
+            name
+            for name, segment in self.segments.by_name.items()
+            if segment.segment_type & SegmentType.TRANSIENT
+        )
+        return self.call("transient segments go", transient, self._delete_transient_segments)
+
+    def _settle(self, name: str, seen: Observed | None) -> bool:
+        """Find the prefix of a segment's calls that explains it; whether none had to be taken."""
+        nearest = self._difference(name, seen)
+        moved = False
+        while (difference := self._difference(name, seen)) is not None:
+            nearest = difference
+            lane = self._lanes.get(name)
+            if not lane:
+                raise self.violated(f"recovered, after no prefix of its calls: {name} {nearest}")
+            self._commit(lane[0])
+            moved = True
+        return not moved
+
+    def _difference(self, name: str, seen: Observed | None) -> str | None:
+        segment = self.segments.by_name.get(name)
+        kinds = (seen.segment_type if seen else 0) | (segment.segment_type if segment else 0)
+        if kinds & SegmentType.TRANSIENT:
+            return None
+        if seen is None:
+            return "is missing" if segment is not None else None
+        return seen.difference(segment)
+
+    def _delete_transient_segments(self) -> int:
+        for segment in list(self.segments.by_name.values()):
+            if segment.segment_type & SegmentType.TRANSIENT:
+                self.segments.delete(segment.name)
+        return 0

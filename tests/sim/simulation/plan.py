@@ -1,0 +1,91 @@
+"""What one seed does: sizes, rates of faults, and how the store's lives end.
+
+Owns: ``Plan``. Every seed leaves some features out, so that others meet without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Drawn from a seed. Times in simulated seconds."""
+
+    lives: int
+    """Lives of the store before the calm one in which everything is checked."""
+    life_steps: int
+    """About how many scheduler steps a life has."""
+    operations: int
+    """How many operations the clients make together."""
+    writers: int
+    conditional_writers: int
+    attribute_clients: int
+    transaction_clients: int
+    lifecycle_clients: int
+    tail_readers: int
+    historical_readers: int
+    table_clients: int
+    with_scaling: bool
+    pause_seconds: float
+    """Clients pause about so long between operations."""
+    bytes_max: int
+    """Appends have up to so many bytes, most have much fewer."""
+    cache_bytes: int
+    attributes_cached: int
+    """How many attributes of a segment, and of three segments, stay in memory."""
+    page_cache_bytes: int
+    """For the pages of attribute indexes."""
+    held_bytes_max: int
+    """The container flushes and checkpoints when it holds so much of the journal."""
+    journal_files_max: int
+    disk_seconds: float
+    """A batch takes about so long to become durable."""
+    tier_2_seconds: float
+    tier_2_fault_rate: float
+    tier_2_outage_rate: float
+    """The part of the time in which tier 2, or some kind of call, is out of service."""
+    disk_fault_rate: float
+    """How many lives meet a failing write or sync of the journal's disk."""
+    flip_bits: bool
+    drain_seconds: float
+
+    @classmethod
+    def draw(cls, random: Random) -> Plan:
+        """The plan of a run whose numbers come from ``random``."""
+
+        def sometimes(count: int) -> int:
+            return random.choice([0, 1, count])
+
+        return cls(
+            lives=random.choice([2, 4, 8]),
+            life_steps=random.choice([50, 150, 400, 1200]),
+            operations=random.choice([200, 400, 800]),
+            writers=random.randint(1, 4),
+            conditional_writers=sometimes(2),
+            attribute_clients=sometimes(2),
+            transaction_clients=sometimes(2),
+            lifecycle_clients=sometimes(2),
+            tail_readers=sometimes(2),
+            historical_readers=sometimes(2),
+            table_clients=sometimes(3),
+            with_scaling=random.random() < 0.5,
+            pause_seconds=random.choice([0, 0.001, 0.01, 0.1, 1]),
+            bytes_max=random.choice([100, 4 * KIB, 60 * KIB, 300 * KIB]),
+            cache_bytes=random.choice([2, 2, 4, 8]) * MIB,
+            attributes_cached=random.choice([1, 5, 50, 1000]),
+            page_cache_bytes=random.choice([1, 16 * KIB, MIB]),
+            held_bytes_max=random.choice([1, 1, 2, 8]) * 512 * KIB,
+            journal_files_max=random.choice([16, 32]),
+            disk_seconds=random.choice([0, 0.0002, 0.005]),
+            tier_2_seconds=random.choice([0, 0.001, 0.05, 1]),
+            tier_2_fault_rate=random.choice([0, 0, 0.05, 0.3]),
+            tier_2_outage_rate=random.choice([0, 0, 0.2, 0.5]),
+            disk_fault_rate=random.choice([0, 0, 0.3]),
+            flip_bits=random.random() < 0.5,
+            drain_seconds=random.choice([0, 1, 5]),
+        )

@@ -1,0 +1,188 @@
+"""One seed: clients, the store, and everything that is checked at the end.
+
+Owns: ``simulate``, which returns what happened or raises ``FailedSeedError``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+import structlog.testing
+import trio
+
+from simulation import clients
+from simulation.clients import Client, EventWriter, World
+from simulation.model import Model, ViolationError
+from simulation.plan import Plan
+from simulation.scheduler import Trace, run_seeded, waiting_tasks
+from simulation.store import Faults, NoFaults, Store
+from simulation.tables import TableClient, check_tables
+
+ANSWER_SECONDS_MAX = 1000.0
+"""In simulated time; tier 2 is out of service for less than this."""
+WATCH_SECONDS = 50.0
+RUN_SECONDS_MAX = 100_000.0
+STEPS_MAX = 150_000
+
+
+class FailedSeedError(Exception):
+    """A seed that found something. The message tells all."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What one run did."""
+
+    seed: int
+    trace_hash: int
+    step_count: int
+    life_count: int
+    kill_count: int
+    seconds: float
+    lines: list[str] = field(repr=False)
+
+
+class Simulation:
+    """The tasks of one run."""
+
+    def __init__(self, seed: int, plan: Plan | None, planted: Faults) -> None:
+        random = Random(seed)
+        self.seed = seed
+        self.plan = plan or Plan.draw(random)
+        self.trace = Trace()
+        self.model = Model(self.trace, self.violated)
+        self.violation: BaseException | None = None
+        self._random = random
+        self._planted = planted
+        self._scope: trio.CancelScope | None = None
+        self._store: Store | None = None
+        self._step_error: BaseException | None = None
+        self.seconds = 0.0
+
+    @property
+    def store(self) -> Store:
+        """The store; there while the run runs."""
+        assert self._store is not None
+        return self._store
+
+    def violated(self, error: BaseException) -> None:
+        """End the run; the first error is the one that counts."""
+        if self.violation is None:
+            self.violation = error
+            self.trace(f"violation: {error}")
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def on_step(self) -> None:
+        """Before every step of every task."""
+        if self.trace.step_count > STEPS_MAX:
+            if self.violation is None:
+                self.violated(ViolationError(f"no end after {STEPS_MAX} steps"))
+            elif self.trace.step_count > 2 * STEPS_MAX:
+                # Not even a cancellation ends it: nothing else gets out of such a run.
+                sys.stderr.write(f"seed {self.seed}: {self.violation}\n{waiting_tasks()}\n")
+                os._exit(3)
+        if self._store is not None:
+            self._store.on_step()
+
+    async def main(self) -> None:
+        """The whole run."""
+        began = trio.current_time()
+        self._store = Store(self.plan, self._random, self.model, self.trace, self._planted)
+        with trio.CancelScope() as self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                nursery.start_soon(self._guarded, self._store.run)
+                await self._work()
+                await check_tables(self._store, self.model)
+                self._store.finished.set()
+                await self._store.stopped.wait()
+                await self._store.check_everything()
+                nursery.cancel_scope.cancel()
+        self.seconds = trio.current_time() - began
+
+    async def _work(self) -> None:
+        world = World(self.store, self.model, self.plan, self._random, self.plan.operations)
+        async with trio.open_nursery() as nursery:
+            for client in make_clients(world):
+                nursery.start_soon(self._guarded, client.run)
+        world.stream.check()
+
+    async def _guarded(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Let what went wrong first be what is told: more goes wrong when the run falls apart."""
+        try:
+            await run()
+        except Exception as error:
+            self.violated(error)
+            raise
+
+    async def _watch(self) -> None:
+        """Nothing waits for ever: if it seems so, tell who does."""
+        for _ in range(int(RUN_SECONDS_MAX / WATCH_SECONDS)):
+            await trio.sleep(WATCH_SECONDS)
+            overdue = self.store.overdue(seconds=ANSWER_SECONDS_MAX)
+            if overdue:
+                break
+        else:
+            overdue = ["the run itself"]
+        waiting = "\n".join(overdue)
+        raise self.model.violated(f"no answer came:\n{waiting}\nTasks:\n{waiting_tasks()}")
+
+
+def make_clients(world: World) -> Iterator[Client]:
+    """The clients that the plan wants."""
+    plan = world.plan
+    counts: list[tuple[type[Client], int]] = [
+        (EventWriter, plan.writers),
+        (clients.Scaler, int(plan.with_scaling)),
+        (clients.TransactionClient, plan.transaction_clients),
+        (clients.ConditionalWriter, plan.conditional_writers),
+        (clients.AttributeClient, plan.attribute_clients),
+        (clients.LifecycleClient, plan.lifecycle_clients),
+        (clients.TailReader, plan.tail_readers),
+        (clients.HistoricalReader, plan.historical_readers),
+        (TableClient, plan.table_clients),
+    ]
+    for kind, count in counts:
+        for number in range(count):
+            yield kind(world, number)
+
+
+@contextmanager
+def _captured_logs() -> Iterator[list[object]]:
+    with structlog.testing.capture_logs() as entries:
+        yield entries  # type: ignore[misc]
+
+
+def simulate(seed: int, *, plan: Plan | None = None, planted: Faults | None = None) -> Report:
+    """Run one seed; raises ``FailedSeedError`` with everything that helps to understand it."""
+    simulation = Simulation(seed, plan, planted or NoFaults())
+    trace = simulation.trace
+    with _captured_logs() as logs:
+        try:
+            run_seeded(seed, simulation.main, trace, simulation.on_step)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            if simulation.violation is None:
+                simulation.violation = error
+    if simulation.violation is not None:
+        tail = "\n".join([*list(trace.lines)[-60:], *map(str, logs[-5:])])
+        raise FailedSeedError(
+            f"seed {seed}: {simulation.violation!r}\n{simulation.plan}\n{tail}"
+        ) from simulation.violation
+    store = simulation.store
+    return Report(
+        seed,
+        trace.hash,
+        trace.step_count,
+        store.life_count,
+        store.kill_count,
+        simulation.seconds,
+        list(trace.lines),
+    )

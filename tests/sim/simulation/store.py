@@ -1,0 +1,442 @@
+"""The store that is simulated: one container, in one life after another on the same tiers.
+
+Owns: ``Store``: how a life begins, how it ends, and what survives it.
+
+Invariants:
+1. A life ends by a clean stop, a kill (what the kernel holds survives), a power cut (what was not
+   synced may not), or a disk that fails. A kill comes before any step of any task, whatever the
+   life is doing: recovering, serving, draining.
+2. From the kill on nothing that the dead life still does reaches the disk, tier 2 or a client.
+3. Before clients come back the recovered state is compared with the model, byte for byte, and so
+   is what lies in tier 2.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from random import Random
+from typing import Protocol, TypeVar
+
+import trio
+
+from _fast.btree import PageCache
+from _fast.cache import StreamingCache
+from segstore.api import SegmentContainer
+from segstore.attributes.segment_attributes import AttributeCache
+from segstore.cache.manager import CacheManager
+from segstore.config import TableSettings
+from segstore.container import open_container
+from segstore.errors import DataLogCorruptError, DataLogError, NoSuchSegmentError, StorageError
+from segstore.storage.rolling import RollingSegmentStorage
+from segstore.tables.table_segments import TableSegments
+from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
+from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
+from segstore.testing.simulated_journal import open_simulated_journal
+from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
+from segstore.tiers.journal import JournalSettings
+from segstore.tiers.memory import MemoryChunkStorage
+from simulation.checked_container import CheckedContainer
+from simulation.model import Model, Observed
+from simulation.plan import KIB, Plan
+from simulation.scheduler import Trace
+
+T = TypeVar("T")
+
+CALM_DRAIN_SECONDS = 600.0
+READ_BYTES = 256 * KIB
+JOURNAL_FILE_BYTES = 1280 * KIB
+"""Little more than the longest data frame takes."""
+RETRY_SECONDS = 0.1
+
+TABLE_SETTINGS = TableSettings(
+    kept_value_bytes_max=50,
+    read_bytes=500,
+    append_bytes_max=2000,
+    index_bytes_max=4000,
+    compaction_utilization_percent_min=60,
+    compaction_bytes_min=2000,
+    compaction_step_bytes=700,
+)
+
+
+class Faults(Protocol):
+    """What a test plants into the store, to see whether it is found."""
+
+    def disk(self) -> SimulatedDisk:
+        """The journal's disk."""
+        ...
+
+    def logs(self, factory: DurableDataLogFactory) -> DurableDataLogFactory:
+        """What stands between the container and the journal."""
+        ...
+
+    def chunks(self, storage: ChunkStorage) -> ChunkStorage:
+        """What stands between the container and tier 2."""
+        ...
+
+    def container(self, container: SegmentContainer) -> SegmentContainer:
+        """What stands between the clients and the container."""
+        ...
+
+
+class NoFaults:
+    """Nothing is planted."""
+
+    def disk(self) -> SimulatedDisk:
+        """The journal's disk."""
+        return SimulatedDisk()
+
+    def logs(self, factory: DurableDataLogFactory) -> DurableDataLogFactory:
+        """The journal itself."""
+        return factory
+
+    def chunks(self, storage: ChunkStorage) -> ChunkStorage:
+        """Tier 2 itself."""
+        return storage
+
+    def container(self, container: SegmentContainer) -> SegmentContainer:
+        """The container itself."""
+        return container
+
+
+class Session:
+    """One life of the store as clients see it."""
+
+    def __init__(self, container: CheckedContainer) -> None:
+        self.container = container
+        self.tables = TableSegments(container, TABLE_SETTINGS)
+
+
+class Store:
+    """See the module. ``finished`` is set when the clients are done."""
+
+    def __init__(
+        self, plan: Plan, random: Random, model: Model, trace: Trace, planted: Faults
+    ) -> None:
+        self._plan = plan
+        self._random = random
+        self._model = model
+        self._trace = trace
+        self._planted = planted
+        self._disk = planted.disk()
+        self._memory = MemoryChunkStorage()
+        self._chunks = FaultyChunkStorage(self._memory)
+        self._scope = trio.CancelScope()
+        self._steps_left: int | None = None
+        self._dead = False
+        self._disk_fails = False
+        self._power_is_cut = False
+        self._outage: tuple[float, float, str | None] = (0.0, 0.0, None)
+        self._container: CheckedContainer | None = None
+        self._calm = trio.Event()
+        self.finished = trio.Event()
+        self.stopped = trio.Event()
+        self.life_count = 0
+        self.kill_count = 0
+        self.session: Session | None = None
+        self._opened = trio.Event()
+        self.settings = JournalSettings(
+            file_bytes=JOURNAL_FILE_BYTES,
+            journal_bytes_max=plan.journal_files_max * JOURNAL_FILE_BYTES,
+            batch_bytes_max=2048 * KIB,
+            files_spare_max=2,
+        )
+
+    @property
+    def calm(self) -> bool:
+        """Whether the faults are over."""
+        return self._calm.is_set()
+
+    def calm_down(self) -> None:
+        """No more faults from now on."""
+        self._calm.set()
+
+    # ---- Clients ---------------------------------------------------------------------------------
+
+    async def connect(self) -> Session:
+        """Wait until the store serves."""
+        while self.session is None or not self.session.container.accepting:
+            await self._opened.wait()
+        return self.session
+
+    def overdue(self, *, seconds: float) -> list[str]:
+        """Calls that have waited too long for their answers."""
+        return [] if self._container is None else self._container.overdue(seconds=seconds)
+
+    # ---- Death -----------------------------------------------------------------------------------
+
+    def on_step(self) -> None:
+        """Before every step of every task: the moment may have come."""
+        if self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                self._kill("killed")
+
+    def _kill(self, how: str) -> None:
+        """End the life here and now; what follows in it reaches nobody."""
+        self._steps_left = None
+        self._dead = True
+        self.kill_count += 1
+        self._trace(f"{how}, {self._disk.sync_count} syncs")
+        disk, self._disk = self._disk, self._disk.after_kill()
+        disk.power_cut_at = 0
+        self._chunks.abandon()
+        if self._container is not None:
+            self._container.disconnect()
+        self._scope.cancel()
+
+    # ---- Lives -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Live again and again, until everything is done."""
+        while not self.finished.is_set():
+            self.life_count += 1
+            if self.life_count > self._plan.lives:
+                self.calm_down()
+            await self._live_and_die()
+            with trio.CancelScope(shield=True):
+                await self._chunks.settle(self._random)
+                await self._check_chunks(complete=False)
+        self.stopped.set()
+
+    async def check_everything(self) -> None:
+        """After a clean stop without faults tier 2 has all, and the next life finds all."""
+        for _ in range(2):
+            self.life_count += 1
+            await self._live_and_die()
+            await self._check_chunks(complete=True)
+
+    async def _live_and_die(self) -> None:
+        self._prepare_life()
+        self._trace(f"life {self.life_count} begins")
+        try:
+            with self._scope:
+                await self._live()
+        except* PowerCutError:
+            assert self._dead
+        except* DataLogCorruptError as group:
+            # A dead life's own disk is gone: what it finds there means nothing.
+            if not self._dead:
+                raise self._model.violated(f"tier 1 is damaged: {group.exceptions}") from group
+        except* DataLogError as group:
+            if not self._dead and not self._disk_fails:
+                raise self._model.violated(f"tier 1 failed: {group.exceptions}") from group
+        except* StorageError as group:
+            if not self._dead and self.calm:
+                raise self._model.violated(f"tier 2 failed: {group.exceptions}") from group
+        finally:
+            self._steps_left = None
+            if self._container is not None:
+                self._container.disconnect()
+                self._container = None
+            if not self._dead:
+                self._chunks.abandon()
+                self._disk = self._disk.after_kill()
+        self._trace(f"life {self.life_count} is over, {'dead' if self._dead else 'stopped'}")
+        if self._power_is_cut:
+            self._disk = self._disk.after_power_cut(self._random, flip_bits=self._plan.flip_bits)
+
+    def _prepare_life(self) -> None:
+        random, plan, disk = self._random, self._plan, self._disk
+        self._scope = trio.CancelScope()
+        self._dead = self._disk_fails = self._power_is_cut = False
+        self._chunks = FaultyChunkStorage(
+            self._planted.chunks(self._memory),
+            next_fault=self._next_fault,
+            next_delay=self._next_delay,
+            next_reply_delay=self._next_delay,
+        )
+        if self.calm:
+            return
+        steps = int(random.expovariate(1 / plan.life_steps)) + 1
+        if random.random() < plan.disk_fault_rate:
+            self._disk_fails = True
+            errors = random.choice([disk.write_errors, disk.sync_errors])
+            errors[disk.step_count + random.randrange(1, 100)] = random.choice(
+                [errno.EIO, errno.ENOSPC]
+            )
+        ending = random.randrange(10)
+        self._power_is_cut = random.random() < 0.6
+        if ending < 4:
+            self._steps_left = steps
+        elif ending < 8:
+            disk.power_cut_at = disk.step_count + 1 + steps // 20
+            disk.on_power_cut = lambda: self._kill("killed in the middle of a disk's call")
+
+    async def _live(self) -> None:
+        plan, random = self._plan, self._random
+        cache = StreamingCache(plan.cache_bytes)
+        manager = CacheManager(cache)
+        storage = RollingSegmentStorage(self._chunks)
+        drain_seconds = CALM_DRAIN_SECONDS if self.calm else plan.drain_seconds
+        async with (
+            open_simulated_journal(
+                self._disk, self.settings, random=random, latency_seconds=self._disk_latency
+            ) as journal,
+            open_container(
+                0,
+                self._planted.logs(journal),
+                storage,
+                manager,
+                now_ms=lambda: int(trio.current_time() * 1000),
+                drain_seconds=drain_seconds,
+                held_bytes_max=plan.held_bytes_max,
+                attribute_pages=PageCache(plan.page_cache_bytes),
+                attribute_cache=AttributeCache(
+                    segment_count_max=plan.attributes_cached,
+                    container_count_max=3 * plan.attributes_cached,
+                ),
+            ) as container,
+        ):
+            await self._check_recovered(container)
+            async with self._serving(self._planted.container(container)):
+                await self._wait_for_end()
+            if cache.used_bytes > cache.capacity_bytes:
+                raise self._model.violated(f"the cache takes {cache.used_bytes} bytes")
+        if cache.stored_bytes and not self._dead:
+            raise self._model.violated(f"a closed container left {cache.stored_bytes} bytes")
+
+    @asynccontextmanager
+    async def _serving(self, container: SegmentContainer) -> AsyncIterator[None]:
+        checked = self._container = CheckedContainer(container, self._model, self._trace)
+        session = self.session = Session(checked)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.tables.run)
+            opened, self._opened = self._opened, trio.Event()
+            opened.set()
+            yield
+            if checked.empty_answer is not None:
+                raise self._model.violated(checked.empty_answer)
+            checked.refuse()
+            nursery.cancel_scope.cancel()
+
+    async def _wait_for_end(self) -> None:
+        seconds = float("inf")
+        if self._steps_left is None and self._disk.power_cut_at is None:
+            seconds = self._plan.pause_seconds * self._random.randrange(1, 100) + 0.01
+        with trio.move_on_after(seconds):
+            await self._calm.wait()
+        if self.calm:
+            self._steps_left = self._disk.power_cut_at = None
+            await self.finished.wait()
+
+    # ---- Tiers -----------------------------------------------------------------------------------
+
+    def _disk_latency(self, length: int) -> float:
+        seconds = self._plan.disk_seconds
+        return self._random.expovariate(1 / seconds) if seconds else 0.0
+
+    def _next_delay(self, call: str) -> float:
+        seconds = self._plan.tier_2_seconds
+        if self.calm or not seconds:
+            return 0.0
+        slow = 20 if self._random.random() < 0.02 else 1
+        return self._random.expovariate(1 / seconds) * slow
+
+    def _next_fault(self, call: str) -> Fault:
+        if self.calm:
+            return Fault.NONE
+        begin, end, kind = self._outage
+        now = trio.current_time()
+        if begin <= now < end and kind in (None, call):
+            return Fault.REFUSED
+        if now >= end and self._plan.tier_2_outage_rate:
+            length = self._random.expovariate(1 / 20)
+            gap = length * (1 - self._plan.tier_2_outage_rate) / self._plan.tier_2_outage_rate
+            kind = self._random.choice([None, None, "write", "read", "list_chunks", "delete"])
+            self._outage = (now + gap, now + gap + length, kind)
+        if self._random.random() < self._plan.tier_2_fault_rate:
+            return self._random.choice([Fault.REFUSED, Fault.REPLY_LOST, Fault.PARTIAL])
+        return Fault.NONE
+
+    # ---- Checks ----------------------------------------------------------------------------------
+
+    async def _check_recovered(self, container: SegmentContainer) -> None:
+        """Read everything there is and compare it with the model."""
+        observed = {}
+        for name, attribute_ids in self._model.attribute_ids.items():
+            with suppress(NoSuchSegmentError):
+                observed[name] = await observe(container, name, list(attribute_ids))
+        call = self._model.recovered(observed)
+        await container.wait_in_flight("")
+        if not self._dead:
+            self._model.answered(call, 0)
+
+    async def _check_chunks(self, *, complete: bool) -> None:
+        """Whatever lies in tier 2 are bytes of the segment that it is named for."""
+        stored: dict[str, dict[int, dict[int, int]]] = {}
+        for chunk in await self._memory.list_chunks(""):
+            name, segment_id, start = parse_chunk_name(chunk.name)
+            if start is None:
+                continue
+            data = await self._memory.read(chunk.name, offset=0, length=chunk.length)
+            if not self._is_known(name, start, data):
+                raise self._model.violated(f"tier 2: {chunk.name} has bytes of no such segment")
+            stored.setdefault(name, {}).setdefault(segment_id, {})[start] = chunk.length
+        if complete:
+            self._check_complete(stored)
+
+    def _is_known(self, name: str, start: int, data: bytes) -> bool:
+        end = start + len(data)
+        return any(
+            memoryview(segment.data)[start:end] == data
+            for segment in self._model.incarnations.get(name, [])
+        )
+
+    def _check_complete(self, stored: dict[str, dict[int, dict[int, int]]]) -> None:
+        segments = self._model.segments.by_name
+        if strangers := sorted(stored.keys() - segments.keys()):
+            raise self._model.violated(f"tier 2 keeps segments that are gone: {strangers}")
+        for name, segment in segments.items():
+            ids = stored.get(name, {})
+            if len(ids) > 1:
+                raise self._model.violated(f"tier 2 keeps namesakes of {name}: {sorted(ids)}")
+            chunks = next(iter(ids.values()), {})
+            position = min(chunks, default=0)
+            if position > segment.start_offset:
+                raise self._model.violated(f"tier 2 has {name} only from {position} on")
+            for start in sorted(chunks):
+                if start > position:
+                    raise self._model.violated(f"tier 2: {name} has a hole at {position}")
+                position = max(position, start + chunks[start])
+            if position < len(segment.data) and segment.start_offset < len(segment.data):
+                raise self._model.violated(
+                    f"tier 2 has {name} up to {position}, its length is {len(segment.data)}"
+                )
+
+
+def parse_chunk_name(chunk: str) -> tuple[str, int, int | None]:
+    """Segment, its id and the chunk's start offset; None for chunks that hold something else."""
+    storage_name, _, start = chunk.rpartition("$")
+    name, _, segment_id = storage_name.rpartition(".S-")
+    if not segment_id.isdigit() or not start.isdigit():
+        return name, -1, None
+    return name, int(segment_id), int(start)
+
+
+async def observe(container: SegmentContainer, name: str, attribute_ids: list[bytes]) -> Observed:
+    """Read a segment whole. Raises ``NoSuchSegmentError``."""
+    info = container.segment_info(name)
+    attributes = await _insist(lambda: container.get_attributes(name, attribute_ids))
+    data = bytearray()
+    while (offset := info.start_offset + len(data)) < info.length:
+        length_max = min(READ_BYTES, info.length - offset)
+        result = await _insist(
+            lambda: container.read(name, offset=offset, length_max=length_max)  # noqa: B023
+        )
+        if not result.data:
+            raise NoSuchSegmentError(name)
+        data += result.data
+    return Observed(
+        info.segment_type, info.start_offset, info.length, info.sealed, attributes, bytes(data)
+    )
+
+
+async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
+    while True:
+        try:
+            return await ask()
+        except StorageError:
+            await trio.sleep(RETRY_SECONDS)

@@ -1,0 +1,192 @@
+"""The simulation finds what is wrong: stores with planted faults do not pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+from simulation.plan import Plan
+from simulation.run import FailedSeedError, simulate
+from simulation.store import Faults, NoFaults
+
+from segstore.api import OnRead, ReadHandle, ReadResult
+from segstore.errors import SegmentStoreError
+from segstore.testing.simulated_disk import SimulatedDisk
+from segstore.tiers.api import Buffer, LogAddress
+
+SEEDS = range(12)
+
+
+def first_failure(planted: Callable[[], Faults], **changes: object) -> str:
+    """What the first of some seeds finds that finds anything."""
+    for seed in SEEDS:
+        plan = replace(Plan.draw(Random(seed)), disk_fault_rate=0, **changes)  # type: ignore[arg-type]
+        try:
+            simulate(seed, plan=plan, planted=planted())
+        except FailedSeedError as error:
+            return str(error).splitlines()[0]
+    return "nothing"
+
+
+class Behind:
+    """Passes everything on."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self._count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def is_turn(self, every: int) -> bool:
+        """True once in so many calls."""
+        self._count += 1
+        return self._count % every == 0
+
+
+class UnsyncedJournal(NoFaults):
+    def disk(self) -> SimulatedDisk:
+        return SimulatedDisk(ignores_syncs=True)
+
+
+def test_a_journal_that_acknowledges_before_it_syncs_is_found() -> None:
+    found = first_failure(UnsyncedJournal, lives=6, life_steps=300)
+    assert "after no prefix" in found or "tier 1 is damaged" in found
+
+
+class ForgetfulChunks(Behind):
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        if not self.is_turn(5):
+            await self._real.write(name, offset=offset, data=data)
+
+
+class WrongChunks(Behind):
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        joined = b"".join(data)
+        if self.is_turn(5) and joined:
+            joined = bytes([joined[0] ^ 1]) + joined[1:]
+        await self._real.write(name, offset=offset, data=[joined])
+
+
+class UndeletedChunks(Behind):
+    async def delete(self, name: str) -> None:
+        return
+
+
+def planted_chunks(kind: type[Behind]) -> Callable[[], Faults]:
+    class Planted(NoFaults):
+        def chunks(self, storage: Any) -> Any:
+            return kind(storage)
+
+    return Planted
+
+
+@pytest.mark.parametrize("kind", [ForgetfulChunks, WrongChunks])
+def test_a_tier_2_that_loses_or_damages_a_write_is_found(kind: type[Behind]) -> None:
+    found = first_failure(planted_chunks(kind), historical_readers=2)
+    assert found != "nothing"
+
+
+def test_a_tier_2_that_keeps_what_was_deleted_is_found() -> None:
+    found = first_failure(planted_chunks(UndeletedChunks), lifecycle_clients=2)
+    assert "tier 2 keeps" in found
+
+
+class EagerLog(Behind):
+    """Truncates at its end, whatever it is asked for."""
+
+    def append_nowait(self, parts: Sequence[Buffer], on_durable: Any) -> LogAddress:
+        self.last: LogAddress = self._real.append_nowait(parts, on_durable)
+        return self.last
+
+    async def truncate(self, address: LogAddress) -> None:
+        await self._real.truncate(LogAddress(self.last.position + 1))
+
+
+class EagerLogs(NoFaults):
+    def logs(self, factory: Any) -> Any:
+        class Logs(Behind):
+            async def open_log(self, container_id: int) -> Any:
+                return EagerLog(await factory.open_log(container_id))
+
+        return Logs(factory)
+
+
+def test_a_log_that_is_truncated_past_what_tier_2_has_is_found() -> None:
+    found = first_failure(EagerLogs, lives=6, life_steps=600, held_bytes_max=1)
+    assert "tier 1 is damaged" in found or "after no prefix" in found
+
+
+class StaleCache(Behind):
+    """Answers a read with the bytes of another one now and then."""
+
+    stale = b""
+
+    def read_nowait(
+        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+    ) -> ReadHandle | None:
+        def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
+            if result is not None and result.data:
+                data, self.stale = self.stale, result.data
+                if self.is_turn(7) and len(data) >= len(result.data):
+                    data = data[: len(result.data)]
+                    result = ReadResult(offset, data, result.at_tail, result.end_of_segment)
+            on_complete(error, result)
+
+        handle: ReadHandle | None = self._real.read_nowait(
+            name, offset=offset, length_max=length_max, on_complete=complete
+        )
+        return handle
+
+
+class DoubleAppends(Behind):
+    def append_nowait(self, name: str, data: Buffer, **arguments: Any) -> None:
+        if self.is_turn(10):
+            ignored = arguments | {"on_complete": lambda error, length: None}
+            self._real.append_nowait(name, data, **ignored)
+        self._real.append_nowait(name, data, **arguments)
+
+
+class LostAttributes(Behind):
+    def append_nowait(self, name: str, data: Buffer, **arguments: Any) -> None:
+        if self.is_turn(10):
+            arguments["attribute_updates"] = ()
+        self._real.append_nowait(name, data, **arguments)
+
+
+class EarlySeals(Behind):
+    """Says that a segment is sealed, and forgets to seal it."""
+
+    async def seal_segment(self, name: str) -> int:
+        length: int = self._real.segment_info(name).length
+        return length
+
+
+class Silence(Behind):
+    """Does not answer."""
+
+    async def seal_segment(self, name: str) -> int:
+        await trio.sleep_forever()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (StaleCache, "bytes that are not there"),
+        (DoubleAppends, "answered"),
+        (LostAttributes, "answered"),
+        (EarlySeals, "answered|no state of the container|after no prefix"),
+        (Silence, "no answer came"),
+    ],
+)
+def test_a_container_that_misbehaves_is_found(kind: type[Behind], message: str) -> None:
+    class Planted(NoFaults):
+        def container(self, container: Any) -> Any:
+            return kind(container)
+
+    found = first_failure(Planted, tail_readers=2, with_scaling=True)
+    assert any(part in found for part in message.split("|")), found
