@@ -43,7 +43,8 @@ class Load:
     read_timeout_ms: int = 10
     outstanding_max: int | None = None
     latency_from: str = "send"
-    keep_stream: bool = False
+    kept_stream: str | None = None
+    """A stream of this name is loaded, and not deleted."""
 
     def arguments(self) -> list[str]:
         """The options of the driver's command line."""
@@ -63,7 +64,9 @@ class Load:
         if self.outstanding_max is not None:
             options["--max-outstanding"] = self.outstanding_max
         parts = [part for name, value in options.items() for part in (name, str(value))]
-        return [*parts, "--keep-stream"] if self.keep_stream else parts
+        if self.kept_stream is not None:
+            parts += ["--stream", self.kept_stream, "--keep-stream"]
+        return parts
 
     @property
     def seconds_max(self) -> float:

@@ -15,16 +15,18 @@ from benchmarks.peers.processes import DIE_WITH_PARENT
 from benchmarks.peers.segstore_standalone import HELD, UNSTORED
 from segstore.assembly import open_containers
 from segstore.config import GIB, MIB, SegmentStoreConfig
+from segstore.data_directory import DataDirectory
 from segstore.registry import OpenContainer
 from segstore.server import serve
 from segstore.tiers.api import Buffer
+from segstore.tiers.filesystem import FilesystemChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from segstore.tiers.noop import NoOpChunkStorage, holds_user_data
 
 CACHE_BYTES, HELD_CACHE_BYTES = 512 * MIB, 2 * GIB
 
 
-class HeldChunkStorage(MemoryChunkStorage):
+class HeldChunkStorage(FilesystemChunkStorage):
     """A tier 2 that never finishes a write of users' data."""
 
     async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
@@ -37,11 +39,13 @@ class HeldChunkStorage(MemoryChunkStorage):
 def opened(tiers: str, config: SegmentStoreConfig) -> AbstractAsyncContextManager[OpenContainer]:
     """Containers that store nothing (``UNSTORED``), or only in the journal (``HELD``).
 
-    Without a store, the log is a list in memory and tier 2 drops users' data. Held back, everything
-    has to be recovered from the journal.
+    Without a store, the log is a list in memory and tier 2 drops users' data. Held back, all of
+    users' data has to be recovered from the journal.
     """
     if tiers == HELD:
-        return open_containers(config, chunk_storage=HeldChunkStorage())
+        directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
+        directory.storage_path.mkdir(parents=True, exist_ok=True)
+        return open_containers(config, chunk_storage=HeldChunkStorage(directory.storage_path))
     assert tiers == UNSTORED, tiers
     return open_containers(
         config,

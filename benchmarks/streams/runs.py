@@ -6,8 +6,11 @@
 3. A run that lost an event, or on which a client saw an error, has no numbers.
 """
 
+import json
 import os
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from benchmarks.peers.process_tree import Cost, Meter
 from benchmarks.peers.segstore_standalone import HELD, AssembledStore, SegstoreStandalone
 from benchmarks.streams import rows
 from benchmarks.streams.rows import LARGE_EVENT
+from pravega_wire.event_framing import frame_event
 
 IDLE_SECONDS = 3.0
 LONG_SECONDS = 60.0
@@ -26,6 +30,7 @@ LONG_SECONDS = 60.0
 UNFLUSHED_BYTES_PER_SECOND = 80e6
 CONNECTING_SECONDS = 2.0
 """A client's first event may be this late; it catches up then."""
+CRASHED_STREAM = "unflushed"
 CRASH_SETTINGS = "[segment_store]\ncache_bytes_max = 2147483648\n"
 """More than what is recovered: nobody may wait for tier 2."""
 
@@ -127,7 +132,7 @@ def start_outcome(peer: Peer, *, directory: Path) -> Outcome:
 def crash_outcome(*, directory: Path, unflushed_mb: float, client_heap: str) -> Outcome:
     """Fill the journal while tier 2 takes nothing, kill everything, start as usual."""
     directory.mkdir(parents=True)
-    acknowledged = _fill(directory, unflushed_mb=unflushed_mb, client_heap=client_heap)
+    events = _fill(directory, unflushed_mb=unflushed_mb, client_heap=client_heap)
     settings = directory / "settings.toml"
     settings.write_text(CRASH_SETTINGS)
     again = SegstoreStandalone(options=("--config", str(settings)))
@@ -138,6 +143,7 @@ def crash_outcome(*, directory: Path, unflushed_mb: float, client_heap: str) -> 
             server = again.start(directory)
             ready_epoch = time.time()
             startup = probe.result()
+        _check_recovered(server.address, events)
     finally:
         again.stop()
     started = server.started_epoch
@@ -145,13 +151,13 @@ def crash_outcome(*, directory: Path, unflushed_mb: float, client_heap: str) -> 
         numbers={
             Metric(rows.READY_AGAIN, "s", "lower"): ready_epoch - started,
             Metric("first ack after kill -9", "s", "lower"): startup.first_ack_epoch - started,
-            Metric("unflushed when killed", "MB", "higher"): acknowledged / 1e6,
+            Metric("unflushed when killed", "MB", "higher"): events * LARGE_EVENT / 1e6,
         }
     )
 
 
-def _fill(directory: Path, *, unflushed_mb: float, client_heap: str) -> float:
-    """Append until about that much is in the journal alone, then kill; returns the bytes."""
+def _fill(directory: Path, *, unflushed_mb: float, client_heap: str) -> int:
+    """Append until about that much is in the journal alone, then kill; returns the events."""
     seconds = max(1.0, unflushed_mb * 1e6 / UNFLUSHED_BYTES_PER_SECOND)
     load = Load(
         rate=unflushed_mb * 1e6 / LARGE_EVENT / (CONNECTING_SECONDS + seconds),
@@ -160,7 +166,7 @@ def _fill(directory: Path, *, unflushed_mb: float, client_heap: str) -> float:
         consumers=0,
         warmup_seconds=CONNECTING_SECONDS,
         seconds=seconds,
-        keep_stream=True,
+        kept_stream=CRASHED_STREAM,
     )
     filled = AssembledStore(HELD)
     filled.reserve()
@@ -171,4 +177,19 @@ def _fill(directory: Path, *, unflushed_mb: float, client_heap: str) -> float:
         filled.stop()
     if failure := result.failure():
         raise PeerFailedError(f"filling the journal failed: {failure}")
-    return float(result.totals["acknowledged"] * LARGE_EVENT)
+    return result.totals["acknowledged"]
+
+
+def _check_recovered(address: str, events: int) -> None:
+    """Whether every acknowledged event is there, by the lengths of the segments."""
+    segstore = str(Path(sys.executable).parent / "segstore")
+    command = [segstore, "stream", "describe", f"benchmarks/{CRASHED_STREAM}", "-o", "json"]
+    done = subprocess.run(
+        [*command, "--controller", address], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise PeerFailedError(f"the stream cannot be looked at: {done.stderr.strip()}")
+    length = sum(segment["length"] for segment in json.loads(done.stdout)["segments"])
+    expected = events * len(frame_event(bytes(LARGE_EVENT)))
+    if length < expected:
+        raise PeerFailedError(f"{expected - length} acknowledged bytes are lost")
