@@ -34,6 +34,7 @@ from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
     ContainerOfflineError,
+    InvalidRequestError,
     NoSuchSegmentError,
     SegmentError,
     SegmentExistsError,
@@ -460,7 +461,7 @@ class AttributeClient(Client):
                 await container.get_attributes(name, [update.attribute_id for update in updates])
             else:
                 await container.update_attributes(name, updates)
-        except BadAttributeUpdateError:
+        except (BadAttributeUpdateError, InvalidRequestError):
             return
         except NoSuchSegmentError:
             try:

@@ -27,7 +27,7 @@ ANSWER_SECONDS_MAX = 1000.0
 """In simulated time; tier 2 is out of service for less than this."""
 WATCH_SECONDS = 50.0
 RUN_SECONDS_MAX = 100_000.0
-STEPS_MAX = 150_000
+STEPS_MAX = 100_000
 
 
 class FailedSeedError(Exception):
