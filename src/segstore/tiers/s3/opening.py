@@ -45,7 +45,7 @@ ClientFactory = Callable[[S3Settings], S3Client]
 logger = structlog.get_logger(__name__)
 
 
-def boto3_client(settings: S3Settings) -> S3Client:
+def boto3_client(settings: S3Settings, *, read_seconds_max: float = READ_SECONDS_MAX) -> S3Client:
     """A client with the credentials that boto3 finds. Its own retries are off."""
     import boto3
     from botocore.config import Config
@@ -62,7 +62,7 @@ def boto3_client(settings: S3Settings) -> S3Client:
         region_name=settings.region or session.region_name or DEFAULT_REGION,
         config=Config(
             connect_timeout=CONNECT_SECONDS_MAX,
-            read_timeout=READ_SECONDS_MAX,
+            read_timeout=read_seconds_max,
             max_pool_connections=2 * THREADS_MAX,
             retries={"total_max_attempts": 1, "mode": "standard"},
             # Few servers but Amazon's have buckets as host names.
