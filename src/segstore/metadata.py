@@ -283,6 +283,8 @@ class ContainerMetadata:
         self, segment: SegmentMetadata, pointers: AttributeValues, sequence_number: int
     ) -> None:
         """The segment's index has its attributes up to an operation, and is where they say."""
+        if segment.is_gone:
+            return
         memory = segment.attribute_memory
         memory.pin(pointers)
         self.attribute_cache.add(memory, memory.persisted(sequence_number))

@@ -24,6 +24,7 @@ from segstore.attributes.updates import (
 )
 from segstore.errors import InvalidRequestError, NoSuchSegmentError, StorageError
 from segstore.metadata import ContainerMetadata
+from segstore.operations import DeleteOperation, MapOperation, MergeOperation, Operation
 from segstore.testing.faulty_chunks import Fault
 from segstore.tiers.api import ChunkInfo
 
@@ -73,29 +74,34 @@ async def test_a_crash(
     monkeypatch.setattr(attribute_index, "ROLLOVER_BYTES", 20_000)
     call, fault = CASES[case]
     model = {key(number): number for number in range(1500)}
-    newer = {key(number): -number for number in range(0, 1500, 10)}
+    choose = random.Random(7)
+
+    def crash_at(made: str) -> Fault:
+        if made != call:
+            return Fault.NONE
+        tiers.next_fault = lambda _: Fault.NONE
+        tiers.crash()
+        return fault
+
+    async def change_until_the_crash(container: Any) -> None:
+        for number in range(1000):
+            newer = {key(choose.randrange(1500)): number for _ in range(20)}
+            model.update(newer)
+            await container.update_attributes("s", replace(newer))
+            if checkpointed:
+                # The log is cut off here: the checkpoint has what is not in the index.
+                await checkpoint(container)
+                await container._writer._flush(everything=True, all_attributes=False)
+            tiers.next_fault = crash_at
+            await container._writer.flush()
+
     async with tiers.open(drain_seconds=0) as container:
         await container.create_segment("s")
         await container.update_attributes("s", replace(model))
         await container._writer.flush()
-        await container.update_attributes("s", replace(newer))
-        if checkpointed:
-            # The log is cut off here: the checkpoint has what is not in the index.
-            await checkpoint(container)
-            await container._writer._flush(everything=True, all_attributes=False)
-
-        def crash_at(made: str) -> Fault:
-            if made != call:
-                return Fault.NONE
-            tiers.next_fault = lambda _: Fault.NONE
-            tiers.crash()
-            return fault
-
-        tiers.next_fault = crash_at
         with trio.CancelScope(shield=True), pytest.raises(StorageError):
-            await container._writer.flush()
+            await change_until_the_crash(container)
     assert tiers.crashed
-    model.update(newer)
     for _ in range(3):
         async with tiers.open(page_bytes_max=0) as container:
             assert await everything(container) == model
@@ -388,3 +394,27 @@ async def test_the_log_has_the_place_of_the_index(tiers: Any) -> None:
         assert chunk.name.startswith(attribute_segment_name(segment.storage_name))
         footer = await tiers.chunks.read(chunk.name, offset=pointer, length=8)
         assert footer == b"SegBTree"
+
+
+@pytest.mark.parametrize("gone", ["deleted", "merged"])
+def test_attributes_of_a_segment_that_is_gone_do_not_count(gone: str) -> None:
+    metadata = ContainerMetadata(1)
+    for number, name in ((1, "s"), (2, "t")):
+        made = MapOperation(name, {key(1): 1})
+        made.segment_id = made.sequence_number = number
+        metadata.apply(made, 0)
+    segment = metadata.by_name["s"]
+    metadata.note_persisted(segment, {}, 1)
+    assert metadata.attribute_cache.count == 1
+    ended: Operation = DeleteOperation("s")
+    ended.segment_id = 1
+    if gone == "merged":
+        ended = MergeOperation("t", "s")
+        ended.segment_id, ended.source_id, ended.offset, ended.length = 2, 1, 0, 0
+    ended.sequence_number = 3
+    metadata.apply(ended, 0)
+    assert metadata.attribute_cache.count == 0
+    segment.attribute_memory.apply({key(2): 2}, 2)
+    metadata.note_persisted(segment, {}, 2)
+    assert metadata.attribute_cache.count == 0
+    assert list(metadata.unpersisted) == [2]
