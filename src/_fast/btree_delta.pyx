@@ -406,6 +406,8 @@ cdef class Deltas:
         cdef Pointer pointer
         if behind < 0:
             raise CorruptPageError(changed.offset, "a delta changes a record that is not there")
+        if added == 0 and changed.count == 1:
+            raise CorruptPageError(changed.offset, "a delta leaves nothing of the page")
         self._reserve(changed, changed.count + added)
         record = changed.records + slot * stride
         entry += ENTRY_BYTES + (key_length if entry[12] else 0)

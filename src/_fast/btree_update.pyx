@@ -40,6 +40,8 @@ from _fast.btree_writer cimport NewPage, PageWriter
 cdef enum:
     # Index pages are not kept below this many records by the balancing of levels.
     BALANCED_RECORDS_MIN = 32
+    # The index of a small tree may be as old as this many bytes.
+    HELD_BACK_BYTES_MIN = 4096
     # What an entry of a delta has for one record.
     PLACE_BYTES = 10
 
@@ -153,7 +155,9 @@ cdef class Rebuild(Plan):
         cdef Py_ssize_t added, length, index, child
         cdef Py_ssize_t emptied
         cdef Node *leaf
-        if self.writer.start - self.present.root_offset > self.present.live_bytes // 2:
+        if self.writer.start - self.present.root_offset > max(
+            self.present.live_bytes // 2, <uint64_t>HELD_BACK_BYTES_MIN
+        ):
             return True
         child = 0
         for index in range(above.count):
