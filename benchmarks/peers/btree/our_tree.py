@@ -83,7 +83,7 @@ def batches(numbers: Sequence[int], batch_size: int, more: int) -> list[Pairs]:
     ]
 
 
-def update(tree: Tree, memory: PageMemory | PageFile, given: Iterable[Pairs | bytes]) -> None:
+def update(tree: Tree, memory: PageMemory, given: Iterable[Pairs]) -> None:
     """Apply batches one after the other. Every page is in the cache."""
     for changes in given:
         prepared = tree.prepare(Batch(KEY_LENGTH, changes))
@@ -145,11 +145,15 @@ def grow(keys: int) -> dict[str, float]:
     """Insert keys in their order into a tree in a file; look some up with no page cached."""
     tree, file = new_tree(CACHE_BYTES_MAX // 4), PageFile()
     wall = time.perf_counter()
-    update(
-        tree,
-        file,
-        (packed(first, min(GROW_BATCH, keys - first)) for first in range(0, keys, GROW_BATCH)),
-    )
+    for first in range(0, keys, GROW_BATCH):
+        batch = Batch(KEY_LENGTH, packed(first, min(GROW_BATCH, keys - first)))
+        held: dict[int, bytes] = {}
+        while isinstance(prepared := tree.prepare(batch, held), list):
+            for missing in prepared:
+                held[missing[0]] = load(tree, file, missing)
+        if prepared is not None:
+            file.write(prepared)
+            tree.commit(prepared)
     seconds = time.perf_counter() - wall
     footer = tree.footer
     cold = new_tree(0)
@@ -169,13 +173,18 @@ def grow(keys: int) -> dict[str, float]:
     }
 
 
+def load(tree: Tree, file: PageFile, missing: tuple[int, int, int]) -> bytes:
+    """Read a page that the tree needs."""
+    offset, length, level = missing
+    data = file.read(offset, length)
+    return tree.admit(data, offset=offset, length=length, level=level)
+
+
 def find(tree: Tree, file: PageFile, number: int) -> None:
     """Look a key up whose pages have to be read."""
     held: dict[int, bytes] = {}
     while isinstance(found := tree.find(key(number), held), tuple):
-        offset, length, level = found
-        data = file.read(offset, length)
-        held[offset] = tree.admit(data, offset=offset, length=length, level=level)
+        held[found[0]] = load(tree, file, found)
     if found != number:
         raise RuntimeError("a wrong value")
 
