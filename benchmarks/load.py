@@ -43,6 +43,7 @@ class Load:
     read_timeout_ms: int = 10
     outstanding_max: int | None = None
     latency_from: str = "send"
+    connection_pooling: bool = False
     kept_stream: str | None = None
     """A stream of this name is loaded, and not deleted."""
 
@@ -64,6 +65,8 @@ class Load:
         if self.outstanding_max is not None:
             options["--max-outstanding"] = self.outstanding_max
         parts = [part for name, value in options.items() for part in (name, str(value))]
+        if self.connection_pooling:
+            parts.append("--connection-pooling")
         if self.kept_stream is not None:
             parts += ["--stream", self.kept_stream, "--keep-stream"]
         return parts

@@ -47,6 +47,8 @@ class Row:
     """Peers that are shown without a target."""
     seconds_min: float = 0
     """Measured at least so long, whatever the plan says."""
+    client_heap: str | None = None
+    """More than the plan gives the driver."""
 
     @property
     def main_metric(self) -> str:
@@ -169,8 +171,16 @@ LONG_ROW = Row(
     limits={PEAK_RSS: MEMORY_MB_MAX, GROWTH: 20.0},
     seconds_min=600,
 )
+MANY_SEGMENTS_HEAP = "4g"
+"""A hundred clients hold buffers for every segment each."""
 EXTRA_ROWS = tuple(
-    Row(name=name, work=work, load=load, also=also)
+    Row(
+        name=name,
+        work=work,
+        load=load,
+        also=also,
+        client_heap=MANY_SEGMENTS_HEAP if load.producers > 1 else None,
+    )
     for name, work, load, also in (
         ("C1", "100 B, 1 segment, 30k events/s", Load(rate=30_000), (DURABLE, KAFKA_FSYNC)),
         ("C2", "100 B, 1 segment, 200k events/s", Load(rate=200_000), (DURABLE, KAFKA_FSYNC)),
@@ -186,7 +196,13 @@ EXTRA_ROWS = tuple(
             (
                 f"S1-{segments}",
                 f"1 KB, {segments} segments, 100 writers, 50k events/s",
-                Load(rate=50_000, event_size=1_000, segments=segments, producers=100),
+                Load(
+                    rate=50_000,
+                    event_size=1_000,
+                    segments=segments,
+                    producers=100,
+                    connection_pooling=True,
+                ),
                 (DURABLE,),
             )
             for segments in (16, 500, 5_000)

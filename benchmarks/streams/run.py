@@ -123,8 +123,8 @@ class _Runner:
                 self._drop_kept()
                 with _removed(directory):
                     return self._start_or_crash(name, peer, directory)
-            load = self._plan.load(BY_NAME[name])
-            heap = self._plan.client_heap
+            row = BY_NAME[name]
+            load, heap = self._plan.load(row), row.client_heap or self._plan.client_heap
             if not self._plan.fresh:
                 return load_outcome(peer, self._keep(index, server), load, client_heap=heap)
             with _removed(directory), running(peer, directory) as started:
