@@ -194,7 +194,7 @@ class ContainerMetadata:
         """Replace everything by a snapshot; storage lengths known already are kept if larger."""
         try:
             snapshot = msgspec.msgpack.decode(data, type=_ContainerSnapshot)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DataLogCorruptError(f"a container snapshot is damaged: {error}") from error
         if snapshot.version not in _READABLE_VERSIONS or snapshot.container_id != self.container_id:
             raise DataLogCorruptError(

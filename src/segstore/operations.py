@@ -68,7 +68,7 @@ def decode_attributes(data: Buffer, position: int, count: int) -> tuple[Attribut
     """
     try:
         return _fast.operations.decode_attributes(data, position, count)
-    except OperationDamagedError as error:
+    except (OperationDamagedError, OverflowError) as error:
         raise DataLogCorruptError(str(error)) from error
 
 
@@ -330,10 +330,12 @@ def decode_operation(data: Buffer) -> Operation:
         operation_type, sequence_number = _OPERATION_HEADER.unpack_from(view, 0)
         kind = _KINDS[operation_type]
         operation = kind.decode_body(view, _OPERATION_HEADER.size)
+        operation.sequence_number = sequence_number
     except (
         struct.error,
         IndexError,
         KeyError,
+        OverflowError,  # a number that no 64 signed bits hold
         UnicodeDecodeError,
         OperationDamagedError,
         DataLogCorruptError,
@@ -341,5 +343,4 @@ def decode_operation(data: Buffer) -> Operation:
         raise DataLogCorruptError(
             f"a log operation of {len(data)} bytes is damaged: {error}"
         ) from error
-    operation.sequence_number = sequence_number
     return operation

@@ -41,8 +41,7 @@ class Target:
     ``corpus`` are valid inputs. ``parse`` gets an input and a source of choices (how to cut it up,
     say); it raises one of ``errors`` or returns something. ``repair`` puts checksums right, so that
     what lies behind them is reached too. ``memory_allowance`` tells how many bytes an input of a
-    length may ask for. ``known`` are faults that were found and told: how their messages begin,
-    by kind.
+    length may ask for.
     """
 
     name: str
@@ -51,7 +50,6 @@ class Target:
     errors: tuple[type[Exception], ...] = ()
     repair: Callable[[bytes], bytes] | None = None
     memory_allowance: Callable[[int], int] = field(default=lambda length: (2 << 20) + 400 * length)
-    known: tuple[tuple[type[Exception], str], ...] = ()
 
 
 def fuzz(
@@ -106,10 +104,7 @@ def answer_of(target: Target, data: bytes, choices: int, where: str, *, attempts
     except target.errors as error:
         answer = f"{type(error).__name__} {_VARIABLE.sub('', str(error))[:200]}"
     except Exception as error:
-        known = [kind for kind, text in target.known if str(error).startswith(text)]
-        if type(error) not in known:
-            raise finding(f"raises {type(error).__name__}: {error}") from error
-        answer = f"known {type(error).__name__}"
+        raise finding(f"raises {type(error).__name__}: {error}") from error
     seconds = time.monotonic() - start
     memory = tracemalloc.get_traced_memory()[1] - memory_before
     if seconds > SECONDS_MAX and attempts > 1:  # the machine may have been busy

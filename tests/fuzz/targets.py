@@ -745,7 +745,6 @@ def all_targets() -> list[Target]:
             operation_records,
             parse_operation,
             corrupt_log,
-            known=((OverflowError, "Python int too large"),),
         ),
         Target("data frames", data_frames, parse_data_frames, corrupt_log, repair_frames),
         Target(
@@ -753,7 +752,6 @@ def all_targets() -> list[Target]:
             snapshots,
             parse_snapshot,
             corrupt_log,
-            known=((UnicodeDecodeError, "'utf-8' codec"), (OverflowError, "")),
         ),
         Target("chunk listing", listings, parse_listing, (StorageError,)),
         Target("table entries", table_entries, parse_table, (TableDataError,)),

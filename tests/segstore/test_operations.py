@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from _fast.data_frame import DataFrame
 from segstore.errors import DataLogCorruptError
+from segstore.metadata import ContainerMetadata
 from segstore.operations import (
     AppendOperation,
     CheckpointOperation,
@@ -156,3 +157,21 @@ def test_a_cut_operation_is_damage_or_a_shorter_payload(
 def test_garbage_is_an_operation_or_damage(data: bytes) -> None:
     with contextlib.suppress(DataLogCorruptError):
         decode_operation(data)
+
+
+def test_a_number_beyond_64_signed_bits_is_damage() -> None:
+    checkpoint = bytes.fromhex("08 f800000000000007") + b"snapshot"
+    with pytest.raises(DataLogCorruptError, match="17 bytes is damaged"):
+        decode_operation(checkpoint)
+    with pytest.raises(DataLogCorruptError):
+        decode_attributes(b"", 0, 2**63)
+
+
+def test_a_snapshot_with_a_name_that_is_no_text_is_damage() -> None:
+    metadata = ContainerMetadata(7)
+    created = MapOperation("name", {})
+    created.segment_id, created.sequence_number = 1, 1
+    metadata.apply(created, 0)
+    snapshot = metadata.snapshot(1)
+    with pytest.raises(DataLogCorruptError, match="snapshot is damaged"):
+        ContainerMetadata(7).restore(snapshot.replace(b"name", b"n\xffme"))
