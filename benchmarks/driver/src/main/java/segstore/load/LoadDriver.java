@@ -232,6 +232,10 @@ public final class LoadDriver {
     }
 
     private void close() throws InterruptedException {
+        // What is still under way fails when its stream goes: that is not the load's failure.
+        Map<String, Object> out = new LinkedHashMap<>();
+        out.put("write", writeFailures.summary());
+        out.put("read", readFailures.summary());
         Thread cleaner = new Thread(() -> {
             if (sum(producers, Producer::outstanding) == 0) {
                 // With events outstanding, closing would wait for them.
@@ -249,9 +253,6 @@ public final class LoadDriver {
         if (cleaner.isAlive()) {
             cleanupFailures.add("clean-up", new IllegalStateException("not done in time"));
         }
-        Map<String, Object> out = new LinkedHashMap<>();
-        out.put("write", writeFailures.summary());
-        out.put("read", readFailures.summary());
         out.put("cleanup", cleanupFailures.summary());
         result.put("errors", out);
     }
