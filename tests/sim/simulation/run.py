@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
+from typing import NoReturn
 
 import structlog.testing
 import trio
@@ -25,6 +26,8 @@ from simulation.tables import TableClient, check_tables
 
 ANSWER_SECONDS_MAX = 1000.0
 """In simulated time; tier 2 is out of service for less than this."""
+END_SECONDS_MAX = 10_000.0
+"""What a run that is cancelled may take; a container drains in much less."""
 WATCH_SECONDS = 50.0
 RUN_SECONDS_MAX = 100_000.0
 STEPS_MAX = 100_000
@@ -61,7 +64,7 @@ class Simulation:
         self._planted = planted
         self._scope: trio.CancelScope | None = None
         self._store: Store | None = None
-        self._step_error: BaseException | None = None
+        self._failed = trio.Event()
         self.seconds = 0.0
 
     @property
@@ -75,6 +78,7 @@ class Simulation:
         if self.violation is None:
             self.violation = error
             self.trace(f"violation: {error}")
+            self._failed.set()
         if self._scope is not None:
             self._scope.cancel()
 
@@ -84,9 +88,7 @@ class Simulation:
             if self.violation is None:
                 self.violated(ViolationError(f"no end after {STEPS_MAX} steps"))
             elif self.trace.step_count > 2 * STEPS_MAX:
-                # Not even a cancellation ends it: nothing else gets out of such a run.
-                sys.stderr.write(f"seed {self.seed}: {self.violation}\n{waiting_tasks()}\n")
-                os._exit(3)
+                self._give_up()
         if self._store is not None:
             self._store.on_step()
 
@@ -94,16 +96,19 @@ class Simulation:
         """The whole run."""
         began = trio.current_time()
         self._store = Store(self.plan, self._random, self.model, self.trace, self._planted)
-        with trio.CancelScope() as self._scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch)
-                nursery.start_soon(self._guarded, self._store.run)
-                await self._work()
-                await check_tables(self._store, self.model)
-                self._store.finished.set()
-                await self._store.stopped.wait()
-                await self._store.check_everything()
-                nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as outer:
+            outer.start_soon(self._bury)
+            with trio.CancelScope() as self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch)
+                    nursery.start_soon(self._guarded, self._store.run)
+                    await self._work()
+                    await check_tables(self._store, self.model)
+                    self._store.finished.set()
+                    await self._store.stopped.wait()
+                    await self._store.check_everything()
+                    nursery.cancel_scope.cancel()
+            outer.cancel_scope.cancel()
         self.seconds = trio.current_time() - began
 
     async def _work(self) -> None:
@@ -112,6 +117,18 @@ class Simulation:
             for client in make_clients(world):
                 nursery.start_soon(self._guarded, client.run)
         world.stream.check()
+
+    async def _bury(self) -> None:
+        """See to it that a run that has failed ends."""
+        await self._failed.wait()
+        await trio.sleep(END_SECONDS_MAX)
+        self._give_up()
+
+    def _give_up(self) -> NoReturn:
+        """Not even a cancellation ends the run: nothing else gets out of it."""
+        sys.stderr.write(f"seed {self.seed}: {self.violation}\nTasks:\n{waiting_tasks()}\n")
+        sys.stderr.flush()
+        os._exit(3)
 
     async def _guarded(self, run: Callable[[], Awaitable[None]]) -> None:
         """Let what went wrong first be what is told: more goes wrong when the run falls apart."""

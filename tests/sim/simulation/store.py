@@ -126,6 +126,7 @@ class Store:
         self._scope = trio.CancelScope()
         self._steps_left: int | None = None
         self._dead = False
+        self._died_at = 0.0
         self._disk_fails = False
         self._power_is_cut = False
         self._outage: tuple[float, float, str | None] = (0.0, 0.0, None)
@@ -162,7 +163,9 @@ class Store:
         return self.session
 
     def overdue(self, *, seconds: float) -> list[str]:
-        """Calls that have waited too long for their answers."""
+        """Calls that have waited too long for their answers, or a life that does not end."""
+        if self._dead and trio.current_time() - self._died_at > seconds:
+            return [f"life {self.life_count} does not end, although it is cancelled"]
         return [] if self._container is None else self._container.overdue(seconds=seconds)
 
     # ---- Death -----------------------------------------------------------------------------------
@@ -178,6 +181,7 @@ class Store:
         """End the life here and now; what follows in it reaches nobody."""
         self._steps_left = None
         self._dead = True
+        self._died_at = trio.current_time()
         self.kill_count += 1
         self._trace(f"{how}, {self._disk.sync_count} syncs")
         disk, self._disk = self._disk, self._disk.after_kill()
