@@ -43,7 +43,8 @@ class CachePolicy:
     generation_seconds: float = 1.0
     age_seconds_max: float = 1800.0
     """What was not used for so long goes, however empty the cache is."""
-    throttle_seconds_max: float = 25.0
+    throttle_seconds_max: float = 1.0
+    """The original's is 25 s: there what a container keeps for others waits less than the rest."""
 
 
 class CacheManager:

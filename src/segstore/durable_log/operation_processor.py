@@ -124,6 +124,7 @@ class OperationProcessor:
         while True:
             await self._work.wait()
             self._work = trio.Event()
+            await self._pause()
             while self._advance():
                 if not await self._wait_for_room():
                     break
@@ -189,6 +190,18 @@ class OperationProcessor:
         transaction.block_bytes += taken
         self._in_flight_block_bytes += taken
         return len(transaction.operations) > count
+
+    async def _pause(self) -> None:
+        """Slow writers down while tier 2 lags, before the cache is full and they have to stop."""
+        began = trio.current_time()
+        while self._queue and self._queue[0].payload_bytes and self._failure is None:
+            until = began + self._cache_manager.throttle_seconds()
+            now = trio.current_time()
+            if now >= until:
+                break
+            self._request_flush()
+            self._submit_if_idle()
+            await trio.sleep_until(min(until, now + ROOM_RETRY_SECONDS))
 
     async def _wait_for_room(self) -> bool:
         """Give the storage writer time to make evictable what fills the cache."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import trio
+import trio.testing
 
 from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
@@ -64,3 +65,29 @@ async def test_held_back_writers_go_on_when_tier_2_is_back() -> None:
         assert cache.used_bytes <= manager.writer_limit_bytes
         cache.check()
     assert cache.stored_bytes == 0
+
+
+async def test_a_writer_slows_down_before_it_has_to_stop(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    cache = StreamingCache(16 * MIB)
+    manager = CacheManager(cache)
+    chunks = FaultyChunkStorage(MemoryChunkStorage(), next_fault=lambda _: Fault.REFUSED)
+    gaps: list[tuple[float, float]] = []
+    async with open_container(
+        0, MemoryDataLogFactory(), RollingSegmentStorage(chunks), manager, drain_seconds=0.1
+    ) as container:
+        await container.create_segment(NAMES[0])
+        with trio.move_on_after(60):
+            while True:
+                began = trio.current_time()
+                utilization = cache.used_bytes / cache.capacity_bytes
+                await container.append(NAMES[0], bytes(100_000))
+                gaps.append((utilization, trio.current_time() - began))
+    before = [gap for utilization, gap in gaps if utilization < 0.79]
+    slowed = [gap for utilization, gap in gaps if utilization > 0.82]
+    assert len(before) > 100
+    assert max(before) == 0
+    assert len(slowed) > 5
+    assert min(slowed) > 0
+    assert slowed[-1] > slowed[0]
