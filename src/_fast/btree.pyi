@@ -38,14 +38,15 @@ class Tree:
     ``admit``. Wrong bytes raise ``CorruptPageError`` from ``admit``, which names their offset.
 
     Leaves and index pages get up to ``leaf_bytes_max`` and ``index_bytes_max`` long (a leaf of 0
-    bytes stands for one of 1 KiB, or of 32 records where that is more). With
-    ``compaction``, every update moves the lowest leaf, and more of them while the tree takes more
-    than ``retained_ratio`` times the room of its pages (0 stands for: never more).
+    bytes stands for one of 1 KiB, or of 32 records where that is more). With ``compaction``, every
+    update moves the lowest leaf, and more of them while the tree takes more than ``retained_ratio``
+    times the room of its pages (0 stands for: never more).
 
     Most updates write leaves and a delta, which tells how the index changes; an update writes the
     changed pages of the index where all deltas since would take more than ``delta_bytes_max`` (0
-    stands for: every update writes them), or where more than half of ``live_bytes`` was written. Until then these pages are kept in memory, outside of the
-    cache. A restored tree first asks for the deltas.
+    stands for: every update writes them), or where more than half of ``live_bytes`` was written.
+    Until then these pages are kept in memory, outside of the cache. A restored tree first asks for
+    the deltas.
     """
 
     def __init__(
