@@ -133,7 +133,13 @@ class Container:
 
     async def recover(self) -> int:
         """Replay the log; returns the number of operations in it."""
-        recovery = Recovery(self._state, self._storage, self._writer.add_checkpoint)
+        recovery = Recovery(
+            self._state,
+            self._storage,
+            self._writer.add_checkpoint,
+            self._cache_manager,
+            self._writer.make_room,
+        )
         await recovery.run(self._log)
         pending = PendingState(self._metadata, self._now_ms)
         prefetcher = AttributePrefetcher(self._metadata, pending, self._attribute_indexes)

@@ -53,8 +53,10 @@ class Tiers:
         self.logs.drop_unacknowledged()
 
     @asynccontextmanager
-    async def open(self, drain_seconds: float = 5.0) -> AsyncIterator[Container]:
-        cache_manager = CacheManager(StreamingCache(64 * 1024 * 1024))
+    async def open(
+        self, drain_seconds: float = 5.0, cache_bytes: int = 64 * 1024 * 1024
+    ) -> AsyncIterator[Container]:
+        cache_manager = CacheManager(StreamingCache(cache_bytes))
         storage = RollingSegmentStorage(self.chunks)
         try:
             async with open_container(
@@ -304,3 +306,31 @@ async def test_a_fenced_container_fails_its_appends_and_ends() -> None:
     with pytest.raises(BaseExceptionGroup) as failure:
         await own_a_log_that_another_opens()
     assert failure.group_contains(DataLogError)
+
+
+async def test_a_log_of_merged_segments_that_the_cache_cannot_hold_is_replayed() -> None:
+    tiers = Tiers()
+    cache_bytes = 2 * 1024 * 1024
+    target = NAMES[0]
+    block = random.Random(1).randbytes(256 * 1024)
+    async with tiers.open(drain_seconds=0, cache_bytes=cache_bytes) as container:
+        await container.create_segment(target)
+        # Less than calls for a checkpoint. Tier 2 gets the sources as the cache fills, and loses
+        # them as they are merged.
+        sources = [f"{target}#transaction.{number:032x}" for number in range(14)]
+        for source in sources:
+            await container.create_segment(source)
+            await container.append(source, block)
+        for source in sources:
+            await container.merge_segment(target, source)
+        with trio.fail_after(30):
+            while container.segment_info(target).storage_length < 14 * len(block):  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        tiers.crash()
+    async with tiers.open(cache_bytes=cache_bytes) as container:
+        assert container.segment_info(target).length == 14 * len(block)
+        offset = 0
+        while offset < 14 * len(block):
+            result = await container.read(target, offset=offset, length_max=len(block))
+            assert result.data == (block * 2)[offset % len(block) :][: len(result.data)]
+            offset += len(result.data)

@@ -7,18 +7,24 @@ Invariants:
 2. Tier 2 is asked once per segment how much it holds: bytes that are there are not loaded again.
 3. Afterwards every byte is in tier 2, in the cache, or in a merged source; else the log is damaged
    and the container does not start.
+4. The cache keeps its bound: what it cannot take is moved to tier 2 in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from typing import Final
 
+import trio
+
+from segstore.cache.manager import CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import DataFrameReader
 from segstore.errors import DataLogCorruptError
 from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import (
+    AppendOperation,
     CheckpointOperation,
     DeleteOperation,
     MergeOperation,
@@ -27,6 +33,9 @@ from segstore.operations import (
 )
 from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import DurableDataLog, LogAddress
+
+ROOM_RETRY_SECONDS: Final = 0.02
+ROOM_ATTEMPTS_MAX: Final = 500
 
 
 class Recovery:
@@ -37,10 +46,14 @@ class Recovery:
         state: CommittedState,
         storage: SegmentStorage,
         on_checkpoint: Callable[[int, LogAddress], None],
+        cache_manager: CacheManager,
+        make_room: Callable[[], Awaitable[None]],
     ) -> None:
         self._state = state
         self._storage = storage
         self._on_checkpoint = on_checkpoint
+        self._cache_manager = cache_manager
+        self._make_room = make_room
         self._asked: set[int] = set()
         self.operation_count = 0
 
@@ -99,6 +112,25 @@ class Recovery:
             if operation.offset + operation.length <= segment.storage_length:
                 # The merge reached tier 2 before the crash, and the source's bytes are gone there.
                 source.storage_length = max(source.storage_length, source.length)
+        elif (
+            isinstance(operation, AppendOperation)
+            and operation.offset + operation.length > segment.storage_length
+        ):
+            await self._wait_for_room(block_bytes(operation.length))
+
+    async def _wait_for_room(self, bytes_wanted: int) -> None:
+        """Move to tier 2 what was replayed when the cache cannot take more.
+
+        It may have to take more than it ever held: the bytes of segments whose merge, further on in
+        the log, took them away from tier 2.
+        """
+        for _ in range(ROOM_ATTEMPTS_MAX):
+            if self._cache_manager.has_room(bytes_wanted):
+                return
+            await self._make_room()
+            if not self._cache_manager.has_room(bytes_wanted):
+                # The rest is other containers', which make room on their own.
+                await trio.sleep(ROOM_RETRY_SECONDS)
 
     async def _ask_storage(self, segment: SegmentMetadata) -> None:
         if segment.segment_id not in self._asked:

@@ -117,11 +117,17 @@ class StorageWriter:
         """Write everything that was committed before the call."""
         await self._flush(everything=True, all_attributes=True)
 
+    async def make_room(self) -> None:
+        """Write all bytes that were replayed, while the log is still being read."""
+        async with self._lock:
+            await self._flush_operations(everything=True)
+
     async def _flush(self, *, everything: bool, all_attributes: bool) -> None:
         """Write what is due, or everything; attributes neither fill the cache nor hold the log."""
         async with self._lock:
             try:
                 await self._flush_operations(everything=everything)
+                await self._truncate_log()
             finally:
                 await self._attributes.flush(trio.current_time(), everything=all_attributes)
 
@@ -140,7 +146,6 @@ class StorageWriter:
             if not aggregator.is_empty
         }
         self._read_index.note_stored()
-        await self._truncate_log()
 
     def _take_operations(self) -> None:
         now = trio.current_time()
