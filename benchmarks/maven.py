@@ -44,6 +44,30 @@ def resolve_class_path(pom: Path) -> str:
         return resolved.read_text().strip()
 
 
+def compiled_class_path(project: Path, main_class: str) -> str:
+    """The class path of a project's own classes and its libraries, compiled when they are newer.
+
+    ``project`` has a ``pom.xml`` with the libraries and its sources in ``src``.
+    """
+    libraries = resolve_class_path(project / "pom.xml")
+    classes = project / "target" / "classes"
+    sources = sorted(project.glob("src/**/*.java"))
+    compiled = classes.joinpath(*main_class.split(".")).with_suffix(".class")
+    newest = max(source.stat().st_mtime for source in sources)
+    with _locked(project / "target"):
+        if not compiled.exists() or compiled.stat().st_mtime < newest:
+            options = ["--release", "17", "-Xlint:all,-classfile,-processing,-path", "-Werror"]
+            done = subprocess.run(
+                ["javac", *options, "-d", str(classes), "-cp", libraries, *map(str, sources)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode != 0:
+                raise MavenFailedError(f"javac failed: {done.stderr[-3000:]}")
+    return f"{classes}:{libraries}"
+
+
 def _all_exist(class_path: str) -> bool:
     return all(Path(jar).exists() for jar in class_path.strip().split(":"))
 

@@ -10,13 +10,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.maven import resolve_class_path
+from benchmarks.maven import compiled_class_path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 SECONDS_MAX = 3600.0
 PAGE_BYTES = 32_767
 ORIGINAL = "original"
+MAIN_CLASS = "segstore.btree.TreeDriver"
 
 
 class RunFailedError(Exception):
@@ -60,28 +61,8 @@ def _command(tree: str, workload: Workload) -> list[str]:
     return [
         "java",
         "-cp",
-        class_path(),
-        "segstore.btree.TreeDriver",
+        compiled_class_path(HERE, MAIN_CLASS),
+        MAIN_CLASS,
         *workload.arguments(),
         *options,
     ]
-
-
-def class_path() -> str:
-    """That of the Java side, compiled when its sources are newer."""
-    libraries = resolve_class_path(HERE / "pom.xml")
-    classes = HERE / "target" / "classes"
-    sources = sorted(HERE.glob("src/**/*.java"))
-    compiled = classes / "segstore" / "btree" / "TreeDriver.class"
-    newest = max(source.stat().st_mtime for source in sources)
-    if not compiled.exists() or compiled.stat().st_mtime < newest:
-        command = ["javac", "--release", "17", "-Xlint:all,-classfile,-processing,-path", "-Werror"]
-        done = subprocess.run(
-            [*command, "-d", str(classes), "-cp", libraries, *map(str, sources)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise RunFailedError(f"javac failed: {done.stderr[-3000:]}")
-    return f"{classes}:{libraries}"

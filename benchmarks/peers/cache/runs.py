@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.maven import resolve_class_path
+from benchmarks.maven import compiled_class_path
 from benchmarks.peers.cache.workload import Workload
 
 HERE = Path(__file__).parent
@@ -28,6 +28,7 @@ with mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 """
 
 ORIGINAL = "original"
+MAIN_CLASS = "segstore.cache.CacheBench"
 STORES = (ORIGINAL, "ours", "dictionary", "rocksdb")
 
 
@@ -99,27 +100,7 @@ def _command(store: str, workload: Workload) -> list[str]:
         "-Xmx1g",
         f"-XX:MaxDirectMemorySize={direct_mib}m",
         "-cp",
-        class_path(),
-        "segstore.cache.CacheBench",
+        compiled_class_path(HERE, MAIN_CLASS),
+        MAIN_CLASS,
         *workload.arguments(),
     ]
-
-
-def class_path() -> str:
-    """That of the Java side, compiled when its sources are newer."""
-    libraries = resolve_class_path(HERE / "pom.xml")
-    classes = HERE / "target" / "classes"
-    sources = sorted(HERE.glob("src/**/*.java"))
-    compiled = classes / "segstore" / "cache" / "CacheBench.class"
-    newest = max(source.stat().st_mtime for source in sources)
-    if not compiled.exists() or compiled.stat().st_mtime < newest:
-        command = ["javac", "--release", "17", "-Xlint:all,-classfile,-processing,-path", "-Werror"]
-        done = subprocess.run(
-            [*command, "-d", str(classes), "-cp", libraries, *map(str, sources)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise RunFailedError(f"javac failed: {done.stderr[-3000:]}")
-    return f"{classes}:{libraries}"
