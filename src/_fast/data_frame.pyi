@@ -4,7 +4,6 @@ from typing_extensions import Buffer
 
 A = TypeVar("A")
 
-FRAME_VERSION: int
 FRAME_HEADER_BYTES: int
 
 PART_BYTES_MIN: int

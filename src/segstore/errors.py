@@ -118,10 +118,6 @@ class ChunkNotFoundError(StorageError):
     """Tier 2 has no chunk of that name."""
 
 
-class ChunkExistsError(StorageError):
-    """Tier 2 has a chunk of that name already."""
-
-
 class InvalidChunkOffsetError(StorageError):
     """A chunk was written or read at an offset that it does not have."""
 

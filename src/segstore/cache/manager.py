@@ -21,6 +21,8 @@ from typing import Final
 from _fast.cache import BLOCK_LENGTH, StreamingCache
 from _fast.read_index import Generations
 
+ROOM_RETRY_SECONDS: Final = 0.02
+"""How often who waits for room looks again: whether there is any depends on tier 2."""
 EVICTIONS_PER_CALL: Final = 256
 """Entries that one step of background eviction drops at most: well below a millisecond."""
 EVICTIONS_PER_CALL_MIN: Final = 16

@@ -22,7 +22,7 @@ import trio
 
 from _fast.operation_pipeline import accept_appends, commit_appends
 from segstore.attributes.prefetch import AttributePrefetcher
-from segstore.cache.manager import CacheManager, block_bytes
+from segstore.cache.manager import ROOM_RETRY_SECONDS, CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import DataFrame, FramePool
 from segstore.durable_log.update_transaction import (
@@ -51,7 +51,6 @@ from segstore.tiers.api import DurableDataLog, LogAddress
 IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024
 """A checkpoint is written after this many bytes of log, so that recovery reads little more."""
-ROOM_RETRY_SECONDS: Final = 0.02
 BATCH_BLOCK_BYTES: Final = 1024 * 1024
 """Appends are accepted many at a time; the cache is asked once for up to so much room."""
 

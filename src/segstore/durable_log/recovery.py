@@ -18,7 +18,7 @@ from typing import Final
 
 import trio
 
-from segstore.cache.manager import CacheManager, block_bytes
+from segstore.cache.manager import ROOM_RETRY_SECONDS, CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import DataFrameReader
 from segstore.errors import DataLogCorruptError
@@ -34,7 +34,6 @@ from segstore.operations import (
 from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import DurableDataLog, LogAddress
 
-ROOM_RETRY_SECONDS: Final = 0.02
 ROOM_ATTEMPTS_MAX: Final = 500
 
 
