@@ -30,7 +30,7 @@ from benchmarks.comparison import (
     plain_table,
     write_json_if_asked,
 )
-from benchmarks.machine import Machine, this_machine
+from benchmarks.machine import Machine, measured_on, this_machine
 from benchmarks.maven import MavenFailedError
 from benchmarks.peers.btree.runs import ORIGINAL, RunFailedError, Workload, run
 
@@ -182,15 +182,7 @@ Remarks:
 
 {remarks}
 
-Machine: {machine.cpu_count} x {machine.cpu_model}, {machine.memory_gib:.0f} GiB,
-Linux {machine.kernel}, {machine.java}, Python {machine.python}, commit {machine.commit}.
-
-Measured {moment:%Y-%m-%d %H:%M} UTC by
-
-```
-{command}
-```
-"""
+{measured_on(machine, moment, command)}"""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -28,6 +29,19 @@ class Machine:
     java: str
     python: str
     commit: str
+
+
+def measured_on(machine: Machine, moment: datetime, command: str) -> str:
+    """The end of a report: where, when and by which command."""
+    return f"""Machine: {machine.cpu_count} x {machine.cpu_model}, {machine.memory_gib:.0f} GiB,
+Linux {machine.kernel}, {machine.java}, Python {machine.python}, commit {machine.commit}.
+
+Measured {moment:%Y-%m-%d %H:%M} UTC by
+
+```
+{command}
+```
+"""
 
 
 def this_machine(directory: Path) -> Machine:
