@@ -68,6 +68,11 @@ class SegmentAggregator:
             self.oldest = now
         if isinstance(operation, AppendedRange):
             self.pending_bytes += operation.end - operation.offset
+            last = self._operations[-1] if self._operations else None
+            if isinstance(last, AppendedRange) and last.end == operation.offset:
+                # In the log, other segments' appends lay in between: in tier 2 it is one write.
+                last.end = operation.end
+                return
         else:
             self.must_flush = True
         if isinstance(operation, DeleteOperation):
