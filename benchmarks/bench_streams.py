@@ -58,7 +58,12 @@ def main(arguments: Sequence[str]) -> int:
         path = report.PERFORMANCE / report.TABLE
         path.write_text(
             report.markdown(
-                measured, machine=machine, command=command, moment=moment, plots=list(plots)
+                measured,
+                machine=machine,
+                command=command,
+                moment=moment,
+                plots=list(plots),
+                reasons=(report.PERFORMANCE / report.REASONS).read_text(),
             )
         )
         print(f"report: {path}")

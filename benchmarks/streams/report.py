@@ -18,6 +18,7 @@ from benchmarks.comparison import (
     Metric,
     markdown_table,
     number,
+    table_cells,
 )
 from benchmarks.load import Load
 from benchmarks.machine import Machine
@@ -30,6 +31,7 @@ PERFORMANCE = Path(__file__).parent.parent.parent / "docs" / "performance"
 WHOLE, QUICK = "whole", "quick"
 LANDED = PERFORMANCE / "landed.json"
 TABLE = "streams.md"
+REASONS = "misses.md"
 NAME_LENGTH_MAX, LINE_LENGTH = 60, 72
 READ_TIMEOUT_MS = Load().read_timeout_ms
 
@@ -65,9 +67,15 @@ def medians(measured: Measured, row: str, server: str) -> dict[Metric, float]:
 
 
 def markdown(
-    measured: Measured, *, machine: Machine, command: str, moment: datetime, plots: Sequence[str]
+    measured: Measured,
+    *,
+    machine: Machine,
+    command: str,
+    moment: datetime,
+    plots: Sequence[str],
+    reasons: str,
 ) -> str:
-    """The report of one run."""
+    """The report of one run. ``reasons`` is the text of ``misses.md``."""
     plan = measured.plan
     limit = "" if plan.rate_max is None else f", at most {plan.rate_max:g} events/s"
     work = "\n".join(f"| {name} | {BY_NAME[name].work}{limit} |" for name in plan.rows)
@@ -75,6 +83,7 @@ def markdown(
     remarks = "\n".join(f"- {remark}" for remark in measured.remarks()) or "- none"
     pictures = "\n".join(f"![{name.removesuffix('.svg')}]({name})" for name in plots)
     compared = measured.compared()
+    missed = "\n".join(missing(compared, reasons)) or "Nothing."
     return f"""# Streams, {moment:%d %B %Y}
 
 ## What has to be reached
@@ -82,13 +91,17 @@ def markdown(
 {markdown_table(targets(compared))}
 
 Ratio: ours divided by the peer's (or by the limit), both the median of {plan.rounds} interleaved
-rounds. Each run: a fresh server, a warm-up of {plan.warmup_seconds:g} s,
-{plan.seconds:g} s measured, one producer, one consumer, no keys, read time-out 10 ms unless the
-row names another. Latency counts from the actual send.
+rounds, or of one in the rows T, E and R. Each run: a fresh server, a warm-up of
+{plan.warmup_seconds:g} s, {plan.seconds:g} s measured, one producer, one consumer, no keys,
+read time-out 10 ms unless the row names another. Latency counts from the actual send.
 
 | row | work |
 | --- | --- |
 {work}
+
+## What misses
+
+{missed}
 
 ## Figures
 
@@ -114,6 +127,28 @@ Measured {moment:%Y-%m-%d %H:%M} UTC, in {measured.elapsed_seconds / 60:.0f} min
 {command}
 ```
 """
+
+
+def missing(compared: Sequence[ComparedRow], reasons: str) -> list[str]:
+    """A line for each row that misses, with a link to its reason.
+
+    The headings of the reasons begin with the rows that they are about: ``L1, L2: ...``.
+    """
+    anchors = {}
+    for line in reasons.splitlines():
+        if line.startswith("## "):
+            heading = line.removeprefix("## ")
+            anchor = "".join(c for c in heading.lower() if c.isalnum() or c in " -_")
+            for row in heading.partition(":")[0].split(","):
+                anchors[row.strip()] = anchor.replace(" ", "-")
+    lines = []
+    for row in compared:
+        if row.holds is False:
+            cells = table_cells(row)
+            anchor = anchors.get(row.row.split()[0])
+            why = f"[why]({REASONS}#{anchor})" if anchor else "not explained yet"
+            lines.append(f"- {row.row}, {cells[1]}: {cells[4]}, to reach {cells[5]}: {why}")
+    return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +193,9 @@ def quick_lines(measured: Measured, landed: Landed | None) -> list[str]:
     """A line a row: today's ratio beside the landed one."""
     lines = [f"{'row':{LINE_LENGTH}} {'ours':>9} {'peer':>9} {'landed':>8} {'today':>8}"]
     for row in measured.compared():
-        about = BY_NAME[row.row]
+        about = BY_NAME.get(row.row)
+        if about is None:
+            continue  # a limit that was measured in another row
         limited = row.peer_name == LIMIT
         if row.metric.name != about.main_metric or limited is not (about.load is None):
             continue

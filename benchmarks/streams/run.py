@@ -5,24 +5,28 @@
 2. What goes wrong with a server is an outcome, not an error.
 """
 
+import math
 import os
 import shutil
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.comparison import ComparedRow, Outcome, compare, limited
 from benchmarks.load import LoadFailedError
 from benchmarks.peers.api import Peer, PeerFailedError, RunningPeer, running
-from benchmarks.streams.rows import BY_NAME, CRASH, OURS, START, Plan
+from benchmarks.streams.rows import BY_NAME, CRASH, OURS, ROW_OF_LIMIT, START, Plan
 from benchmarks.streams.runs import crash_outcome, load_outcome, start_outcome
 
 OTHER_CPU_SHARE_QUIET_MAX = 0.05
 LOGS = Path(__file__).parent.parent / "results" / "logs"
 LOG_BYTES_MAX = 64 * 1024
+TURN_SECONDS = 50.0
+"""What the longest turns of a further round take: a start of the durable original, and a load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class Measured:
     servers: Mapping[str, Peer]
     outcomes: Mapping[tuple[str, str], Sequence[Outcome]]
     elapsed_seconds: float
+    left_out: Sequence[str] = ()
+    """Turns for which there was no time."""
 
     def of(self, row: str, server: str) -> Sequence[Outcome]:
         """The outcomes of one server on one row, one a round."""
@@ -55,12 +61,15 @@ class Measured:
                     peer_name=peer,
                 )
             if ours:
-                found += limited(name, ours=ours, limits=row.limits)
+                found += [
+                    replace(each, row=_row_of_limit(name, each.metric.name))
+                    for each in limited(name, ours=ours, limits=row.limits)
+                ]
         return found
 
     def remarks(self) -> list[str]:
         """What failed and what disturbed, by row and server."""
-        remarks = []
+        remarks = [f"{turn}: left out for want of time" for turn in self.left_out]
         for (row, server), outcomes in self.outcomes.items():
             for index, each in enumerate(outcomes, start=1):
                 where = f"{row}, {server}, round {index}"
@@ -86,20 +95,39 @@ def run(plan: Plan, *, servers: Mapping[str, Peer], directory: Path) -> Measured
     """Run all turns of the plan. ``servers`` holds ours and each of the plan's peers."""
     began = time.monotonic()
     shutil.rmtree(LOGS, ignore_errors=True)
-    for peer in servers.values():
-        peer.prepare()
+    unprepared: dict[str, str] = {}
+    for key, peer in servers.items():
+        try:
+            peer.prepare()
+        except PeerFailedError as error:
+            unprepared[key] = str(error)
     outcomes: dict[tuple[str, str], list[Outcome]] = {}
+    left_out: list[str] = []
+    last_start = (plan.minutes_max or math.inf) * 60 - TURN_SECONDS
     turns = [turn for turn in plan.turns() if turn[2] in servers]
     with ExitStack() as stack:
         runner = _Runner(plan, servers, directory, stack)
         for number, (index, name, server) in enumerate(turns, start=1):
+            if index and time.monotonic() - began > last_start:
+                left_out.append(f"{name}, {server}, round {index + 1}")
+                continue
             print(
                 f"{time.monotonic() - began:5.0f} s  {number}/{len(turns)}  round {index + 1}"
                 f"  {name} {servers[server].name}",
                 file=sys.stderr,
             )
-            outcomes.setdefault((name, server), []).append(runner.outcome(index, name, server))
-    return Measured(plan, servers, outcomes, time.monotonic() - began)
+            if server in unprepared:
+                outcome = Outcome(numbers={}, failure=unprepared[server])
+            else:
+                outcome = runner.outcome(index, name, server)
+            outcomes.setdefault((name, server), []).append(outcome)
+    return Measured(plan, servers, outcomes, time.monotonic() - began, left_out)
+
+
+def _row_of_limit(measured_in: str, metric: str) -> str:
+    """The row of the table that a limit is, and where it was measured."""
+    row = ROW_OF_LIMIT.get(metric)
+    return measured_in if row is None or row == measured_in else f"{row} ({measured_in})"
 
 
 class _Runner:
@@ -132,6 +160,11 @@ class _Runner:
         except (PeerFailedError, LoadFailedError) as error:
             self._drop_kept()
             return Outcome(numbers={}, failure=str(error))
+        # Nothing that one turn meets may cost the numbers of all others.
+        except Exception as error:
+            traceback.print_exc()
+            self._drop_kept()
+            return Outcome(numbers={}, failure=repr(error))
 
     def _start_or_crash(self, name: str, peer: Peer, directory: Path) -> Outcome:
         if name == START:

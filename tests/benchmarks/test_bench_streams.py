@@ -60,7 +60,7 @@ def test_ours_takes_a_small_load_a_start_and_a_crash(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "rows.json").read_text())
     limits = [row for row in found if row["reach"] is not None]
     assert all(row["ours"] is not None and row["holds"] is not None for row in limits)
-    assert {row["name"].split()[0] for row in limits} == {"L2", START, CRASH}
+    assert {row["name"].split()[0] for row in limits} == {"E1", "R1", START, CRASH}
 
 
 @pytest.mark.compat
@@ -108,6 +108,14 @@ def test_a_server_that_does_not_start_is_a_failed_outcome(tmp_path: Path) -> Non
     assert "no-such-option" in (LOGS / "1-L1-ours" / "server.log").read_text()
 
 
+def test_a_peer_that_cannot_be_prepared_is_a_failed_outcome(tmp_path: Path) -> None:
+    peer = SegstoreStandalone()
+    peer._command = tmp_path / "nothing"
+    measured = run(replace(SMALL, rows=("L1",)), servers={OURS: peer}, directory=tmp_path)
+    (found,) = measured.of("L1", OURS)
+    assert found.failure == f"{tmp_path / 'nothing'} is not installed"
+
+
 def test_a_plan_sets_the_size_of_its_rows() -> None:
     plan = Plan(seconds=3, warmup_seconds=1, rate_max=50)
     assert plan.load(BY_NAME["L1"]).rate == 50
@@ -142,6 +150,19 @@ def test_servers_that_are_not_fresh_take_all_their_rows_at_once() -> None:
     ]
 
 
+def test_rows_have_no_more_rounds_than_they_want() -> None:
+    turns = list(Plan(rows=("L5", "R1"), peers=(), rounds=2).turns())
+    assert turns == [(0, "L5", "ours"), (0, "R1", "ours"), (1, "L5", "ours")]
+
+
+def test_a_further_round_is_left_out_when_time_is_up(tmp_path: Path) -> None:
+    peer = SegstoreStandalone(options=("--no-such-option",))
+    plan = replace(SMALL, rows=("L1",), rounds=2, minutes_max=0.5)
+    measured = run(plan, servers={OURS: peer}, directory=tmp_path)
+    assert len(measured.of("L1", OURS)) == 1
+    assert "L1, ours, round 2: left out for want of time" in measured.remarks()
+
+
 def test_every_target_is_of_a_metric_that_its_row_measures() -> None:
     paced = {rows.PUBLISH_P50, rows.PUBLISH_P95, rows.SERVER_CPU, rows.READ_DELAY}
     unthrottled = {rows.PUBLISHED, rows.WRITTEN, rows.PEAK_RSS}
@@ -149,7 +170,7 @@ def test_every_target_is_of_a_metric_that_its_row_measures() -> None:
     for row in ROWS:
         named = {metric for peer in row.reaches.values() for metric in peer} | set(row.limits)
         assert set(row.peers) <= set(PEERS)
-        if row.load is not None:
+        if row.load is not None and row.name != "R1":
             assert named <= (paced if row.load.rate else unthrottled), row.name
 
 
@@ -178,6 +199,7 @@ def test_a_report_names_work_machine_servers_and_failures(
         command="python -m benchmarks.bench_streams --rows T1",
         moment=datetime(2030, 1, 2, 3, 4, tzinfo=UTC),
         plots=["latency.svg"],
+        reasons="# Misses\n\n## L1, T1: a full loop\n\nWhy.\n",
     )
     assert text.startswith("# Streams, 02 January 2030\n")
     assert "| T2 | published events (events/s) / durable | 900 | 300 | 3 | >= 1.6 | yes |" in text
@@ -189,6 +211,17 @@ def test_a_report_names_work_machine_servers_and_failures(
     assert "**original (durable)**: original 0.13.0" in text
     assert "![latency](latency.svg)" in text
     assert "python -m benchmarks.bench_streams --rows T1" in text
+
+
+def test_a_row_that_misses_is_listed_with_its_reason(measured: Measured) -> None:
+    slow = Outcome({RATE: 270.0})
+    outcomes = {**measured.outcomes, ("T1", "durable"): [slow], ("T1", OURS): [slow]}
+    compared = replace(measured, outcomes=outcomes).compared()
+    words = "published events (events/s) / durable: 1, to reach >= 1.6"
+    explained = report.missing(compared, "## L1, T1: a full loop\n")
+    assert f"- T1, {words}: [why](misses.md#l1-t1-a-full-loop)" in explained
+    assert f"- T1, {words}: not explained yet" in report.missing(compared, "## L1: a full loop\n")
+    assert not any(line.startswith("- T2,") for line in explained)
 
 
 def test_a_ratio_that_landed_stands_beside_todays(measured: Measured, tmp_path: Path) -> None:
