@@ -139,14 +139,14 @@ def missing(compared: Sequence[ComparedRow], reasons: str) -> list[str]:
         if line.startswith("## "):
             heading = line.removeprefix("## ")
             anchor = "".join(c for c in heading.lower() if c.isalnum() or c in " -_")
-            for row in heading.partition(":")[0].split(","):
-                anchors[row.strip()] = anchor.replace(" ", "-")
+            for name in heading.partition(":")[0].split(","):
+                anchors[name.strip()] = anchor.replace(" ", "-")
     lines = []
     for row in compared:
         if row.holds is False:
             cells = table_cells(row)
-            anchor = anchors.get(row.row.split()[0])
-            why = f"[why]({REASONS}#{anchor})" if anchor else "not explained yet"
+            place = anchors.get(row.row.split()[0])
+            why = f"[why]({REASONS}#{place})" if place else "not explained yet"
             lines.append(f"- {row.row}, {cells[1]}: {cells[4]}, to reach {cells[5]}: {why}")
     return lines
 
