@@ -1,0 +1,225 @@
+"""Which segments are in tier 2, and in which chunks: the state that changes are applied to.
+
+Owns: ``ChunkMetadata`` and its snapshot; docs/formats/chunk-metadata.md describes the bytes.
+
+Invariants:
+1. The state is a function of a snapshot and the changes after it, in order; lengths of open chunks
+   alone are known to their owner before they are in a snapshot.
+2. A chunk is in one segment, or in one and the moved segment that it came from, or condemned.
+3. Records that are not in use lie in memory as their bytes, so that a snapshot is their
+   concatenation, and a hundred thousand segments are opened without looking at each.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from _fast.crc import crc32c
+from segstore.storage.records import (
+    AddChunk,
+    Change,
+    Chunk,
+    Collected,
+    Condemn,
+    Forget,
+    MoveChunks,
+    Reader,
+    RecordDamagedError,
+    SegmentRecord,
+    Truncate,
+    decode_record,
+    encode_record,
+    encode_text,
+)
+
+MAGIC: Final = b"SGCM"
+VERSION: Final = 1
+RECORDS_IN_USE_MAX: Final = 4096
+_HEADER: Final = struct.Struct(">4sHIQIII")
+_ENTRY: Final = struct.Struct(">I")
+
+
+class ChunkMetadata:
+    """See the module. Nothing here waits."""
+
+    def __init__(self) -> None:
+        self._stored: dict[str, bytes] = {}
+        self._in_use: OrderedDict[str, SegmentRecord] = OrderedDict()
+        self.condemned: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.segment_names())
+
+    def segment_names(self) -> list[str]:
+        """The names of all segments."""
+        return sorted(self._stored.keys() | self._in_use.keys())
+
+    def get(self, segment: str) -> SegmentRecord | None:
+        """A segment's record. Raises ``RecordDamagedError``."""
+        record = self._in_use.get(segment)
+        if record is not None:
+            self._in_use.move_to_end(segment)
+            return record
+        data = self._stored.get(segment)
+        if data is None:
+            return None
+        record = decode_record(segment, data)
+        self._use(segment, record)
+        return record
+
+    def put(self, segment: str, record: SegmentRecord) -> None:
+        """Replace a segment's record."""
+        self._stored.pop(segment, None)
+        self._use(segment, record)
+
+    def _use(self, segment: str, record: SegmentRecord) -> None:
+        self._in_use[segment] = record
+        self._in_use.move_to_end(segment)
+        if len(self._in_use) > RECORDS_IN_USE_MAX:
+            oldest, unused = self._in_use.popitem(last=False)
+            if oldest not in self._stored:
+                self._stored[oldest] = encode_record(oldest, unused)
+
+    def _remove(self, segment: str) -> None:
+        self._in_use.pop(segment, None)
+        self._stored.pop(segment, None)
+
+    def chunk_names(self) -> Iterator[str]:
+        """The names of all chunks that segments have. The state must not change meanwhile."""
+        for record in self._in_use.values():
+            yield from (chunk.name for chunk in record.chunks)
+        for segment, data in self._stored.items():
+            if segment not in self._in_use:
+                yield from (chunk.name for chunk in decode_record(segment, data).chunks)
+
+    def apply(self, change: Change) -> None:
+        """Make a change. Raises ``RecordDamagedError`` when it does not fit the state."""
+        match change:
+            case AddChunk():
+                self._add_chunk(change)
+            case MoveChunks():
+                self._move_chunks(change)
+            case Truncate():
+                self._truncate(change)
+            case Forget(segment):
+                record = self.get(segment)
+                self._remove(segment)
+                if record is not None and not record.is_moved:
+                    self._condemn(record.chunks)
+            case Condemn(names):
+                self.condemned |= dict.fromkeys(names)
+            case Collected(names):
+                for name in names:
+                    self.condemned.pop(name, None)
+
+    def _condemn(self, chunks: Iterable[Chunk]) -> None:
+        self.condemned |= {chunk.name: None for chunk in chunks}
+
+    def _ending_at(self, segment: str, offset: int) -> list[Chunk]:
+        """The segment's chunks, the last one closed so that it ends at ``offset``."""
+        record = self.get(segment)
+        if record is None:
+            return []
+        if record.is_moved:
+            raise RecordDamagedError(f"{segment} is changed after its chunks were moved")
+        chunks = list(record.chunks)
+        while chunks and chunks[-1].start >= offset:
+            if chunks[-1].length:
+                raise RecordDamagedError(f"{segment} ends at {chunks[-1].end}, not at {offset}")
+            self._condemn([chunks.pop()])
+        if chunks:
+            last = chunks[-1]
+            if not last.is_open and last.end != offset:
+                raise RecordDamagedError(f"{segment} ends at {last.end}, not at {offset}")
+            chunks[-1] = replace(last, length=offset - last.start, is_open=False)
+        elif not record.chunks and record.end_without_chunks != offset:
+            raise RecordDamagedError(f"{segment} ends at {record.end_without_chunks}, not {offset}")
+        return chunks
+
+    def _add_chunk(self, change: AddChunk) -> None:
+        chunks = self._ending_at(change.segment, change.start)
+        chunks.append(Chunk(change.start, 0, change.name, change.epoch, is_open=True))
+        self.put(change.segment, SegmentRecord(tuple(chunks)))
+
+    def _move_chunks(self, change: MoveChunks) -> None:
+        source = self.get(change.source)
+        if source is None or source.is_moved:
+            raise RecordDamagedError(f"{change.source} has no chunks that could be moved")
+        chunks = self._ending_at(change.target, change.offset)
+        moved = [chunk for chunk in source.chunks if chunk.start < change.length]
+        ends = [*(chunk.start for chunk in moved[1:]), change.length]
+        for chunk, end in zip(moved, ends, strict=True):
+            chunks.append(
+                Chunk(change.offset + chunk.start, end - chunk.start, chunk.name, chunk.epoch)
+            )
+        self._condemn(source.chunks[len(moved) :])
+        self.put(change.target, SegmentRecord(tuple(chunks)))
+        self.put(change.source, replace(source, chunks=tuple(moved), is_moved=True))
+
+    def _truncate(self, change: Truncate) -> None:
+        record = self.get(change.segment)
+        if record is None:
+            raise RecordDamagedError(f"{change.segment} is truncated and not known")
+        gone = gone_chunk_count(record, change.offset, change.end)
+        self._condemn(record.chunks[:gone])
+        self.put(
+            change.segment,
+            SegmentRecord(record.chunks[gone:], change.end, record.is_moved),
+        )
+
+    def encode(self, *, epoch: int, sequence: int) -> bytes:
+        """A snapshot: all changes up to ``sequence`` are in it."""
+        for segment, record in self._in_use.items():
+            if segment not in self._stored:
+                self._stored[segment] = encode_record(segment, record)
+        parts = []
+        for segment, data in self._stored.items():
+            parts += [encode_text(segment), _ENTRY.pack(len(data)), data]
+        parts += [encode_text(name) for name in self.condemned]
+        body = b"".join(parts)
+        header = _HEADER.pack(
+            MAGIC, VERSION, epoch, sequence, len(self._stored), len(self.condemned), len(body)
+        )
+        # A record in use may change without being put away again.
+        for segment in self._in_use:
+            del self._stored[segment]
+        return b"".join([header, body, _ENTRY.pack(crc32c(body, crc32c(header)))])
+
+    @classmethod
+    def decode(cls, data: bytes) -> tuple[ChunkMetadata, int]:
+        """A snapshot's state and sequence number. Raises ``RecordDamagedError``."""
+        if len(data) < _HEADER.size + _ENTRY.size or data[:4] != MAGIC:
+            raise RecordDamagedError("this is no snapshot of chunk metadata")
+        _, version, _, sequence, count, condemned_count, length = _HEADER.unpack_from(data)
+        if version != VERSION:
+            raise RecordDamagedError(f"snapshot version {version} is not known, only {VERSION}")
+        if len(data) != _HEADER.size + length + _ENTRY.size:
+            raise RecordDamagedError(f"a snapshot of {len(data)} bytes has not its length")
+        if crc32c(memoryview(data)[: -_ENTRY.size]) != _ENTRY.unpack(data[-_ENTRY.size :])[0]:
+            raise RecordDamagedError("a snapshot has not its checksum")
+        metadata = cls()
+        reader = Reader(memoryview(data)[_HEADER.size : -_ENTRY.size])
+        for _ in range(count):
+            segment = reader.text()
+            metadata._stored[segment] = reader.take(reader.u32())
+        metadata.condemned = {reader.text(): None for _ in range(condemned_count)}
+        reader.end()
+        return metadata, sequence
+
+
+def gone_chunk_count(record: SegmentRecord, offset: int, end: int) -> int:
+    """How many of a segment's chunks end at or before an offset, when the last ends at ``end``."""
+    chunks = record.chunks
+    ends = [*(chunk.start for chunk in chunks[1:]), end]
+    low, high = 0, len(chunks)
+    while low < high:
+        middle = (low + high) // 2
+        if ends[middle] <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low

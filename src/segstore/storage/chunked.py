@@ -1,0 +1,287 @@
+"""Segments as lists of chunks in tier 2, whose truth is the chunk metadata.
+
+Owns: ``ChunkedSegmentStorage``, and when a chunk is begun, moved and given up;
+docs/formats/chunks.md tells what is in chunks, docs/adr/0180 why it is like this.
+
+Invariants:
+1. A chunk is named in durable metadata before its first byte is written, so that every chunk that
+   exists can be found there, or in the list of those to be deleted.
+2. An owner writes only to chunks that it has made itself, under names that nobody else ever uses.
+   Of other owners' chunks it counts what was there when it looked first.
+3. A chunk whose write failed is not written again; what is in it beyond what was told to be stored
+   counts for nobody in this life. The next write begins another chunk.
+4. An append to a chunk changes no metadata: it costs one write. The end of a segment's last chunk
+   is the chunk's own, and that of others is where the next one starts.
+5. ``stored_length`` never goes back except by ``delete``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.storage.chunk_metadata import gone_chunk_count
+from segstore.storage.garbage import GARBAGE_DELAY_SECONDS, collect_garbage, collect_now
+from segstore.storage.older_layout import Belongs, everything_belongs, import_older
+from segstore.storage.records import (
+    AddChunk,
+    Chunk,
+    Forget,
+    MoveChunks,
+    SegmentRecord,
+    Truncate,
+    new_chunk_name,
+)
+from segstore.storage.system_journal import SNAPSHOT_BYTES_MIN, SystemJournal
+from segstore.tiers.api import Buffer, ChunkStorage
+
+MIB: Final = 1024 * 1024
+ROLLOVER_BYTES_MAX: Final = 128 * MIB
+COPY_BYTES_MAX: Final = 4 * MIB
+MOVE_BYTES_MIN: Final = MIB
+"""Merged segments whose chunks have so many bytes on average are moved, shorter ones are copied:
+for these a chunk of their own costs more, now and at every read, than their bytes."""
+
+
+class ChunkedSegmentStorage:
+    """The segments of one owner of a container. Calls that change one segment come one at a time;
+    reads may come at any time.
+
+    ``epoch`` tells the epoch of the container's log, and is asked at the first use. ``belongs``
+    tells which segments are the container's, of those that an older version has stored.
+    """
+
+    def __init__(
+        self,
+        chunks: ChunkStorage,
+        *,
+        epoch: Callable[[], int],
+        container_id: int = 0,
+        belongs: Belongs = everything_belongs,
+        garbage_delay_seconds: float = GARBAGE_DELAY_SECONDS,
+        move_bytes_min: int = MOVE_BYTES_MIN,
+        snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
+    ) -> None:
+        self._chunks = chunks
+        self._journal = SystemJournal(
+            chunks,
+            container_id=container_id,
+            epoch=epoch,
+            import_older=lambda: import_older(chunks, belongs),
+            snapshot_bytes_min=snapshot_bytes_min,
+        )
+        self._garbage_delay_seconds = garbage_delay_seconds
+        self._move_bytes_min = move_bytes_min
+        self._chunk_count = 0
+
+    async def run(self) -> None:
+        """Delete what is no longer needed, until cancelled."""
+        await collect_garbage(self._chunks, self._journal, self._garbage_delay_seconds)
+
+    async def collect(self) -> None:
+        """Delete now what is no longer needed, whoever may still read it."""
+        await self._journal.ready()
+        await collect_now(self._chunks, self._journal)
+
+    async def stored_length(self, segment: str) -> int:
+        """The offset up to which the segment's bytes are stored; 0 when nothing is."""
+        record = await self._settled(segment)
+        return record.end if record is not None else 0
+
+    async def segment_names(self) -> list[str]:
+        """The names of all stored segments."""
+        await self._journal.ready()
+        return self._journal.metadata.segment_names()
+
+    async def chunks_of(self, segment: str) -> tuple[Chunk, ...]:
+        """The segment's chunks, by offset."""
+        record = await self._settled(segment)
+        return record.chunks if record is not None else ()
+
+    async def read(self, segment: str, *, offset: int, length: int) -> bytes:
+        """Read up to ``length`` bytes at ``offset``: as many as lie in the same chunk.
+
+        Raises ``InvalidChunkOffsetError`` when no byte is stored there.
+        """
+        assert length > 0, "a read is for at least one byte"
+        record = await self._settled(segment)
+        chunks = record.chunks if record is not None else ()
+        index = bisect_right(chunks, offset, key=_start) - 1
+        if index < 0 or offset >= chunks[index].end:
+            raise InvalidChunkOffsetError(f"segment {segment} has no stored byte at {offset}")
+        chunk = chunks[index]
+        return await self._chunks.read(
+            chunk.name, offset=offset - chunk.start, length=min(length, chunk.end - offset)
+        )
+
+    async def write(
+        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
+    ) -> None:
+        """Store ``data`` at ``offset``; see ``SegmentStorage.write``."""
+        record = await self._unchanging(segment)
+        remaining = _Buffers(data)
+        if record is not None:
+            if offset > record.end:
+                raise InvalidChunkOffsetError(
+                    f"segment {segment} has {record.end} stored bytes: nothing can be stored at"
+                    f" {offset}"
+                )
+            stored = min(record.end - offset, remaining.length)
+            remaining.take(stored)
+            offset += stored
+        rollover_bytes = min(rollover_bytes or ROLLOVER_BYTES_MAX, ROLLOVER_BYTES_MAX)
+        while remaining.length > 0:
+            chunk = await self._chunk_with_room(segment, offset, rollover_bytes)
+            taken = remaining.take(min(remaining.length, rollover_bytes - chunk.length))
+            offset = await self._append(segment, chunk, taken)
+
+    async def truncate(self, segment: str, *, offset: int) -> None:
+        """Give up the chunks that end at or before ``offset``."""
+        record = await self._unchanging(segment)
+        if record is None or gone_chunk_count(record, offset, record.end) == 0:
+            return
+        async with self._journal.changing():
+            await self._journal.commit(Truncate(segment, offset, record.end))
+
+    async def concat(
+        self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
+    ) -> None:
+        """Put the first ``length`` bytes of ``source`` at ``offset`` of ``target``: the chunks
+        that hold them, or a copy if they are few.
+
+        When the target reaches to their end, an earlier call did it.
+        """
+        to, given = await self._unchanging(target), await self._unchanging(source)
+        end = to.end if to is not None else 0
+        if length == 0 or end >= offset + length:
+            return
+        if given is None:
+            raise ChunkNotFoundError(f"segment {source} is not stored: {target} cannot get it")
+        if given.end < length or not given.chunks or given.chunks[0].start > 0:
+            raise InvalidChunkOffsetError(
+                f"segment {source} has not its bytes up to {length}: {target} cannot get them"
+            )
+        if length >= self._move_bytes_min * len(given.chunks) and (to is None or end == offset):
+            async with self._journal.changing():
+                await self._journal.commit(MoveChunks(target, offset, source, length))
+            return
+        copied = max(0, end - offset)
+        while copied < length:
+            data = await self.read(
+                source, offset=copied, length=min(COPY_BYTES_MAX, length - copied)
+            )
+            await self.write(
+                target, offset=offset + copied, data=[data], rollover_bytes=rollover_bytes
+            )
+            copied += len(data)
+
+    async def delete(self, segment: str) -> None:
+        """Forget the segment. Its chunks are deleted later."""
+        async with self._journal.changing():
+            if self._journal.metadata.get(segment) is not None:
+                await self._journal.commit(Forget(segment))
+
+    # ---- Chunks ----------------------------------------------------------------------------------
+
+    async def _unchanging(self, segment: str) -> SegmentRecord | None:
+        """The segment's record when no change that failed can still become true."""
+        await self._journal.ready()
+        if self._journal.is_unfinished:
+            async with self._journal.changing():
+                pass
+        return await self._settled(segment)
+
+    async def _settled(self, segment: str) -> SegmentRecord | None:
+        """The segment's record, with the length of an older owner's last chunk found out."""
+        await self._journal.ready()
+        metadata = self._journal.metadata
+        record = metadata.get(segment)
+        while record is not None and record.chunks:
+            last = record.chunks[-1]
+            if not last.is_open or last.epoch == self._journal.epoch:
+                break
+            length = await self._length_of(segment, last)
+            if metadata.get(segment) == record:  # else somebody else found it out meanwhile
+                record = _with_last(record, replace(last, length=length, is_open=False))
+                metadata.put(segment, record)
+            else:
+                record = metadata.get(segment)
+        return record
+
+    async def _length_of(self, segment: str, chunk: Chunk) -> int:
+        try:
+            length = (await self._chunks.info(chunk.name)).length
+        except ChunkNotFoundError:  # its owner ended before the first byte
+            length = 0
+        if length < chunk.length:
+            raise StorageError(
+                f"segment {segment} is damaged in tier 2: {chunk.name} has {length} bytes, it had"
+                f" {chunk.length}"
+            )
+        return length
+
+    async def _chunk_with_room(self, segment: str, offset: int, rollover_bytes: int) -> Chunk:
+        """The segment's last chunk if it can be appended to, else a new one."""
+        metadata, epoch = self._journal.metadata, self._journal.epoch
+        record = metadata.get(segment)
+        if record is not None and record.chunks:
+            last = record.chunks[-1]
+            if last.is_open and last.length < rollover_bytes:
+                return last
+        self._chunk_count += 1
+        name = new_chunk_name(segment, start=offset, epoch=epoch, number=self._chunk_count)
+        async with self._journal.changing():
+            await self._journal.commit(AddChunk(segment, offset, epoch, name))
+        record = metadata.get(segment)
+        assert record is not None, "it has a chunk now"
+        assert record.chunks[-1].name == name
+        return record.chunks[-1]
+
+    async def _append(self, segment: str, chunk: Chunk, data: Sequence[Buffer]) -> int:
+        """Append to a chunk, and return the segment's offset behind."""
+        grown = replace(chunk, length=chunk.length + sum(map(len, data)))
+        try:
+            await self._chunks.write(chunk.name, offset=chunk.length, data=data)
+        except BaseException:
+            self._replace_last(segment, chunk, replace(chunk, is_open=False))
+            raise
+        self._replace_last(segment, chunk, grown)
+        return grown.end
+
+    def _replace_last(self, segment: str, old: Chunk, new: Chunk) -> None:
+        """Note what a write has made of a chunk, unless the chunk has gone meanwhile."""
+        record = self._journal.metadata.get(segment)
+        if record is not None and record.chunks and record.chunks[-1] == old:
+            self._journal.metadata.put(segment, _with_last(record, new))
+
+
+class _Buffers:
+    """Buffers that are used up from the front, without copying."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._views = [memoryview(buffer) for buffer in reversed(buffers)]
+        self.length = sum(map(len, self._views))
+
+    def take(self, length: int) -> list[Buffer]:
+        """Remove the first ``length`` bytes and return them."""
+        taken: list[Buffer] = []
+        self.length -= length
+        while length > 0:
+            view = self._views.pop()
+            if len(view) > length:
+                self._views.append(view[length:])
+                view = view[:length]
+            taken.append(view)
+            length -= len(view)
+        return taken
+
+
+def _with_last(record: SegmentRecord, last: Chunk) -> SegmentRecord:
+    return replace(record, chunks=(*record.chunks[:-1], last))
+
+
+def _start(chunk: Chunk) -> int:
+    return chunk.start

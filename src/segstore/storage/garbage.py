@@ -1,0 +1,84 @@
+"""Deletes chunks that no segment has any more, some time after it became durable that none has.
+
+Owns: ``collect_garbage``, the task that does it, and ``collect_now``.
+
+Invariants:
+1. A chunk is deleted when the change that condemned it was durable, a delay has passed, in which
+   reads that had begun end, and nobody had claimed a later epoch after that.
+2. What is condemned is in the chunk metadata until it is deleted: a crash forgets nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+import trio
+
+from segstore.errors import StorageError
+from segstore.storage.records import Collected
+from segstore.storage.system_journal import FencedOutError, SystemJournal
+from segstore.tiers.api import ChunkStorage
+
+GARBAGE_DELAY_SECONDS: Final = 60.0
+COLLECTED_TOGETHER_MAX: Final = 100
+PARALLEL_DELETES_MAX: Final = 4
+ERROR_SLEEP_SECONDS: Final = 5.0
+
+logger = structlog.get_logger(__name__)
+
+
+async def collect_garbage(
+    chunks: ChunkStorage, journal: SystemJournal, delay_seconds: float
+) -> None:
+    """Delete what is condemned, until cancelled or fenced out."""
+    while True:
+        try:
+            await journal.ready()
+            await journal.wait_for_garbage()
+            condemned = list(journal.metadata.condemned)
+            await trio.sleep(delay_seconds)
+            await _collect(chunks, journal, condemned)
+        except FencedOutError as error:
+            logger.warning("chunks are left to a later owner", error=str(error))
+            await trio.sleep_forever()
+        except StorageError as error:
+            logger.warning("chunks are deleted later", error=str(error))
+            await trio.sleep(ERROR_SLEEP_SECONDS)
+
+
+async def collect_now(chunks: ChunkStorage, journal: SystemJournal) -> None:
+    """Delete what is condemned, without a delay."""
+    await _collect(chunks, journal, list(journal.metadata.condemned))
+    if journal.metadata.condemned:  # by what was found in system chunks
+        await _collect(chunks, journal, list(journal.metadata.condemned))
+
+
+async def _collect(chunks: ChunkStorage, journal: SystemJournal, condemned: list[str]) -> None:
+    await journal.confirm_ownership()
+    for start in range(0, len(condemned), COLLECTED_TOGETHER_MAX):
+        names = condemned[start : start + COLLECTED_TOGETHER_MAX]
+        await _delete_all(chunks, names)
+        async with journal.changing():
+            await journal.commit(Collected(tuple(names)))
+    if journal.has_obsolete_chunks:
+        await journal.clean_up()
+
+
+async def _delete_all(chunks: ChunkStorage, names: list[str]) -> None:
+    places = trio.CapacityLimiter(PARALLEL_DELETES_MAX)
+    failures: list[StorageError] = []
+
+    async def delete(name: str) -> None:
+        async with places:
+            try:
+                if not failures:
+                    await chunks.delete(name)
+            except StorageError as error:
+                failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(delete, name)
+    if failures:
+        raise failures[0]

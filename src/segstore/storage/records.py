@@ -1,0 +1,310 @@
+"""What is known of segments and chunks, the changes to it, and the bytes of both.
+
+Owns: ``Chunk``, ``SegmentRecord``, the changes, and their codec; docs/formats/chunk-metadata.md
+describes the bytes. Nothing here does I/O.
+
+Invariants:
+1. What is parsed is what was encoded; any other bytes raise ``RecordDamagedError``, nothing else.
+2. A frame is its own proof: its checksum covers its length, its number and its change.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from _fast.crc import crc32c
+
+CLOSED: Final = 0
+OPEN: Final = 1
+FOREIGN_NAME: Final = 2
+"""The chunk's name is not its segment's with a suffix: it was moved here from another segment."""
+
+MOVED: Final = 1
+
+FRAME = struct.Struct(">IIQ")
+"""Length of the change, checksum, sequence number."""
+_PART: Final = struct.Struct(">IQ")
+_CHUNK: Final = struct.Struct(">QQIB")
+_RECORD: Final = struct.Struct(">BQI")
+_U16: Final = struct.Struct(">H")
+_U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+
+
+class RecordDamagedError(ValueError):
+    """The bytes are not what was encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The bytes of a segment from ``start`` on that lie in a chunk, from its first byte on.
+
+    An open chunk is the segment's last: it has at least ``length`` bytes, and exactly so many for
+    the owner of the epoch that made it, who may append.
+    """
+
+    start: int
+    length: int
+    name: str
+    epoch: int
+    is_open: bool = False
+
+    @property
+    def end(self) -> int:
+        """The offset behind the chunk's last byte."""
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A segment: its chunks by offset, without holes, and where it ends when there are none.
+
+    The chunks of a segment that ``is_moved`` belong to another one.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    end_without_chunks: int = 0
+    is_moved: bool = False
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last stored byte."""
+        return self.chunks[-1].end if self.chunks else self.end_without_chunks
+
+
+@dataclass(frozen=True, slots=True)
+class AddChunk:
+    """A chunk begins at ``start``, where the chunks before it end. Chunks that start there or
+    later had no bytes, and go."""
+
+    segment: str
+    start: int
+    epoch: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveChunks:
+    """The first ``length`` bytes of ``source`` are at ``offset`` of ``target``, where that ends."""
+
+    target: str
+    offset: int
+    source: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """The chunks that end at or before ``offset`` go; the last one ends at ``end``."""
+
+    segment: str
+    offset: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The segment goes with all chunks that are its own."""
+
+    segment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condemn:
+    """These chunks belong to nobody."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """These chunks are deleted."""
+
+    names: tuple[str, ...]
+
+
+Change = AddChunk | MoveChunks | Truncate | Forget | Condemn | Collected
+
+_KINDS: Final[dict[type[Change], int]] = {
+    AddChunk: 1,
+    MoveChunks: 2,
+    Truncate: 3,
+    Forget: 4,
+    Condemn: 5,
+    Collected: 6,
+}
+
+
+def new_chunk_name(segment: str, *, start: int, epoch: int, number: int) -> str:
+    """The name of the ``number``-th chunk that an owner makes."""
+    return f"{segment}${start:020d}.E{epoch}.{number}"
+
+
+def encode_text(text: str) -> bytes:
+    """A name with its length before it."""
+    data = text.encode("utf-8", "surrogatepass")
+    return _U16.pack(len(data)) + data
+
+
+class Reader:
+    """Takes fields from the front of a buffer; ``RecordDamagedError`` when they are not there."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+        self.position = 0
+
+    @property
+    def remaining(self) -> int:
+        """How many bytes are left."""
+        return len(self._data) - self.position
+
+    def take(self, length: int) -> bytes:
+        """The next bytes."""
+        end = self.position + length
+        if end > len(self._data):
+            raise RecordDamagedError(f"{length} bytes are missing at {self.position}")
+        data = bytes(self._data[self.position : end])
+        self.position = end
+        return data
+
+    def fields(self, layout: struct.Struct) -> tuple[int, ...]:
+        """The next numbers."""
+        return layout.unpack(self.take(layout.size))
+
+    def u32(self) -> int:
+        """The next number of four bytes."""
+        return self.fields(_U32)[0]
+
+    def u64(self) -> int:
+        """The next number of eight bytes."""
+        return self.fields(_U64)[0]
+
+    def text(self) -> str:
+        """The next name."""
+        (length,) = self.fields(_U16)
+        try:
+            return self.take(length).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise RecordDamagedError(f"a name is no text: {error}") from error
+
+    def end(self) -> None:
+        """Nothing may be left."""
+        if self.remaining:
+            raise RecordDamagedError(f"{self.remaining} bytes are left at {self.position}")
+
+
+def encode_record(segment: str, record: SegmentRecord) -> bytes:
+    """A segment's record, without its name."""
+    parts = [
+        _RECORD.pack(MOVED if record.is_moved else 0, record.end_without_chunks, len(record.chunks))
+    ]
+    prefix = f"{segment}$"
+    for chunk in record.chunks:
+        flags = OPEN if chunk.is_open else CLOSED
+        name = chunk.name
+        if name.startswith(prefix):
+            name = name[len(prefix) :]
+        else:
+            flags |= FOREIGN_NAME
+        parts.append(_CHUNK.pack(chunk.start, chunk.length, chunk.epoch, flags))
+        parts.append(encode_text(name))
+    return b"".join(parts)
+
+
+def decode_record(segment: str, data: bytes) -> SegmentRecord:
+    """The inverse of ``encode_record``."""
+    reader = Reader(data)
+    moved, end, count = reader.fields(_RECORD)
+    if moved & ~MOVED:
+        raise RecordDamagedError(f"unknown flags {moved} of a segment")
+    chunks = []
+    for _ in range(count):
+        start, length, epoch, flags = reader.fields(_CHUNK)
+        name = reader.text()
+        if flags & ~(OPEN | FOREIGN_NAME):
+            raise RecordDamagedError(f"unknown flags {flags} of a chunk")
+        if not flags & FOREIGN_NAME:
+            name = f"{segment}${name}"
+        chunks.append(Chunk(start, length, name, epoch, bool(flags & OPEN)))
+    reader.end()
+    return SegmentRecord(tuple(chunks), end, bool(moved))
+
+
+def encode_change(change: Change) -> bytes:
+    """A change, beginning with its kind."""
+    kind = bytes([_KINDS[type(change)]])
+    match change:
+        case AddChunk(segment, start, epoch, name):
+            body = encode_text(segment) + _U64.pack(start) + _U32.pack(epoch) + encode_text(name)
+        case MoveChunks(target, offset, source, length):
+            body = encode_text(target) + _U64.pack(offset)
+            body += encode_text(source) + _U64.pack(length)
+        case Truncate(segment, offset, end):
+            body = encode_text(segment) + _U64.pack(offset) + _U64.pack(end)
+        case Forget(segment):
+            body = encode_text(segment)
+        case Condemn(names) | Collected(names):
+            body = _U32.pack(len(names)) + b"".join(map(encode_text, names))
+    return kind + body
+
+
+def decode_change(data: bytes) -> Change:
+    """The inverse of ``encode_change``."""
+    reader = Reader(data)
+    change: Change
+    match reader.take(1)[0]:
+        case 1:
+            change = AddChunk(reader.text(), reader.u64(), reader.u32(), reader.text())
+        case 2:
+            change = MoveChunks(reader.text(), reader.u64(), reader.text(), reader.u64())
+        case 3:
+            change = Truncate(reader.text(), reader.u64(), reader.u64())
+        case 4:
+            change = Forget(reader.text())
+        case 5:
+            change = Condemn(tuple(reader.text() for _ in range(reader.u32())))
+        case 6:
+            change = Collected(tuple(reader.text() for _ in range(reader.u32())))
+        case kind:
+            raise RecordDamagedError(f"there is no change of kind {kind}")
+    reader.end()
+    return change
+
+
+def encode_frame(sequence: int, change: Change) -> bytes:
+    """A change as it stands in a journal."""
+    body = encode_change(change)
+    checksum = crc32c(body, crc32c(_PART.pack(len(body), sequence)))
+    return FRAME.pack(len(body), checksum, sequence) + body
+
+
+def frame_at(data: bytes, position: int) -> tuple[int, Change, int] | None:
+    """Sequence number, change and end of the frame at a position; None when none is there."""
+    if position + FRAME.size > len(data):
+        return None
+    length, checksum, sequence = FRAME.unpack_from(data, position)
+    start, end = position + FRAME.size, position + FRAME.size + length
+    if end > len(data):
+        return None
+    body = data[start:end]
+    if crc32c(body, crc32c(_PART.pack(length, sequence))) != checksum:
+        return None
+    return sequence, decode_change(body), end
+
+
+def decode_frames(data: bytes) -> list[tuple[int, Change]]:
+    """The changes in a journal's bytes up to a torn end.
+
+    A frame that is whole behind one that is not is damage: ``RecordDamagedError``.
+    """
+    changes = []
+    position = 0
+    while (frame := frame_at(data, position)) is not None:
+        sequence, change, position = frame
+        changes.append((sequence, change))
+    for later in range(position + 1, len(data) - FRAME.size + 1):
+        if frame_at(data, later) is not None:
+            raise RecordDamagedError(f"the frame at {position} is damaged, one at {later} is whole")
+    return changes

@@ -1,0 +1,340 @@
+"""Keeps a container's chunk metadata in tier 2, by snapshots and journals of what changed since.
+
+Owns: the container's system chunks, and who may change its metadata;
+docs/formats/chunk-metadata.md describes them, docs/adr/0180 tells why.
+
+Invariants:
+1. A change is applied in memory only when it is durable. One whose write failed is written again
+   before any other: what was tried once happens, at the latest in the next call.
+2. System chunks are named by epoch. A new owner claims its epoch before it reads, and writes a
+   snapshot of its own before it changes anything: what an older owner writes from then on counts
+   for nobody.
+3. An owner deletes nothing on the strength of a change before it has seen, after the change was
+   durable, that nobody claimed a later epoch: then every later owner has read that change.
+4. A system chunk whose write failed is never appended to again.
+5. Sequence numbers have no gap. Where one is missing, the metadata is damaged and is not used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+import trio
+
+from segstore.errors import ChunkNotFoundError, StorageError
+from segstore.storage.chunk_metadata import ChunkMetadata
+from segstore.storage.records import (
+    AddChunk,
+    Change,
+    Condemn,
+    RecordDamagedError,
+    decode_frames,
+    encode_frame,
+)
+from segstore.tiers.api import ChunkInfo, ChunkStorage
+
+SNAPSHOT_BYTES_MIN: Final = 256 * 1024
+"""A snapshot is written when the journals since the last one are longer than this and than it."""
+JOURNALS_MAX: Final = 16
+LOOKS_MAX: Final = 3
+
+_CLAIM: Final = "claim"
+_SNAPSHOT: Final = "snapshot"
+_JOURNAL: Final = "journal"
+_NAME: Final = re.compile(r"(claim|snapshot|journal)-([0-9]{10})-([0-9]{10})", re.ASCII)
+
+logger = structlog.get_logger(__name__)
+
+
+class FencedOutError(StorageError):
+    """A later owner of the container has claimed its chunks; this one changes nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SystemChunk:
+    kind: str
+    epoch: int
+    number: int
+    name: str
+    length: int
+
+
+Import = Callable[[], Awaitable[ChunkMetadata]]
+"""Finds the segments of a container whose chunks were written before there was metadata."""
+
+
+class SystemJournal:
+    """See the module. ``metadata`` may be read once ``ready`` has returned."""
+
+    def __init__(
+        self,
+        chunks: ChunkStorage,
+        *,
+        container_id: int,
+        epoch: Callable[[], int],
+        import_older: Import,
+        snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
+    ) -> None:
+        self._chunks = chunks
+        self._prefix = f"_system/chunks-{container_id}$"
+        self._container_id = container_id
+        self._epoch = epoch
+        self._import_older = import_older
+        self._snapshot_bytes_min = snapshot_bytes_min
+        self.metadata = ChunkMetadata()
+        self._is_ready = False
+        self._is_fenced_out = False
+        self._lock = trio.Lock()
+        self._attempt_count = 0
+        self._sequence = 0
+        self._number = 0
+        self._journal: tuple[str, int] | None = None
+        self._journal_count = 0
+        self._journal_bytes = 0
+        self._snapshot_due_bytes = 0
+        self._unfinished: tuple[Change, ...] = ()
+        self._snapshot_number = 0
+        self.has_obsolete_chunks = False
+        """Whether there may be system chunks that ``clean_up`` would delete."""
+        self._counted: dict[int, int] = {}
+        self._garbage = trio.Event()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this owner writes."""
+        return self._epoch()
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a change waits to be written again."""
+        return bool(self._unfinished)
+
+    async def ready(self) -> None:
+        """Claim the epoch and read the metadata, at the first call that succeeds."""
+        if self._is_ready:
+            return
+        async with self._lock:
+            if not self._is_ready:
+                await self._open()
+                self._is_ready = True
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Be the only one that changes the metadata, and have earlier changes settled."""
+        await self.ready()
+        async with self._lock:
+            self._refuse_when_fenced_out()
+            if self._unfinished:
+                await self._write(self._unfinished)
+            yield
+
+    async def commit(self, *changes: Change) -> None:
+        """Make changes durable, together, then apply them. Only inside ``changing``."""
+        assert not self._unfinished
+        await self._write(changes)
+        if self._journal_bytes > self._snapshot_due_bytes or self._journal_count > JOURNALS_MAX:
+            try:
+                await self._write_snapshot()
+            except StorageError as error:
+                logger.warning("a snapshot is put off", chunks=self._prefix, error=str(error))
+                self._snapshot_due_bytes = self._journal_bytes + self._snapshot_bytes_min
+                self._journal_count = 0
+
+    async def wait_for_garbage(self) -> None:
+        """Wait until there is something to be deleted."""
+        while not self.metadata.condemned and not self.has_obsolete_chunks:
+            self._garbage = trio.Event()
+            await self._garbage.wait()
+
+    async def confirm_ownership(self) -> None:
+        """See that nobody has claimed a later epoch. Raises ``FencedOutError``."""
+        self._refuse_later(await self._found())
+
+    async def clean_up(self) -> None:
+        """Delete system chunks that no recovery reads, and condemn what a late writer named in
+        them. Ownership was confirmed."""
+        self.has_obsolete_chunks = False
+        try:
+            found = await self._found()
+            obsolete = [each for each in found if self._is_obsolete(each)]
+            orphans = await self._orphans(obsolete)
+            if orphans:
+                async with self.changing():
+                    await self.commit(Condemn(tuple(orphans)))
+            for each in obsolete:
+                await self._chunks.delete(each.name)
+        except BaseException:
+            self.has_obsolete_chunks = True
+            raise
+
+    def _is_obsolete(self, each: _SystemChunk) -> bool:
+        if each.epoch == self.epoch:
+            return each.kind != _CLAIM and each.number < self._snapshot_number
+        return each.epoch < self.epoch
+
+    # ---- Opening ---------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        epoch = self.epoch
+        self._attempt_count += 1
+        await self._chunks.write(self._name(_CLAIM, 0), offset=0, data=[b""])
+        for look in range(1, LOOKS_MAX + 1):
+            found = await self._found()
+            self._refuse_later(found)
+            own = [each for each in found if each.epoch == epoch and each.kind != _CLAIM]
+            if own and self._attempt_count == 1:
+                raise StorageError(
+                    f"{own[0].name} is there already: epoch {epoch} of container"
+                    f" {self._container_id} was used before"
+                )
+            older = [each for each in found if each.epoch < epoch]
+            try:
+                await self._read(older)
+                break
+            except ChunkNotFoundError:  # an older owner still cleans up
+                if look == LOOKS_MAX:
+                    raise
+        self._number = max([self._number, *(each.number for each in own)])
+        self.has_obsolete_chunks = bool(older)
+        await self._write_snapshot()
+
+    async def _read(self, found: list[_SystemChunk]) -> None:
+        """Read the metadata that the last owner left."""
+        base = await self._read_snapshot([each for each in found if each.kind == _SNAPSHOT])
+        epoch, number = (base.epoch, base.number) if base is not None else (0, 0)
+        journals = sorted(
+            (each for each in found if each.kind == _JOURNAL and each.epoch >= epoch), key=_order
+        )
+        if base is None and not journals:
+            self.metadata, self._sequence = await self._import_older(), 0
+        for each in journals:
+            if each.epoch != epoch:
+                raise StorageError(f"{each.name} follows no whole snapshot: it is damaged")
+            if each.number < number:
+                continue
+            try:
+                await self._replay(await self._chunks.read(each.name, offset=0, length=each.length))
+            except RecordDamagedError as error:
+                raise StorageError(f"{each.name} is damaged: {error}") from error
+        self._counted = {epoch: self._sequence}
+
+    async def _read_snapshot(self, snapshots: list[_SystemChunk]) -> _SystemChunk | None:
+        """Read the last whole snapshot. One that its writer did not finish may be behind it: then
+        the journals behind both go on where the whole one ends."""
+        for each in sorted(snapshots, key=_order, reverse=True):
+            data = await self._chunks.read(each.name, offset=0, length=each.length)
+            try:
+                self.metadata, self._sequence = ChunkMetadata.decode(data)
+            except RecordDamagedError as error:
+                logger.warning("a snapshot is not whole", chunk=each.name, error=str(error))
+            else:
+                return each
+        return None
+
+    async def _replay(self, data: bytes) -> None:
+        for sequence, change in decode_frames(data):
+            if sequence <= self._sequence:  # written again when the first reply was lost
+                continue
+            if sequence != self._sequence + 1:
+                raise RecordDamagedError(
+                    f"the changes from {self._sequence + 1} to {sequence} are missing"
+                )
+            self.metadata.apply(change)
+            self._sequence = sequence
+        await trio.lowlevel.checkpoint()
+
+    async def _found(self) -> list[_SystemChunk]:
+        listed = await self._chunks.list_chunks(self._prefix)
+        return [each for info in listed if (each := self._parsed(info)) is not None]
+
+    def _parsed(self, info: ChunkInfo) -> _SystemChunk | None:
+        match = _NAME.fullmatch(info.name.removeprefix(self._prefix))
+        if match is None:
+            return None
+        return _SystemChunk(match[1], int(match[2]), int(match[3]), info.name, info.length)
+
+    def _refuse_later(self, found: list[_SystemChunk]) -> None:
+        latest = max((each.epoch for each in found), default=0)
+        if latest > self.epoch:
+            self._is_fenced_out = True
+        self._refuse_when_fenced_out(latest)
+
+    def _refuse_when_fenced_out(self, latest: int = 0) -> None:
+        if self._is_fenced_out:
+            later = f" ({latest})" if latest else ""
+            raise FencedOutError(
+                f"the chunks of container {self._container_id} belong to a later epoch{later}:"
+                f" epoch {self.epoch} changes nothing more"
+            )
+
+    # ---- Writing ---------------------------------------------------------------------------------
+
+    def _name(self, kind: str, number: int) -> str:
+        return f"{self._prefix}{kind}-{self.epoch:010d}-{number:010d}"
+
+    async def _write(self, changes: tuple[Change, ...]) -> None:
+        frames = [
+            encode_frame(self._sequence + index, change)
+            for index, change in enumerate(changes, start=1)
+        ]
+        if self._journal is None:
+            self._number += 1
+            self._journal = self._name(_JOURNAL, self._number), 0
+            self._journal_count += 1
+        name, position = self._journal
+        self._journal, self._unfinished = None, changes
+        await self._chunks.write(name, offset=position, data=frames)
+        length = sum(map(len, frames))
+        self._journal, self._unfinished = (name, position + length), ()
+        self._journal_bytes += length
+        for change in changes:
+            self.metadata.apply(change)
+            self._sequence += 1
+        if self.metadata.condemned:
+            self._garbage.set()
+
+    async def _write_snapshot(self) -> None:
+        """Write a snapshot. Whatever becomes of it, later changes go to a later journal."""
+        data = self.metadata.encode(epoch=self.epoch, sequence=self._sequence)
+        self._number += 1
+        self._journal = None
+        name = self._name(_SNAPSHOT, self._number)
+        await self._chunks.write(name, offset=0, data=[data])
+        self.has_obsolete_chunks |= self._snapshot_number > 0
+        self._snapshot_number = self._number
+        self._garbage.set()
+        self._journal_count = self._journal_bytes = 0
+        self._snapshot_due_bytes = max(self._snapshot_bytes_min, len(data))
+
+    # ---- What late writers left ------------------------------------------------------------------
+
+    async def _orphans(self, obsolete: list[_SystemChunk]) -> list[str]:
+        """Chunks that an older owner made after its epoch had ended."""
+        named: set[str] = set()
+        for each in obsolete:
+            if each.kind != _JOURNAL or each.epoch == self.epoch:
+                continue
+            data = await self._chunks.read(each.name, offset=0, length=each.length)
+            counted = self._counted.get(each.epoch, 0)
+            try:
+                frames = decode_frames(data)
+            except RecordDamagedError:
+                continue  # it counts for nobody
+            named |= {
+                change.name
+                for sequence, change in frames
+                if sequence > counted and isinstance(change, AddChunk)
+            }
+        if named:
+            async with self._lock:
+                named.difference_update(self.metadata.chunk_names())
+        return sorted(named)
+
+
+def _order(each: _SystemChunk) -> tuple[int, int]:
+    return each.epoch, each.number

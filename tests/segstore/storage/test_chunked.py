@@ -1,0 +1,348 @@
+"""Segments in chunks: what is where, and what later owners find."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.storage.chunked import ROLLOVER_BYTES_MAX, ChunkedSegmentStorage
+from segstore.storage.system_journal import FencedOutError
+from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
+from segstore.tiers.api import ChunkStorage
+from segstore.tiers.memory import MemoryChunkStorage
+
+
+def owner(
+    chunks: ChunkStorage, epoch: int = 1, *, move_bytes_min: int = 8
+) -> ChunkedSegmentStorage:
+    return ChunkedSegmentStorage(
+        chunks, epoch=lambda: epoch, move_bytes_min=move_bytes_min, garbage_delay_seconds=60.0
+    )
+
+
+async def read_all(storage: ChunkedSegmentStorage, segment: str, start: int, end: int) -> bytes:
+    data = b""
+    while start + len(data) < end:
+        piece = await storage.read(
+            segment, offset=start + len(data), length=end - start - len(data)
+        )
+        assert piece
+        data += piece
+    return data
+
+
+async def chunk_lengths(chunks: MemoryChunkStorage, segment: str) -> dict[str, int]:
+    listed = await chunks.list_chunks(f"{segment}$")
+    return {
+        f"{int(start)}.{maker}": chunk.length
+        for chunk in listed
+        for start, _, maker in [chunk.name.rpartition("$")[2].partition(".")]
+    }
+
+
+async def users_chunks(chunks: MemoryChunkStorage) -> list[str]:
+    names = [chunk.name for chunk in await chunks.list_chunks("")]
+    return [name for name in names if not name.startswith("_system/")]
+
+
+async def test_writes_roll_over_into_chunks() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks)
+    assert await storage.stored_length("s") == 0
+    await storage.write("s", offset=0, data=[b"0123456789", b"ab"], rollover_bytes=5)
+    await storage.write("s", offset=12, data=[b"cdef"], rollover_bytes=5)
+    assert await chunk_lengths(chunks, "s") == {
+        "0.E1.1": 5,
+        "5.E1.2": 5,
+        "10.E1.3": 5,
+        "15.E1.4": 1,
+    }
+    assert await storage.stored_length("s") == 16
+    assert await read_all(storage, "s", 0, 16) == b"0123456789abcdef"
+    assert await storage.read("s", offset=3, length=100) == b"34"
+
+
+async def test_the_default_rollover_is_the_cap() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks)
+    piece = bytes(8 * 1024 * 1024)
+    await storage.write("s", offset=0, data=[piece] * 17, rollover_bytes=2**40)
+    lengths = await chunk_lengths(chunks, "s")
+    assert list(lengths.values()) == [ROLLOVER_BYTES_MAX, len(piece)]
+
+
+async def test_a_first_write_may_start_anywhere() -> None:
+    storage = owner(MemoryChunkStorage())
+    await storage.write("s", offset=1000, data=[b"data"], rollover_bytes=100)
+    assert await storage.stored_length("s") == 1004
+    assert await storage.read("s", offset=1000, length=4) == b"data"
+    with pytest.raises(InvalidChunkOffsetError):
+        await storage.read("s", offset=999, length=1)
+
+
+async def test_a_write_beyond_the_end_is_refused() -> None:
+    storage = owner(MemoryChunkStorage())
+    await storage.write("s", offset=0, data=[b"data"], rollover_bytes=100)
+    with pytest.raises(InvalidChunkOffsetError):
+        await storage.write("s", offset=5, data=[b"x"], rollover_bytes=100)
+
+
+async def test_a_repeated_write_changes_nothing() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks)
+    for _ in range(3):
+        await storage.write("s", offset=0, data=[b"0123456789ab"], rollover_bytes=5)
+        await storage.write("s", offset=3, data=[b"3456789abc"], rollover_bytes=5)
+    assert list((await chunk_lengths(chunks, "s")).values()) == [5, 5, 3]
+    assert await read_all(storage, "s", 0, 13) == b"0123456789abc"
+
+
+async def test_an_append_costs_one_write() -> None:
+    chunks = FaultyChunkStorage(MemoryChunkStorage())
+    storage = owner(chunks)
+    await storage.write("s", offset=0, data=[b"first"], rollover_bytes=0)
+    before = chunks.call_count
+    for number in range(10):
+        await storage.write("s", offset=5 + number, data=[b"x"], rollover_bytes=0)
+        assert await storage.stored_length("s") == 6 + number
+    assert chunks.call_count == before + 10
+
+
+async def test_truncation_frees_whole_chunks_and_keeps_the_length() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks)
+    await storage.write("s", offset=0, data=[bytes(range(20))], rollover_bytes=6)
+    await storage.truncate("s", offset=13)
+    assert len(await chunk_lengths(chunks, "s")) == 4, "readers may still be at it"
+    await storage.collect()
+    assert await chunk_lengths(chunks, "s") == {"12.E1.3": 6, "18.E1.4": 2}
+    await storage.truncate("s", offset=20)
+    await storage.collect()
+    assert await chunk_lengths(chunks, "s") == {}
+    storage = owner(chunks, 2)
+    assert await storage.stored_length("s") == 20
+    await storage.write("s", offset=20, data=[b"more"], rollover_bytes=6)
+    assert await storage.read("s", offset=20, length=10) == b"more"
+    await storage.write("s", offset=10, data=[b"truncated!more"], rollover_bytes=6)
+    assert await chunk_lengths(chunks, "s") == {"20.E2.1": 4}
+    await storage.truncate("missing", offset=10)
+
+
+async def test_segments_whose_names_begin_alike_do_not_mix() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks)
+    names = ["s", "s$attributes.index", "s$1", "s$00000000000000000000", "s1", "s$" + "9" * 21]
+    for name in names:
+        await storage.write(name, offset=0, data=[name.encode()], rollover_bytes=3)
+    fresh = owner(chunks, 2)
+    for name in names:
+        assert await read_all(fresh, name, 0, len(name)) == name.encode()
+    await fresh.delete("s")
+    await fresh.collect()
+    for name in names[1:]:
+        assert await fresh.stored_length(name) == len(name)
+
+
+async def test_a_chunk_that_lost_bytes_is_damage() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks)
+    await storage.write("s", offset=0, data=[bytes(20)], rollover_bytes=0)
+    assert await owner(chunks, 2).stored_length("s") == 20
+    third = owner(chunks, 3)
+    [name] = await users_chunks(chunks)
+    await third.write("s", offset=20, data=[bytes(5)], rollover_bytes=0)
+    await chunks.delete(name)
+    with pytest.raises(StorageError):
+        await third.read("s", offset=0, length=1)
+    assert await third.read("s", offset=20, length=5) == bytes(5)
+
+
+async def test_a_merge_of_long_chunks_moves_them_without_reading() -> None:
+    memory = MemoryChunkStorage()
+    calls: list[str] = []
+    chunks = FaultyChunkStorage(memory, next_delay=lambda call: calls.append(call) or 0.0)
+    storage = owner(chunks)
+    await storage.write("target", offset=0, data=[b"head"], rollover_bytes=50)
+    await storage.write("source", offset=0, data=[b"0123456789" * 3], rollover_bytes=10)
+    source_chunks = await chunk_lengths(memory, "source")
+    calls.clear()
+    await storage.concat("target", offset=4, source="source", length=30, rollover_bytes=50)
+    assert calls == ["write"]
+    assert await storage.read("source", offset=5, length=9) == b"56789", "as long as it is there"
+    await storage.delete("source")
+    await storage.write("target", offset=34, data=[b"tail"], rollover_bytes=50)
+    for storage in (storage, owner(memory, 2)):
+        assert await storage.stored_length("source") == 0
+        await storage.collect()
+        assert await chunk_lengths(memory, "source") == source_chunks
+        assert await read_all(storage, "target", 0, 38) == b"head" + b"0123456789" * 3 + b"tail"
+    await storage.truncate("target", offset=14)
+    await storage.collect()
+    assert len(await chunk_lengths(memory, "source")) == 2
+    await storage.delete("target")
+    await storage.collect()
+    assert await users_chunks(memory) == []
+
+
+async def test_a_merge_of_short_chunks_copies_them() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks)
+    await storage.write("target", offset=0, data=[b"head"], rollover_bytes=50)
+    await storage.write("source", offset=0, data=[b"0123456789"], rollover_bytes=3)
+    await storage.concat("target", offset=4, source="source", length=10, rollover_bytes=50)
+    await storage.delete("source")
+    await storage.collect()
+    assert await chunk_lengths(chunks, "target") == {"0.E1.1": 14}
+    assert await users_chunks(chunks) == [f"target${0:020}.E1.1"]
+
+
+@pytest.mark.parametrize("rollover_bytes", [3, 100])
+async def test_a_concat_can_be_repeated_after_its_source_is_gone(rollover_bytes: int) -> None:
+    storage = owner(MemoryChunkStorage())
+    await storage.write("target", offset=0, data=[b"head"], rollover_bytes=5)
+    await storage.write("source", offset=0, data=[b"0123456789"], rollover_bytes=rollover_bytes)
+    for _ in range(2):
+        await storage.concat("target", offset=4, source="source", length=10, rollover_bytes=5)
+    await storage.delete("source")
+    await storage.concat("target", offset=4, source="source", length=10, rollover_bytes=5)
+    assert await read_all(storage, "target", 0, 14) == b"head0123456789"
+    with pytest.raises(ChunkNotFoundError):
+        await storage.concat("target", offset=14, source="source", length=10, rollover_bytes=5)
+    await storage.concat("target", offset=14, source="nothing", length=0, rollover_bytes=5)
+
+
+async def test_bytes_that_a_late_write_brings_back_count_for_nobody() -> None:
+    chunks = MemoryChunkStorage()
+    first = owner(chunks)
+    await first.write("s", offset=0, data=[b"01234"], rollover_bytes=100)
+    [name] = await users_chunks(chunks)
+    second = owner(chunks, 2)
+    await second.write("s", offset=5, data=[b"56789"], rollover_bytes=100)
+    await chunks.write(name, offset=5, data=[b"LATE!"])
+    assert await read_all(second, "s", 0, 10) == b"0123456789"
+    await second.truncate("s", offset=10)
+    await second.collect()
+    await chunks.write(name, offset=0, data=[b"01234"])
+    for storage, end in ((second, 10), (owner(chunks, 3), 13)):
+        assert await storage.stored_length("s") == end
+        await storage.write("s", offset=10, data=[b"abc"], rollover_bytes=100)
+        assert await storage.read("s", offset=10, length=3) == b"abc"
+        with pytest.raises(InvalidChunkOffsetError):
+            await storage.read("s", offset=0, length=1)
+
+
+async def test_an_owner_that_was_replaced_deletes_nothing() -> None:
+    chunks = MemoryChunkStorage()
+    first = owner(chunks)
+    await first.write("s", offset=0, data=[b"0123456789"], rollover_bytes=5)
+    second = owner(chunks, 2)
+    assert await second.stored_length("s") == 10
+    await first.truncate("s", offset=5)  # it does not know yet
+    with pytest.raises(FencedOutError):
+        await first.collect()
+    with pytest.raises(FencedOutError):
+        await first.delete("s")
+    assert await read_all(second, "s", 0, 10) == b"0123456789"
+
+
+async def test_what_an_owner_makes_after_it_was_replaced_is_collected() -> None:
+    chunks = MemoryChunkStorage()
+    first = owner(chunks)
+    await first.write("s", offset=0, data=[b"01234"], rollover_bytes=5)
+    second = owner(chunks, 2)
+    assert await second.stored_length("s") == 5
+    await first.write("s", offset=5, data=[b"56789"], rollover_bytes=5)
+    assert len(await users_chunks(chunks)) == 2
+    await second.collect()
+    assert len(await users_chunks(chunks)) == 1
+    assert await read_all(second, "s", 0, 5) == b"01234"
+
+
+async def test_an_epoch_is_used_once() -> None:
+    chunks = MemoryChunkStorage()
+    await owner(chunks, 7).delete("s")
+    with pytest.raises(StorageError, match="was used before"):
+        await owner(chunks, 7).delete("s")
+    with pytest.raises(FencedOutError):
+        await owner(chunks, 6).stored_length("s")
+    assert await owner(chunks, 8).stored_length("s") == 0
+
+
+async def test_a_write_that_failed_is_not_appended_to() -> None:
+    memory = MemoryChunkStorage()
+    faults = [Fault.PARTIAL]
+    chunks = FaultyChunkStorage(memory)
+    storage = owner(chunks)
+    await storage.write("s", offset=0, data=[b"01234"], rollover_bytes=100)
+    chunks._next_fault = lambda _: faults.pop() if faults else Fault.NONE
+    with pytest.raises(StorageError):
+        await storage.write("s", offset=5, data=[b"WRONG..."], rollover_bytes=100)
+    assert await storage.stored_length("s") == 5
+    await storage.write("s", offset=5, data=[b"56789"], rollover_bytes=100)
+    assert await chunk_lengths(memory, "s") == {"0.E1.1": 9, "5.E1.2": 5}
+    for each in (storage, owner(memory, 2)):
+        assert await read_all(each, "s", 0, 10) == b"0123456789"
+
+
+async def test_garbage_goes_after_the_delay(autojump_clock: trio.testing.MockClock) -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks)
+    await storage.write("s", offset=0, data=[b"0123456789"], rollover_bytes=5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.run)
+        await trio.sleep(1000)
+        await storage.delete("s")
+        await trio.sleep(59)
+        assert len(await users_chunks(chunks)) == 2
+        await trio.sleep(2)
+        assert await users_chunks(chunks) == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_garbage_that_a_crash_left_is_collected_by_the_next_owner() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks)
+    await storage.write("s", offset=0, data=[b"0123456789"], rollover_bytes=5)
+    await storage.delete("s")
+    await owner(chunks, 2).collect()
+    assert await users_chunks(chunks) == []
+
+
+async def test_chunks_of_an_older_version_are_taken_over() -> None:
+    chunks = MemoryChunkStorage()
+    layout = {
+        ("a", 0): b"01234567",  # longer than to the next: a write had failed
+        ("a", 5): b"56789",
+        ("a$attributes.index", 100): b"index",
+        ("b", 12): b"",  # keeps the end
+        ("other", 0): b"not ours",
+    }
+    for (segment, start), data in layout.items():
+        await chunks.write(f"{segment}${start:020d}", offset=0, data=[data])
+
+    def storage_of(epoch: int) -> ChunkedSegmentStorage:
+        return ChunkedSegmentStorage(
+            chunks, epoch=lambda: epoch, belongs=lambda name: name != "other"
+        )
+
+    storage = storage_of(1)
+    await storage.write("a", offset=10, data=[b"abc"], rollover_bytes=100)
+    for storage in (storage, storage_of(2)):
+        assert await read_all(storage, "a", 0, 13) == b"0123456789abc"
+        assert await read_all(storage, "a$attributes.index", 100, 105) == b"index"
+        assert await storage.stored_length("b") == 12
+        assert await storage.stored_length("other") == 0
+    await storage.truncate("a", offset=5)
+    await storage.collect()
+    assert f"a${0:020d}" not in await users_chunks(chunks)
+    assert f"b${12:020d}" not in await users_chunks(chunks)
+    assert f"other${0:020d}" in await users_chunks(chunks)
+
+
+async def test_a_hole_in_chunks_of_an_older_version_is_damage() -> None:
+    chunks = MemoryChunkStorage()
+    for start in (0, 10):
+        await chunks.write(f"s${start:020d}", offset=0, data=[bytes(5)])
+    with pytest.raises(StorageError, match="ends at 5, the next chunk starts at 10"):
+        await owner(chunks).stored_length("s")
