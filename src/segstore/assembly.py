@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import trio
@@ -26,6 +26,7 @@ from segstore.container import open_container
 from segstore.data_directory import DataDirectory
 from segstore.registry import OpenContainer
 from segstore.storage.rolling import RollingSegmentStorage
+from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_two import EpochNotingLogs, open_storage
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
@@ -70,6 +71,9 @@ async def open_containers(
                 RollingSegmentStorage(storage_of(logs.epoch_now)),
                 cache_manager,
                 drain_seconds=config.drain_seconds,
+                held_bytes_max=config.held_bytes_max,
+                throttling=_throttle_policy(config),
+                log_bytes=_log_bytes(journals, directory.journal_of(container_id), config),
                 attribute_pages=attribute_pages,
                 attribute_cache=AttributeCache(
                     segment_count_max=config.attributes_cached_segment_max,
@@ -82,6 +86,27 @@ async def open_containers(
             nursery.start_soon(_end_when_failed, journal)
         yield open_hosted
         nursery.cancel_scope.cancel()
+
+
+def _throttle_policy(config: SegmentStoreConfig) -> ThrottlePolicy:
+    settings = config.throttling
+    return ThrottlePolicy(
+        delay_seconds_max=settings.delay_seconds_max,
+        log_bytes_max=config.log_bytes_max,
+        operations_max=settings.operations_max,
+        attributes_dirty_max=settings.attributes_dirty_max,
+        batching_seconds_max=settings.batching_seconds_max,
+    )
+
+
+def _log_bytes(
+    journals: Mapping[int, Journal], number: int, config: SegmentStoreConfig
+) -> Callable[[], int] | None:
+    """How much of a journal cannot be freed, whoever holds it."""
+    journal = journals.get(number)
+    if journal is None:
+        return None
+    return lambda: journal.statistics().needed_file_count * config.journal_file_bytes
 
 
 async def _end_when_failed(journal: Journal) -> None:

@@ -4,7 +4,8 @@ Owns: ``SegmentStoreConfig`` and its sections, with their defaults.
 
 Invariants:
 1. Units are part of the names; every bound has a default.
-2. Sections are plain values: whoever uses one gets it from its constructor.
+2. Bounds that would stand in each other's way are refused here, before anything is opened.
+3. Sections are plain values: whoever uses one gets it from its constructor.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ import msgspec
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+
+HELD_BYTES_MAX = 256 * MIB
+JOURNAL_FILES_MIN = 8
+"""A quarter of the journal has two files: a container that holds one does not flush all the time"""
+CACHE_BYTES_MIN = 8 * MIB
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +80,20 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Size of the reads that build an index."""
 
 
+class ThrottleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How writers are slowed down, and where they stop, while tier 2 falls behind."""
+
+    delay_seconds_max: float = 1.0
+    """The longest delay before each batch of writes of a container, just below a bound."""
+    operations_max: int = 250_000
+    """Operations of one container that tier 2 has not taken; about 150 bytes each."""
+    attributes_dirty_max: int = 131_072
+    """Changed attributes of one container that tier 2 has not taken; about 250 bytes each."""
+    batching_seconds_max: float = 0.0
+    """The longest wait for more to write to tier 1 together. 0 for none: a journal on the local
+    disk loses by any wait. The original's bound, for a replicated log, is 0.05."""
+
+
 class S3Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How S3 is reached. Credentials are found as boto3 finds them, never configured here."""
 
@@ -119,6 +139,45 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     s3: S3Settings = S3Settings()
     connections: ConnectionSettings = ConnectionSettings()
     tables: TableSettings = TableSettings()
+    throttling: ThrottleSettings = ThrottleSettings()
+
+    def __post_init__(self) -> None:
+        """Refuse, with a ``ValueError``, what would stand still for ever under load."""
+        if self.journal_bytes_max < JOURNAL_FILES_MIN * self.journal_file_bytes:
+            raise ValueError(
+                f"journal_bytes_max has to be at least {JOURNAL_FILES_MIN} journal files of"
+                f" {self.journal_file_bytes} bytes, not {self.journal_bytes_max} bytes"
+            )
+        if self.cache_bytes_max < CACHE_BYTES_MIN:
+            raise ValueError(f"cache_bytes_max has to be at least {CACHE_BYTES_MIN}")
+        settings = self.throttling
+        if min(settings.operations_max, settings.attributes_dirty_max) < 1:
+            raise ValueError("what throttling allows at most has to be at least 1")
+        if min(settings.delay_seconds_max, settings.batching_seconds_max) < 0:
+            raise ValueError("delays of throttling have to be 0 or more")
+
+    @property
+    def log_bytes_max(self) -> int:
+        """What the journal may hold when writers stop; the rest is for what makes room again."""
+        return self.journal_bytes_max * 3 // 4
+
+    @property
+    def held_bytes_max(self) -> int:
+        """A container that holds more of the journal flushes and writes a checkpoint: well before
+        anybody is slowed down for the journal's sake."""
+        return min(HELD_BYTES_MAX, self.journal_bytes_max // 4)
+
+    @property
+    def bounded_connections(self) -> ConnectionSettings:
+        """The connections' settings, with what they hold bounded by the memory for the cache."""
+        settings = self.connections
+        total = min(settings.outstanding_bytes_total_max, self.cache_bytes_max // 8)
+        return msgspec.structs.replace(
+            settings,
+            outstanding_bytes_total_max=total,
+            outstanding_bytes_max=min(settings.outstanding_bytes_max, total // 2),
+            outstanding_bytes_free=min(settings.outstanding_bytes_free, total // 16),
+        )
 
     @property
     def hosted_containers(self) -> tuple[int, ...]:

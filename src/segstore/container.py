@@ -56,6 +56,12 @@ from segstore.operations import (
 )
 from segstore.read_index.read_index import ReadIndex
 from segstore.storage.api import SegmentStorage
+from segstore.throttling.throttle import (
+    CacheReading,
+    Throttle,
+    ThrottlePolicy,
+    ThrottleSnapshot,
+)
 from segstore.tiers.api import Buffer, DurableDataLog, DurableDataLogFactory
 from segstore.writer.storage_writer import HELD_BYTES_MAX, StorageWriter
 
@@ -100,6 +106,8 @@ class Container:
         held_bytes_max: int = HELD_BYTES_MAX,
         attribute_pages: PageCache | None = None,
         attribute_cache: AttributeCache | None = None,
+        throttling: ThrottlePolicy | None = None,
+        log_bytes: Callable[[], int] | None = None,
     ) -> None:
         attribute_cache = attribute_cache or AttributeCache()
         self._metadata = ContainerMetadata(container_id, attribute_cache)
@@ -123,6 +131,23 @@ class Container:
             self._request_checkpoint,
             self._record_attributes,
             held_bytes_max=held_bytes_max,
+        )
+        policy = throttling or ThrottlePolicy()
+        if held_bytes_max > policy.log_bytes_max * policy.begin_share:
+            raise ValueError(
+                f"a container that flushes when it holds {held_bytes_max} bytes of tier 1 is too"
+                f" late: writers stop at {policy.log_bytes_max}"
+            )
+        self._throttle = Throttle(
+            policy,
+            cache=CacheReading(
+                lambda: cache_manager.held_bytes,
+                cache_manager.throttle_bytes,
+                cache_manager.writer_limit_bytes,
+            ),
+            log_bytes=log_bytes or (lambda: log.held_bytes),
+            operation_count=lambda: self._writer.operation_count,
+            dirty_count=lambda: self._metadata.dirty_count,
         )
         self._processor: OperationProcessor | None = None
         self._prefetcher: AttributePrefetcher | None = None
@@ -148,7 +173,8 @@ class Container:
             self._state,
             pending,
             self._cache_manager,
-            self._writer.request_flush,
+            self._throttle,
+            self._relieve,
             prefetcher,
         )
         processor.on_checkpoint = self._writer.add_checkpoint
@@ -206,6 +232,15 @@ class Container:
         if self._processor is not None:
             self._processor.close(reason)
         self._read_index.close()
+
+    def throttle_snapshot(self) -> ThrottleSnapshot:
+        """What slows writers down now, and how much."""
+        return self._throttle.snapshot()
+
+    def _relieve(self) -> None:
+        """Writes are held back: bring to tier 2 what holds them."""
+        dirty = self._throttle.dirty_attributes_delay
+        self._writer.request_flush(attributes=dirty)
 
     def _request_checkpoint(self) -> None:
         if self._processor is not None:
@@ -365,12 +400,16 @@ async def open_container(
     held_bytes_max: int = HELD_BYTES_MAX,
     attribute_pages: PageCache | None = None,
     attribute_cache: AttributeCache | None = None,
+    throttling: ThrottlePolicy | None = None,
+    log_bytes: Callable[[], int] | None = None,
 ) -> AsyncIterator[Container]:
     """Recover a container, serve it inside the block, and drain it at the end.
 
     Leaving the block by cancellation drains for at most ``drain_seconds``; what is not in tier 2
     by then stays in the log. ``attribute_pages`` may be shared with other containers, which
-    ``attribute_cache`` may not. Raises ``DataLogError`` when tier 1 fails or is damaged.
+    ``attribute_cache`` may not. ``log_bytes`` tells how much all containers hold of the tier 1
+    that they share; without it the log's own is taken. Raises ``DataLogError`` when tier 1 fails or
+    is damaged.
     """
     log = await log_factory.open_log(container_id)
     container = Container(
@@ -382,6 +421,8 @@ async def open_container(
         held_bytes_max,
         attribute_pages,
         attribute_cache,
+        throttling,
+        log_bytes,
     )
     try:
         operation_count = await container.recover()

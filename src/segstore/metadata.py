@@ -155,13 +155,16 @@ def _segment_snapshot(segment: SegmentMetadata) -> _SegmentSnapshot:
 class ContainerMetadata:
     """All segments of one container, by id and by name.
 
-    ``unpersisted`` has the segments with attributes that may not be in their indexes yet.
+    ``unpersisted`` has the segments with attributes that may not be in their indexes yet, and
+    ``dirty_count`` says how many these are; it may count a few of each segment too many.
     """
 
     def __init__(self, container_id: int, attribute_cache: AttributeCache | None = None) -> None:
         self.container_id = container_id
         self.attribute_cache = attribute_cache or AttributeCache()
         self.unpersisted: dict[int, SegmentMetadata] = {}
+        self.dirty_count = 0
+        self._dirty_counts: dict[int, int] = {}
         self.sequence_number = 0
         self.next_segment_id = 1
         self.segments: dict[int, SegmentMetadata] = {}
@@ -206,6 +209,8 @@ class ContainerMetadata:
         self.segments.clear()
         self.by_name.clear()
         self.unpersisted.clear()
+        self._dirty_counts.clear()
+        self.dirty_count = 0
         self.attribute_cache.clear()
         for entry in snapshot.segments:
             segment = SegmentMetadata(entry.segment_id, entry.name)
@@ -227,9 +232,16 @@ class ContainerMetadata:
         self.by_name[segment.name] = segment
         if segment.attribute_memory.dirty:
             self.unpersisted[segment.segment_id] = segment
+            self._count_dirty(segment)
+
+    def _count_dirty(self, segment: SegmentMetadata) -> None:
+        number, count = segment.segment_id, len(segment.attribute_memory.dirty)
+        self.dirty_count += count - self._dirty_counts.get(number, 0)
+        self._dirty_counts[number] = count
 
     def _remove_attributes(self, segment: SegmentMetadata) -> None:
         self.unpersisted.pop(segment.segment_id, None)
+        self.dirty_count -= self._dirty_counts.pop(segment.segment_id, 0)
         self.attribute_cache.forget(segment.attribute_memory)
 
     def _change_attributes(
@@ -239,6 +251,8 @@ class ContainerMetadata:
         if not memory.dirty and not memory.is_transient:
             self.unpersisted[segment.segment_id] = segment
         memory.apply(values, sequence_number)
+        if not memory.is_transient:
+            self._count_dirty(segment)
 
     def _apply_append(self, operation: AppendOperation, now_ms: int) -> None:
         segment = self.segments[operation.segment_id]
@@ -288,8 +302,10 @@ class ContainerMetadata:
         memory = segment.attribute_memory
         memory.pin(pointers)
         self.attribute_cache.add(memory, memory.persisted(sequence_number))
+        self._count_dirty(segment)
         if not memory.dirty:
             self.unpersisted.pop(segment.segment_id, None)
+            self._dirty_counts.pop(segment.segment_id, None)
 
     def _apply_truncate(self, operation: TruncateOperation, now_ms: int) -> None:
         segment = self.segments[operation.segment_id]

@@ -158,7 +158,7 @@ async def serve(
         restart_seconds_max=config.restart_seconds_max,
     )
     server = ConnectionServer(
-        registry, config.connections, now_ms=now_ms, random_bytes=random_bytes
+        registry, config.bounded_connections, now_ms=now_ms, random_bytes=random_bytes
     )
     try:
         async with trio.open_nursery() as containers:

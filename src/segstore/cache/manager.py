@@ -9,8 +9,9 @@ Invariants:
    target: reads of history never push out what was appended.
 3. One call evicts a bounded number of entries, and never looks at any other: the event loop goes
    on between calls. Whoever brings data pays for twice its room.
-4. Writers wait from ``writer_limit_bytes`` on, so that ``used_bytes`` stays below the capacity.
-   What is in flight counts in whole blocks, as if every append began an entry.
+4. Writers are slowed down from ``throttle_bytes`` on and stop at ``writer_limit_bytes``, so that
+   ``used_bytes`` stays below the capacity. What is in flight counts in whole blocks, as if every
+   append began an entry.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class CachePolicy:
     """Eviction goes this far below the target, so that it does not run for every append."""
     throttle_margin: float = 0.05
     """Writers are slowed down from this far above the target on."""
+    system_margin: float = 0.05
+    """System segments may have this much beyond the maximum."""
     history_share: float = 1 / 16
     """What reads of history may have on top of the target, so that they find what they read ahead;
     less than what lies between the target and the maximum."""
     generation_seconds: float = 1.0
     age_seconds_max: float = 1800.0
     """What was not used for so long goes, however empty the cache is."""
-    throttle_seconds_max: float = 1.0
-    """The original's is 25 s: there what a container keeps for others waits less than the rest."""
 
 
 class CacheManager:
@@ -59,12 +60,13 @@ class CacheManager:
         capacity = cache.capacity_bytes
         self._target_bytes = int(capacity * policy.target_utilization)
         self._low_bytes = int(capacity * (policy.target_utilization - policy.eviction_margin))
-        self._throttle_bytes = int(capacity * (policy.target_utilization + policy.throttle_margin))
+        self.throttle_bytes = int(capacity * (policy.target_utilization + policy.throttle_margin))
         self._history_bytes = int(capacity * policy.history_share)
         self._age_max = int(policy.age_seconds_max / policy.generation_seconds)
         self._ticks: int | None = None
         self._draining = False
         self.writer_limit_bytes = int(capacity * policy.max_utilization)
+        self._system_limit_bytes = int(capacity * (policy.max_utilization + policy.system_margin))
         cache.on_full = self._make_room
 
     @property
@@ -97,8 +99,16 @@ class CacheManager:
             self._draining = evicted == EVICTIONS_PER_CALL
         return count == EVICTIONS_PER_CALL
 
-    def has_room(self, block_bytes: int) -> bool:
-        """Whether new data that takes ``block_bytes`` of blocks may come in now."""
+    @property
+    def held_bytes(self) -> int:
+        """What cannot be evicted: tier 2 does not have it. It slows writers down."""
+        return self.cache.used_bytes - self.generations.evictable_bytes
+
+    def has_room(self, block_bytes: int, *, system: bool = False) -> bool:
+        """Whether new data that takes ``block_bytes`` of blocks may come in now.
+
+        For ``system`` segments there is a little more than for others.
+        """
         cache = self.cache
         if cache.used_bytes + block_bytes <= self._target_bytes:
             return True
@@ -106,7 +116,8 @@ class CacheManager:
         count_max = EVICTIONS_PER_CALL_MIN + 2 * block_bytes // BLOCK_LENGTH
         if used + block_bytes > self._target_bytes:
             self._evict_older(max(self._low_bytes, used - 2 * block_bytes), count_max)
-        room = self.writer_limit_bytes - block_bytes
+        limit = self._system_limit_bytes if system else self.writer_limit_bytes
+        room = limit - block_bytes
         if cache.used_bytes > room >= 0:
             # Rather than let writers wait, also what is in use.
             self.generations.evict(used_bytes_max=room, count_max=count_max)
@@ -129,19 +140,6 @@ class CacheManager:
         if used <= room:
             return True
         return generations.history_bytes <= share and used + block_bytes <= self.writer_limit_bytes
-
-    def throttle_seconds(self) -> float:
-        """How long a writer shall pause before its next data: 0 while tier 2 keeps up.
-
-        Grows linearly from a little above the target up to the maximum utilisation, counting what
-        cannot be evicted. It may fall at any time: pause in steps.
-        """
-        held = self.cache.used_bytes - self.generations.evictable_bytes
-        over = held - self._throttle_bytes
-        if over <= 0:
-            return 0.0
-        share = min(1.0, over / (self.writer_limit_bytes - self._throttle_bytes))
-        return share * self.policy.throttle_seconds_max
 
     def _counted_bytes(self) -> int:
         """What counts towards the target."""

@@ -8,7 +8,9 @@ Invariants:
    load frames fill up while the log is busy, without load an operation leaves at once.
 3. Bytes in flight are bounded; beyond the bound operations wait in the queue.
 4. A failed log write fails everything in flight and queued, and ends ``run`` with the error.
-5. What waits for attributes to be loaded is put aside with all later operations on its segment, and
+5. While the throttle or the cache holds writes back, what relieves and what the system needs goes
+   on, unless something on the same segment waits before it.
+6. What waits for attributes to be loaded is put aside with all later operations on its segment, and
    comes back to the front of the queue in the same order.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 import trio
@@ -46,6 +49,9 @@ from segstore.operations import (
     SealOperation,
     TruncateOperation,
 )
+from segstore.throttling.overtaking import Overtakers
+from segstore.throttling.priorities import Priority, priority_of
+from segstore.throttling.throttle import Throttle
 from segstore.tiers.api import DurableDataLog, LogAddress
 
 IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -53,6 +59,10 @@ CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024
 """A checkpoint is written after this many bytes of log, so that recovery reads little more."""
 BATCH_BLOCK_BYTES: Final = 1024 * 1024
 """Appends are accepted many at a time; the cache is asked once for up to so much room."""
+GRANT_BYTES: Final = BATCH_BLOCK_BYTES
+"""What passes after each of the throttle's delays."""
+OPERATION_GRANT_BYTES: Final = 512
+"""An operation counts as much against a grant, however short it is."""
 
 
 class OperationProcessor:
@@ -64,6 +74,7 @@ class OperationProcessor:
         state: CommittedState,
         pending: PendingState,
         cache_manager: CacheManager,
+        throttle: Throttle,
         request_flush: Callable[[], None],
         prefetcher: AttributePrefetcher,
     ) -> None:
@@ -71,10 +82,15 @@ class OperationProcessor:
         self._state = state
         self._pending = pending
         self._cache_manager = cache_manager
+        self._throttle = throttle
         self._request_flush = request_flush
         self._prefetcher = prefetcher
         prefetcher.give_back = self._enqueue_first
         self._queue: deque[Operation] = deque()
+        self._overtakers = Overtakers(self._queue, self._can_truncate)
+        self._delayed_since: float | None = None
+        self._resume_at = 0.0
+        self._submitted_at: deque[float] = deque()
         self._work = trio.Event()
         self._frames = FramePool()
         self._frame = self._frames.take()
@@ -111,6 +127,7 @@ class OperationProcessor:
 
     def _enqueue_first(self, operations: list[Operation]) -> None:
         self._queue.extendleft(reversed(operations))
+        self._overtakers.reset()
         self._work.set()
 
     def request_checkpoint(self) -> None:
@@ -123,9 +140,10 @@ class OperationProcessor:
         while True:
             await self._work.wait()
             self._work = trio.Event()
-            await self._pause()
+            if self._throttle.is_batching:
+                await self._wait_for_more()
             while self._advance():
-                if not await self._wait_for_room():
+                if not await self._hold_back():
                     break
             if self._failure is not None:
                 raise self._failure
@@ -145,7 +163,7 @@ class OperationProcessor:
             operation.on_complete(error, -1)
 
     def _advance(self) -> bool:
-        """Put operations into frames; returns whether it stopped for want of cache room."""
+        """Put operations into frames; returns whether some are held back."""
         if self._failure is not None or self._closed:
             return False
         if self._checkpoint_waiting:
@@ -155,61 +173,135 @@ class OperationProcessor:
                 self._submit_if_idle()
                 return False
         queue = self._queue
-        while queue and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
-            if self._accept_appends():
-                continue
-            operation = queue[0]
-            payload_bytes = block_bytes(operation.payload_bytes)
-            if payload_bytes and not self._cache_manager.has_room(
-                self._in_flight_block_bytes + payload_bytes
-            ):
-                self._submit_if_idle()
-                return True
-            queue.popleft()
-            self._process(operation)
-            if operation.sequence_number >= 0:
-                self._transaction.block_bytes += payload_bytes
-                self._in_flight_block_bytes += payload_bytes
+        if queue and not self._take(self._grant()):
+            self._let_pass()
+            self._submit_if_idle()
+            return True
         self._submit_if_idle()
         return False
 
-    def _accept_appends(self) -> bool:
-        """Take the appends at the head of the queue that go the usual way; whether any did."""
+    def _take(self, grant: float) -> bool:
+        """Take operations from the head of the queue; returns False when the next has to wait.
+
+        ``grant`` is how many bytes of users' writes may pass; infinite without a delay.
+        """
+        queue = self._queue
+        while queue and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
+            operation = queue[0]
+            priority = priority_of(operation) if grant < inf else Priority.USER
+            if priority is Priority.USER:
+                waits = grant <= 0
+            else:
+                waits = priority is Priority.SYSTEM and self._throttle.system_stops
+            if waits:
+                return False
+            if priority is Priority.USER and (taken := self._accept_appends(grant)):
+                grant -= taken
+                self._overtakers.reset()
+                continue
+            if not self._has_room(operation):
+                return False
+            queue.popleft()
+            self._overtakers.reset()
+            self._process_with_room(operation)
+            if priority is Priority.USER:
+                grant -= max(OPERATION_GRANT_BYTES, block_bytes(operation.payload_bytes))
+        return True
+
+    def _has_room(self, operation: Operation) -> bool:
+        if not operation.payload_bytes:
+            return True
+        return self._cache_manager.has_room(
+            self._in_flight_block_bytes + block_bytes(operation.payload_bytes),
+            system=priority_of(operation) is Priority.SYSTEM,
+        )
+
+    def _process_with_room(self, operation: Operation) -> None:
+        payload_bytes = block_bytes(operation.payload_bytes)
+        self._process(operation)
+        if operation.sequence_number >= 0:
+            self._transaction.block_bytes += payload_bytes
+            self._in_flight_block_bytes += payload_bytes
+
+    def _accept_appends(self, grant: float) -> float:
+        """Take the appends at the head of the queue that go the usual way; what of the grant."""
         queue, first = self._queue, self._queue[0]
         if type(first) is not AppendOperation:
-            return False
+            return 0
         if self._prefetcher.held_count:
-            return False  # some may have to wait behind what is held
+            return 0  # some may have to wait behind what is held
         wanted = min(BATCH_BLOCK_BYTES, len(queue) * block_bytes(first.length or 1))
+        if grant < wanted:
+            wanted = max(int(grant), block_bytes(first.length or 1))
         if not self._cache_manager.has_room(self._in_flight_block_bytes + wanted):
-            return False
+            return 0
         transaction = self._transaction
         count = len(transaction.operations)
         taken = accept_appends(queue, self._pending, self._frame, transaction.operations, wanted)
         transaction.block_bytes += taken
         self._in_flight_block_bytes += taken
-        return len(transaction.operations) > count
+        return max(taken, OPERATION_GRANT_BYTES * (len(transaction.operations) - count))
 
-    async def _pause(self) -> None:
-        """Slow writers down while tier 2 lags, before the cache is full and they have to stop."""
-        began = trio.current_time()
-        while self._queue and self._queue[0].payload_bytes and self._failure is None:
-            until = began + self._cache_manager.throttle_seconds()
-            now = trio.current_time()
-            if now >= until:
-                break
-            self._request_flush()
-            self._submit_if_idle()
-            await trio.sleep_until(min(until, now + ROOM_RETRY_SECONDS))
+    def _grant(self) -> float:
+        """How many bytes of users' writes may pass now: slower writers before the bounds."""
+        now = trio.current_time()
+        seconds = self._throttle.delay_seconds(now)
+        if seconds <= 0:
+            self._delayed_since = None
+            return inf
+        if self._delayed_since is None:
+            self._delayed_since = now
+        self._resume_at = self._delayed_since + seconds
+        if now < self._resume_at:
+            return 0
+        self._delayed_since = now
+        self._resume_at = now + seconds
+        return GRANT_BYTES
 
-    async def _wait_for_room(self) -> bool:
-        """Give the storage writer time to make evictable what fills the cache."""
+    def _let_pass(self) -> None:
+        """Go on with what is not held back, although it stands behind what is."""
+        lowest = Priority.RELIEF
+        least_bytes = self._in_flight_block_bytes + block_bytes(1)
+        if not self._throttle.system_stops and self._cache_manager.has_room(
+            least_bytes, system=True
+        ):
+            lowest = Priority.SYSTEM
+        without_room: list[Operation] = []
+        names: set[str] = set()
+        for operation in self._overtakers.take(lowest=lowest):
+            if operation.name not in names and self._has_room(operation):
+                self._process_with_room(operation)
+            else:
+                without_room.append(operation)
+                names.add(operation.name)
+        if without_room:
+            self._enqueue_first(without_room)
+
+    def _can_truncate(self, operation: TruncateOperation) -> bool:
+        """Whether a truncation is valid now, whatever comes before it in the queue."""
+        return not self._prefetcher.must_wait(operation) and self._pending.has_offset(
+            operation.name, operation.offset
+        )
+
+    async def _hold_back(self) -> bool:
+        """Give the storage writer time to make room; returns whether to go on."""
         self._request_flush()
         # What was queued up to now has been looked at: only news may end the wait early.
         self._work = trio.Event()
-        with trio.move_on_after(ROOM_RETRY_SECONDS):
+        seconds = self._resume_at - trio.current_time()
+        if not 0 < seconds < ROOM_RETRY_SECONDS:
+            seconds = ROOM_RETRY_SECONDS
+        with trio.move_on_after(seconds):
             await self._work.wait()
         return self._failure is None
+
+    async def _wait_for_more(self) -> None:
+        """Wait, when that is configured, for more to fill the next frame with."""
+        if self._checkpoint_waiting or not self._queue or self._in_flight:
+            return
+        seconds = self._throttle.batching_seconds()
+        if seconds > 0:
+            await trio.sleep(seconds)
 
     def _process(self, operation: Operation) -> None:
         if self._prefetcher.held_count and self._prefetcher.must_wait(operation):
@@ -283,6 +375,9 @@ class OperationProcessor:
         self._in_flight.append((transaction, frame, data))
         self._in_flight_bytes += len(data)
         self._bytes_since_checkpoint += len(data)
+        self._throttle.note_submitted(len(data))
+        if self._throttle.is_batching:
+            self._submitted_at.append(trio.current_time())
         return self._log.append_nowait((data,), self._on_durable)
 
     def _on_durable(self, error: DataLogError | None) -> None:
@@ -294,6 +389,9 @@ class OperationProcessor:
             return
         transaction, frame, data = self._in_flight.popleft()
         self._in_flight_bytes -= len(data)
+        if self._submitted_at:
+            seconds = trio.current_time() - self._submitted_at.popleft()
+            self._throttle.note_write(length=len(data), seconds=seconds)
         data.release()
         self._frames.give_back(frame)
         self._in_flight_block_bytes -= transaction.block_bytes

@@ -58,6 +58,11 @@ class SegmentAggregator:
         """Whether the segment owes nothing."""
         return not self._operations
 
+    @property
+    def operation_count(self) -> int:
+        """How many operations the segment owes."""
+        return len(self._operations)
+
     def first_sequence_number(self) -> int | None:
         """The lowest sequence number that tier 2 has not taken."""
         return first_sequence_number(self._operations[0]) if self._operations else None

@@ -71,12 +71,19 @@ class StorageWriter:
         self._aggregators: dict[int, SegmentAggregator] = {}
         self._checkpoints: deque[tuple[int, LogAddress]] = deque()
         self._wanted = trio.Event()
-        self._flush_all = False
+        self._flush_all = self._flush_attributes = False
+        self._taken_count = 0
         self._lock = trio.Lock()
 
-    def request_flush(self) -> None:
-        """Write everything soon: the cache is full."""
+    @property
+    def operation_count(self) -> int:
+        """How many operations tier 2 has not taken; while it takes some, these count still."""
+        return self._taken_count + len(self._memory_log)
+
+    def request_flush(self, *, attributes: bool = False) -> None:
+        """Write everything soon: what holds it is full. Attributes only when asked for."""
         self._flush_all = True
+        self._flush_attributes |= attributes
         self._wanted.set()
 
     def add_checkpoint(self, sequence_number: int, address: LogAddress) -> None:
@@ -92,8 +99,9 @@ class StorageWriter:
             self._wanted = trio.Event()
             self._let_tier_1_go()
             flush_all, self._flush_all = self._flush_all, False
+            attributes, self._flush_attributes = self._flush_attributes, False
             try:
-                await self._flush(everything=flush_all, all_attributes=False)
+                await self._flush(everything=flush_all, all_attributes=attributes)
             except StorageError as error:
                 logger.warning(
                     "storage writer tries again",
@@ -101,6 +109,7 @@ class StorageWriter:
                     error=str(error),
                 )
                 self._flush_all |= flush_all
+                self._flush_attributes |= attributes
                 await trio.sleep(ERROR_SLEEP_SECONDS)
 
     def _let_tier_1_go(self) -> None:
@@ -138,18 +147,23 @@ class StorageWriter:
             for aggregator in self._aggregators.values()
             if everything or self._is_due(aggregator)
         ]
-        for aggregator in due:
-            await aggregator.flush(self._flush_source)
-        self._aggregators = {
-            segment_id: aggregator
-            for segment_id, aggregator in self._aggregators.items()
-            if not aggregator.is_empty
-        }
+        try:
+            for aggregator in due:
+                await aggregator.flush(self._flush_source)
+        finally:
+            self._aggregators = {
+                segment_id: aggregator
+                for segment_id, aggregator in self._aggregators.items()
+                if not aggregator.is_empty
+            }
+            self._taken_count = sum(each.operation_count for each in self._aggregators.values())
         self._read_index.note_stored()
 
     def _take_operations(self) -> None:
         now = trio.current_time()
-        for operation in self._memory_log.take():
+        operations = self._memory_log.take()
+        self._taken_count += len(operations)
+        for operation in operations:
             self._aggregator(operation.segment_id, now).add(operation, now)
 
     def _aggregator(self, segment_id: int, now: float) -> SegmentAggregator:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from _fast.cache import BLOCK_LENGTH, StreamingCache
 from _fast.read_index import SegmentEntries
-from segstore.cache.manager import EVICTIONS_PER_CALL, CacheManager, CachePolicy, block_bytes
+from segstore.cache.manager import EVICTIONS_PER_CALL, CacheManager, block_bytes
 
 MIB = 1024 * 1024
 ENTRY = b"x" * MIB
@@ -148,21 +146,14 @@ def test_what_is_appended_pushes_out_history() -> None:
     assert manager.generations.history_bytes <= 4 * MIB
 
 
-def test_writers_slow_down_linearly_and_only_for_what_cannot_go() -> None:
-    policy = CachePolicy(throttle_seconds_max=10)
-    manager = CacheManager(StreamingCache(100 * MIB), policy)
-    entries = SegmentEntries(manager.generations)
-    pauses = []
-    for number in range(91):
-        pauses.append(manager.throttle_seconds())
-        entries.append(number * MIB, ENTRY)
-    assert not any(pauses[:80])
-    assert all(0 < pause <= 10 for pause in pauses[81:])
-    assert pauses[85] == pytest.approx(5, abs=0.3)
-    assert pauses[86] - pauses[82] == pytest.approx(4, abs=0.1)
-    assert manager.throttle_seconds() == 10
-    entries.note_stored(30 * MIB)
-    assert manager.throttle_seconds() == 0
+def test_what_cannot_go_slows_writers_down_and_system_segments_have_a_little_more() -> None:
+    manager, entries = filled(17, stored=0)
+    assert manager.throttle_bytes < manager.held_bytes < manager.writer_limit_bytes
+    assert not manager.has_room(3 * MIB // 2)
+    assert manager.has_room(3 * MIB // 2, system=True)
+    assert not manager.has_room(3 * MIB, system=True)
+    entries.note_stored(17 * MIB)
+    assert manager.held_bytes < manager.throttle_bytes
 
 
 def test_data_in_flight_counts_in_whole_blocks() -> None:

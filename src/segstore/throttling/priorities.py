@@ -1,0 +1,50 @@
+"""Which operations writers' delays are for.
+
+Owns: the three priorities.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from segstore.operations import (
+    BarrierOperation,
+    CheckpointOperation,
+    DeleteOperation,
+    Operation,
+    SealOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+
+SYSTEM_PREFIX: Final = "_system/"
+
+
+class Priority(IntEnum):
+    """The higher one passes where the lower one waits."""
+
+    USER = 0
+    """Waits for the delay, and stops at the bounds."""
+    SYSTEM = 1
+    """Of a segment that the cluster needs to go on: has a reserve beyond the bounds, no delay."""
+    RELIEF = 2
+    """Takes no memory, and may free some: never waits."""
+
+
+_RELIEF: Final = frozenset(
+    {BarrierOperation, CheckpointOperation, DeleteOperation, SealOperation, TruncateOperation}
+)
+
+
+def priority_of(operation: Operation) -> Priority:
+    """The priority of an operation that was not accepted yet."""
+    kind = type(operation)
+    if kind in _RELIEF:
+        return Priority.RELIEF
+    if operation.name.startswith(SYSTEM_PREFIX):
+        return Priority.SYSTEM
+    if kind is UpdateAttributesOperation and operation.segment_id >= 0:
+        # The container's own: tells where an attribute index is, which lets attributes go.
+        return Priority.RELIEF
+    return Priority.USER

@@ -1,0 +1,92 @@
+"""What may go before operations that are held back, and what may not."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.operations import (
+    AppendOperation,
+    BarrierOperation,
+    DeleteOperation,
+    MapOperation,
+    MergeOperation,
+    Operation,
+    SealOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from segstore.throttling.overtaking import Overtakers
+from segstore.throttling.priorities import Priority, priority_of
+
+NAMES = ("a", "b", "_system/c", "_system/d")
+names = st.sampled_from(NAMES)
+operations = st.one_of(
+    names.map(lambda name: AppendOperation(name, b"x")),
+    names.map(lambda name: UpdateAttributesOperation(name, ())),
+    names.map(lambda name: MapOperation(name, {})),
+    names.map(SealOperation),
+    names.map(DeleteOperation),
+    names.map(BarrierOperation),
+    st.builds(TruncateOperation, names, st.integers(0, 1)),
+    st.permutations(NAMES).map(lambda pair: MergeOperation(pair[0], pair[1])),
+    st.just("").map(BarrierOperation),
+)
+
+
+def can_truncate(operation: TruncateOperation) -> bool:
+    return operation.offset == 0
+
+
+def names_of(operation: Operation) -> set[str]:
+    source = {operation.source_name} if isinstance(operation, MergeOperation) else set()
+    return {operation.name} | source
+
+
+@given(st.lists(st.lists(operations)), st.sampled_from([Priority.SYSTEM, Priority.RELIEF]))
+def test_nothing_overtakes_on_its_own_segments(
+    arrivals: list[list[Operation]], lowest: Priority
+) -> None:
+    queue: deque[Operation] = deque()
+    overtakers = Overtakers(queue, can_truncate)
+    passed: list[Operation] = []
+    everything: list[Operation] = []
+    for arrived in arrivals:
+        queue.extend(arrived)
+        everything += arrived
+        passing = overtakers.take(lowest=lowest)
+        assert all(priority_of(operation) >= lowest for operation in passing)
+        passed += passing
+    done = {id(operation) for operation in passed}
+    assert [id(each) for each in queue] == [id(e) for e in everything if id(e) not in done]
+    assert [id(each) for each in passed] == [id(e) for e in everything if id(e) in done]
+    for place, operation in enumerate(everything):
+        before = [e for e in everything[:place] if id(e) not in done]
+        behind = [each for each in before if names_of(each) & names_of(operation)]
+        writes = all(type(e) in (AppendOperation, UpdateAttributesOperation) for e in behind)
+        commutes = isinstance(operation, TruncateOperation) and operation.offset == 0 and writes
+        free = bool(operation.name) and priority_of(operation) >= lowest
+        assert (id(operation) in done) == (free and (not behind or commutes))
+
+
+def test_a_queue_whose_head_has_changed_is_looked_through_again() -> None:
+    queue: deque[Operation] = deque([AppendOperation("a", b"x"), DeleteOperation("a")])
+    overtakers = Overtakers(queue, can_truncate)
+    assert overtakers.take(lowest=Priority.SYSTEM) == []
+    queue.popleft()
+    overtakers.reset()
+    assert [type(each) for each in overtakers.take(lowest=Priority.SYSTEM)] == [DeleteOperation]
+    assert not queue
+
+
+def test_priorities() -> None:
+    own = UpdateAttributesOperation("a", ())
+    own.segment_id = 3
+    assert priority_of(own) is Priority.RELIEF
+    assert priority_of(UpdateAttributesOperation("a", ())) is Priority.USER
+    assert priority_of(AppendOperation("_system/_tables/x", b"")) is Priority.SYSTEM
+    assert priority_of(AppendOperation("_systems/x", b"")) is Priority.USER
+    assert priority_of(DeleteOperation("_system/c")) is Priority.RELIEF
+    assert priority_of(MergeOperation("a", "b")) is Priority.USER
