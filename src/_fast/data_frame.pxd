@@ -24,3 +24,5 @@ cdef class DataFrame:
         self, const Py_buffer *head, const Py_buffer *body, Py_ssize_t start
     ) except -1
     cdef unsigned char *begin_part(self, Py_ssize_t length, int flags) except NULL
+
+cdef Py_ssize_t check_header(const unsigned char *data, Py_ssize_t length) except -1

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 from typing_extensions import Buffer
 
 INVALID: int
@@ -37,7 +39,16 @@ class EntryIndex:
 class BatchScan:
     """Goes through a file's batches, window by window."""
 
-    def __init__(self, *, generation: int, salt: int, offset: int) -> None: ...
+    def __init__(
+        self,
+        *,
+        generation: int,
+        salt: int,
+        offset: int,
+        digest: Callable[[memoryview], bytes | None] | None = None,
+    ) -> None:
+        """``digest`` gets each entry that passes; what it is given is gone when it returns."""
+
     @property
     def end_offset(self) -> int:
         """The file offset behind the last batch that passed."""
@@ -53,6 +64,10 @@ class BatchScan:
     @property
     def indexes(self) -> dict[int, EntryIndex]:
         """The entries by container id."""
+
+    @property
+    def digests(self) -> dict[int, list[bytes | None]]:
+        """What ``digest`` returned for each of the entries, by container id."""
 
     @property
     def bytes_wanted(self) -> int:

@@ -8,8 +8,9 @@ Invariants:
 3. No Python object is made for an entry until somebody reads it.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
@@ -160,19 +161,24 @@ cdef class BatchScan:
 
     ``end_offset`` is the file offset behind the last batch that passed; ``next_number`` the number
     of the batch that would follow it, 0 as long as none passed; ``controls`` the records besides
-    entries as (kind, container id, epoch, position); ``indexes`` the entries by container.
+    entries as (kind, container id, epoch, position); ``indexes`` the entries by container, and
+    ``digests`` what ``digest``, if there is one, made of each of them.
     """
 
     cdef readonly uint64_t end_offset
     cdef readonly uint64_t next_number
     cdef readonly list controls
     cdef readonly dict indexes
+    cdef readonly dict digests
     cdef readonly uint64_t bytes_wanted
     cdef readonly object misplaced
     cdef uint64_t generation
     cdef uint32_t salt
+    cdef object digest
 
-    def __init__(self, *, uint64_t generation, uint32_t salt, uint64_t offset):
+    def __init__(self, *, uint64_t generation, uint32_t salt, uint64_t offset, digest=None):
+        self.digest = digest
+        self.digests = {}
         self.generation = generation
         self.salt = salt
         self.end_offset = offset
@@ -233,6 +239,7 @@ cdef class BatchScan:
         cdef RecordHeader record
         cdef uint64_t offset = self.end_offset + BATCH_HEADER_BYTES
         cdef EntryIndex index = None
+        cdef list digests = None
         cdef uint32_t indexed = 0
         cdef int outcome = -1
         cdef Py_ssize_t stored
@@ -249,6 +256,8 @@ cdef class BatchScan:
                     if index is None:
                         index = EntryIndex(record.position)
                         self.indexes[record.container_id] = index
+                        self.digests[record.container_id] = []
+                    digests = self.digests[record.container_id]
                     indexed = record.container_id
                 if record.position != index.first_position + <uint64_t>index.count:
                     if self.misplaced is None:
@@ -257,6 +266,10 @@ cdef class BatchScan:
                         )
                 else:
                     index.add(<uint32_t>(offset // RECORD_ALIGNMENT), record.length)
+                    if self.digest is not None:
+                        digests.append(
+                            self.digest_of(data + RECORD_HEADER_BYTES, record.length)
+                        )
             else:
                 self.controls.append(
                     (record.kind, record.container_id, record.epoch, record.position)
@@ -267,6 +280,13 @@ cdef class BatchScan:
             data += stored
             offset += <uint64_t>stored
         return outcome
+
+    cdef object digest_of(self, const unsigned char *data, uint32_t length):
+        view = PyMemoryView_FromMemory(<char *>data, length, PyBUF_READ)
+        try:
+            return self.digest(view)
+        finally:
+            view.release()
 
 
 def read_entries(

@@ -20,3 +20,7 @@ cdef class AppendOperation(Operation):
 
 
 cdef bint put_append(DataFrame frame, AppendOperation operation) except -1
+
+cdef Py_ssize_t read_attributes(
+    const unsigned char *data, Py_ssize_t position, Py_ssize_t end, long long count, dict values
+) except -1

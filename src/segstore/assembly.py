@@ -18,6 +18,7 @@ import trio
 
 from _fast.btree import PageCache
 from _fast.cache import StreamingCache
+from _fast.replay import digest_frame
 from segstore.api import SegmentContainer
 from segstore.attributes.segment_attributes import AttributeCache
 from segstore.cache.manager import CacheManager
@@ -61,14 +62,21 @@ async def open_containers(
         numbers = {directory.journal_of(n) for n in config.hosted_containers}
         for number in sorted(numbers) if data_logs is None else ():
             path = stack.enter_context(directory.lock_journal(number))
-            journals[number] = await stack.enter_async_context(open_journal(path, settings))
+            journals[number] = await stack.enter_async_context(
+                open_journal(path, settings, digest=digest_frame)
+            )
 
         def open_hosted(container_id: int) -> AbstractAsyncContextManager[SegmentContainer]:
             logs = EpochNotingLogs(data_logs or journals[directory.journal_of(container_id)])
             return open_container(
                 container_id,
                 logs,
-                RollingSegmentStorage(storage_of(logs.epoch_now)),
+                ChunkedSegmentStorage(
+                    storage_of(logs.epoch_now),
+                    epoch=logs.epoch_now,
+                    container_id=container_id,
+                    belongs=belongs_to(container_id, config.container_count),
+                ),
                 cache_manager,
                 drain_seconds=config.drain_seconds,
                 held_bytes_max=config.held_bytes_max,

@@ -54,6 +54,7 @@ from segstore.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.read_index import ReadIndex
 from segstore.storage.api import SegmentStorage
 from segstore.throttling.throttle import (
@@ -116,7 +117,7 @@ class Container:
         self._cache_manager = cache_manager
         self._now_ms = now_ms
         self._memory_log = MemoryLog()
-        self._read_index = ReadIndex(cache_manager, storage, trio.current_time)
+        self._read_index = ReadIndex(cache_manager, storage, trio.current_time, LoggedBytes(log))
         self._attribute_indexes = AttributeIndexes(
             storage, attribute_pages or PageCache(ATTRIBUTE_PAGES_BYTES_MAX), attribute_cache
         )
@@ -199,6 +200,7 @@ class Container:
                     nursery.start_soon(self._processor.run)
                     nursery.start_soon(self._prefetcher.run)
                     nursery.start_soon(self._writer.run)
+                    nursery.start_soon(self._storage.run)
                     self._delete_transient_segments()
                     task_status.started()
         finally:

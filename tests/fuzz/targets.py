@@ -19,6 +19,7 @@ from _fast.crc import crc32c
 from _fast.events import EventError, compact_events, scan_events
 from _fast.frames import FrameError, scan_frames
 from _fast.journal import BatchScan, read_entries
+from _fast.replay import AppendBatch, EntryNeededError
 from pravega_controller import records
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.history import Epoch
@@ -41,7 +42,7 @@ from pravega_wire.connection import Connection, Role, append_block
 from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from pravega_wire.event_framing import frame_events, iterate_event_spans
 from pravega_wire.fields import Fixed, Prefixed, decode_text, encode_text
-from segstore.durable_log.data_frame import DataFrame, DataFrameReader
+from segstore.durable_log.data_frame import DataFrame, FrameReplay
 from segstore.errors import DataLogCorruptError, StorageError
 from segstore.metadata import ContainerMetadata
 from segstore.operations import (
@@ -58,7 +59,7 @@ from segstore.operations import (
 )
 from segstore.storage.rolling import RollingSegmentStorage, chunk_name
 from segstore.tables.entries import TableDataError, encode_entry, parse_entries
-from segstore.tiers.api import ChunkInfo, LogAddress
+from segstore.tiers.api import ChunkInfo, DigestedEntry, LogAddress
 from segstore.tiers.journal.files import JournalFile, parse_name
 from segstore.tiers.journal.format import (
     BATCH_HEADER_BYTES,
@@ -487,11 +488,20 @@ def repair_frames(data: bytes) -> bytes:
 
 
 def parse_data_frames(data: bytes, random: Random) -> object:
-    reader = DataFrameReader()
+    frames = FrameReplay()
     records = []
     for position, piece in enumerate(cut_frames(data)):
-        for _, record in reader.feed(exact(piece), LogAddress(position)):
-            records.append(len(record))
+        entry = DigestedEntry(LogAddress(position), None, exact(piece))
+        try:
+            replayed = frames.feed(entry)
+        except EntryNeededError:
+            replayed = frames.feed_whole(entry.data, position)
+        for item in replayed:
+            if isinstance(item, AppendBatch):
+                pieces = [piece for run in item.runs for piece in run.pieces]
+                records += [piece[1] if len(piece) == 5 else len(piece[1]) for piece in pieces]
+            else:
+                records.append(len(item[1]))
     assert sum(records) <= len(data)
     return records
 

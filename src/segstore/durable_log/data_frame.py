@@ -14,16 +14,20 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from _fast.data_frame import DataFrame, FrameDamagedError, FrameReader
+from _fast.data_frame import DataFrame, FrameDamagedError
+from _fast.operations import OperationDamagedError
+from _fast.replay import AppendBatch, DigestReader, digest_frame
 from segstore.errors import DataLogCorruptError
-from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, LogAddress
+from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, DigestedEntry
 
 SPARE_FRAMES_MAX: Final = 2
 """Frames kept for later; under full load more may be in flight, and their memory goes again."""
 
-__all__ = ["DataFrame", "DataFrameReader", "FramePool"]
+__all__ = ["DataFrame", "FramePool", "FrameReplay"]
 
 
 class FramePool:
@@ -44,22 +48,31 @@ class FramePool:
             self._spare.append(frame)
 
 
-class DataFrameReader:
-    """Puts records together again from frames fed in log order."""
+class FrameReplay:
+    """Puts operations together again from the digests of frames, fed in log order."""
 
     def __init__(self) -> None:
-        self._reader = FrameReader()
+        self._reader = DigestReader()
 
-    def feed(
-        self, frame: Buffer, address: LogAddress
-    ) -> list[tuple[LogAddress, bytes | memoryview]]:
-        """The records that end in ``frame``, each with the address of the frame it began in.
+    def feed(self, entry: DigestedEntry) -> list[AppendBatch | tuple[int, bytes]]:
+        """See ``DigestReader``. Raises ``DataLogCorruptError`` for anything that is no frame.
 
-        Raises ``DataLogCorruptError`` for anything that is no frame.
+        Raises ``EntryNeededError`` when ``feed_whole`` has to be called instead.
         """
-        try:
-            return self._reader.feed(frame, address)
-        except FrameDamagedError as error:
-            raise DataLogCorruptError(
-                f"the data frame at {address.position} is damaged: {error}"
-            ) from error
+        position = entry.address.position
+        with _damage_told(position):
+            digest = entry.digest if entry.digest is not None else digest_frame(entry.data)
+            return self._reader.feed(digest, position)
+
+    def feed_whole(self, frame: Buffer, position: int) -> list[AppendBatch | tuple[int, bytes]]:
+        """The same for a frame whose digest leaves out too much."""
+        with _damage_told(position):
+            return self._reader.feed(digest_frame(frame, whole=True), position)
+
+
+@contextmanager
+def _damage_told(position: int) -> Iterator[None]:
+    try:
+        yield
+    except (FrameDamagedError, OperationDamagedError) as error:
+        raise DataLogCorruptError(f"the data frame at {position} is damaged: {error}") from error

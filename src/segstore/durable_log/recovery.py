@@ -5,9 +5,10 @@ Owns: the replay.
 Invariants:
 1. Replay begins at a checkpoint; an empty log is a new container.
 2. Tier 2 is asked once per segment how much it holds: bytes that are there are not loaded again.
-3. Afterwards every byte is in tier 2, in the cache, or in a merged source; else the log is damaged
-   and the container does not start.
-4. The cache keeps its bound: what it cannot take is moved to tier 2 in between.
+3. Afterwards every byte is in tier 2, in the cache, known to be in the log, or in a merged source;
+   else the log is damaged and the container does not start.
+4. Bodies of long appends are not read: where they lie is noted, and who needs them reads them.
+5. The cache keeps its bound: what it cannot take is moved to tier 2 in between.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Final
 
 import trio
 
+from _fast.logged_pieces import Piece
+from _fast.replay import AppendBatch, EntryNeededError
 from segstore.cache.manager import ROOM_RETRY_SECONDS, CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
-from segstore.durable_log.data_frame import DataFrameReader
+from segstore.durable_log.data_frame import FrameReplay
 from segstore.errors import DataLogCorruptError
 from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import (
-    AppendOperation,
     CheckpointOperation,
     DeleteOperation,
     MergeOperation,
@@ -62,40 +64,93 @@ class Recovery:
 
     async def run(self, log: DurableDataLog) -> None:
         """Replay everything that is in the log."""
-        reader = DataFrameReader()
-        async with aclosing(log.read()) as entries:
-            async for entry in entries:
-                for address, record in reader.feed(entry.data, entry.address):
-                    await self._replay(decode_operation(record), address)
-                    self.operation_count += 1
+        frames = FrameReplay()
+        async with aclosing(log.read_digests()) as batches:
+            async for entries in batches:
+                for entry in entries:
+                    try:
+                        replayed = frames.feed(entry)
+                    except EntryNeededError:
+                        data = entry.data or await log.read_entry(entry.address)
+                        replayed = frames.feed_whole(data, entry.address.position)
+                    await self._replay_all(replayed)
+                # The other containers recover meanwhile, in the same thread.
+                await trio.lowlevel.checkpoint()
         for segment in self._metadata.segments.values():
             await self._verify(segment)
 
-    async def _replay(self, operation: Operation, address: LogAddress) -> None:
-        metadata = self._metadata
-        expected = metadata.sequence_number + 1
-        if isinstance(operation, CheckpointOperation):
-            if self.operation_count == 0:
-                metadata.restore(operation.snapshot)
-            elif operation.sequence_number != expected:
-                raise self._out_of_order(operation, expected)
-            metadata.sequence_number = operation.sequence_number
-            self._on_checkpoint(operation.sequence_number, address)
+    async def _replay_all(self, replayed: list[AppendBatch | tuple[int, bytes]]) -> None:
+        for item in replayed:
+            if isinstance(item, AppendBatch):
+                await self._replay_appends(item)
+                self.operation_count += item.last_sequence_number + 1 - item.first_sequence_number
+            else:
+                position, record = item
+                await self._replay(decode_operation(record), LogAddress(position))
+                self.operation_count += 1
+
+    async def _replay_appends(self, batch: AppendBatch) -> None:
+        self._check_order(batch.first_sequence_number)
+        metadata, state = self._metadata, self._state
+        now_ms = state.now_ms()
+        for run in batch.runs:
+            last = run.last
+            segment = metadata.segments.get(last.segment_id)
+            if segment is None:
+                raise DataLogCorruptError(
+                    f"the log of container {metadata.container_id} has an append to segment"
+                    f" {last.segment_id}, which it does not have"
+                )
+            await self._ask_storage(segment)
+            end = last.offset + last.length
+            metadata.apply(last, now_ms)
+            state.memory_log.add_range(
+                last.segment_id, run.first_offset, end, run.first_sequence_number
+            )
+            for piece in run.pieces:
+                await self._replay_piece(segment, piece)
+        metadata.sequence_number = batch.last_sequence_number
+
+    async def _replay_piece(
+        self, segment: SegmentMetadata, piece: tuple[int, bytes] | Piece
+    ) -> None:
+        """Make bytes readable, unless tier 2 has them already."""
+        if len(piece) == 5:
+            if piece[0] + piece[1] > segment.storage_length:
+                self._state.read_index.append_logged(segment, piece)
             return
+        offset, data = piece
+        if offset + len(data) > segment.storage_length:
+            await self._wait_for_room(block_bytes(len(data)))
+            self._state.read_index.append(segment, offset, data)
+
+    def _check_order(self, sequence_number: int) -> None:
+        """Whether the operation is the next one after those that were replayed."""
+        metadata = self._metadata
         if self.operation_count == 0:
             raise DataLogCorruptError(
                 f"the log of container {metadata.container_id} begins without a checkpoint"
             )
-        if operation.sequence_number != expected:
-            raise self._out_of_order(operation, expected)
+        expected = metadata.sequence_number + 1
+        if sequence_number != expected:
+            raise DataLogCorruptError(
+                f"the log of container {metadata.container_id} has operation {sequence_number}"
+                f" where {expected} must be"
+            )
+
+    async def _replay(self, operation: Operation, address: LogAddress) -> None:
+        metadata = self._metadata
+        if isinstance(operation, CheckpointOperation):
+            if self.operation_count == 0:
+                metadata.restore(operation.snapshot)
+            else:
+                self._check_order(operation.sequence_number)
+            metadata.sequence_number = operation.sequence_number
+            self._on_checkpoint(operation.sequence_number, address)
+            return
+        self._check_order(operation.sequence_number)
         await self._prepare(operation)
         self._state.apply(operation)
-
-    def _out_of_order(self, operation: Operation, expected: int) -> DataLogCorruptError:
-        return DataLogCorruptError(
-            f"the log of container {self._metadata.container_id} has operation "
-            f"{operation.sequence_number} where {expected} must be"
-        )
 
     async def _prepare(self, operation: Operation) -> None:
         segment = self._metadata.segments.get(operation.segment_id)
@@ -111,11 +166,6 @@ class Recovery:
             if operation.offset + operation.length <= segment.storage_length:
                 # The merge reached tier 2 before the crash, and the source's bytes are gone there.
                 source.storage_length = max(source.storage_length, source.length)
-        elif (
-            isinstance(operation, AppendOperation)
-            and operation.offset + operation.length > segment.storage_length
-        ):
-            await self._wait_for_room(block_bytes(operation.length))
 
     async def _wait_for_room(self, bytes_wanted: int) -> None:
         """Move to tier 2 what was replayed when the cache cannot take more.
@@ -148,6 +198,7 @@ class Recovery:
         while offset < segment.length:
             redirect = index.redirect_at(offset)
             end = redirect.offset + redirect.length if redirect else index.cached_end(offset)
+            end = max(end, index.logged_end(offset))
             if end <= offset:
                 raise DataLogCorruptError(
                     f"{segment.name}: bytes from {offset} to {segment.length} "

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import trio
 
+from _fast.logged_pieces import Piece
 from segstore.api import OnRead, ReadHandle, ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.errors import (
@@ -25,6 +26,7 @@ from segstore.errors import (
     SegmentTruncatedError,
 )
 from segstore.metadata import SegmentMetadata
+from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.segment_index import Redirect, SegmentReadIndex, WaitingRead
 from segstore.read_index.storage_reads import StorageReads
 from segstore.storage.api import SegmentStorage
@@ -35,14 +37,19 @@ class ReadIndex:
     """The read indexes of one container. ``now`` is a steady clock, in seconds."""
 
     def __init__(
-        self, cache_manager: CacheManager, storage: SegmentStorage, now: Callable[[], float]
+        self,
+        cache_manager: CacheManager,
+        storage: SegmentStorage,
+        now: Callable[[], float],
+        log: LoggedBytes | None = None,
     ) -> None:
+        self._log = log
         self._cache_manager = cache_manager
         self._now = now
         self._indexes: dict[int, SegmentReadIndex] = {}
         # Those with bytes that tier 2 does not have, or that nobody said it has.
         self._unstored: dict[int, SegmentReadIndex] = {}
-        self._storage_reads = StorageReads(cache_manager, storage, self._read_again)
+        self._storage_reads = StorageReads(cache_manager, storage, self._read_again, log)
         self._closed = False
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -76,13 +83,13 @@ class ReadIndex:
     def note_stored(self) -> None:
         """More bytes are in tier 2: what was kept for its sake may be evicted."""
         for segment_id, index in list(self._unstored.items()):
-            if index.entries.note_stored(index.segment.storage_length):
+            if index.note_stored(index.segment.storage_length):
                 del self._unstored[segment_id]
 
     def note_segment_stored(self, segment: SegmentMetadata) -> None:
         """The same for one segment, for who does not want to wait for the others."""
         index = self._unstored.get(segment.segment_id)
-        if index is not None and index.entries.note_stored(segment.storage_length):
+        if index is not None and index.note_stored(segment.storage_length):
             del self._unstored[segment.segment_id]
 
     def index_of(self, segment: SegmentMetadata) -> SegmentReadIndex:
@@ -100,6 +107,12 @@ class ReadIndex:
         self._unstored[segment.segment_id] = index
         if index.tail_reads:
             self._wake(index)
+
+    def append_logged(self, segment: SegmentMetadata, piece: Piece) -> None:
+        """Take in committed bytes that are left where they are in the log, while recovering."""
+        index = self.index_of(segment)
+        index.add_logged(piece)
+        self._unstored[segment.segment_id] = index
 
     def merge(self, target: SegmentMetadata, source: SegmentMetadata, offset: int) -> None:
         """Make the source's bytes readable in the target before they have moved there."""
@@ -142,6 +155,18 @@ class ReadIndex:
     def cached(self, segment: SegmentMetadata, *, offset: int, length: int) -> bytes:
         """Bytes that are not in tier 2 yet, for the storage writer."""
         return self.index_of(segment).entries.gather(offset, length, False)
+
+    async def unstored(self, segment: SegmentMetadata, *, offset: int, length: int) -> bytes:
+        """Bytes from ``offset`` on that are not in tier 2 yet, wherever they are.
+
+        Fewer than ``length`` where they are in several places, none when nothing has them.
+        """
+        data = self.cached(segment, offset=offset, length=length)
+        if data or self._log is None:
+            return data
+        index = self.index_of(segment)
+        end = min(index.logged_end(offset), offset + length)
+        return await self._log.read(index, offset, end) if end > offset else b""
 
     def cached_views(
         self, segment: SegmentMetadata, *, offset: int, length: int

@@ -1,13 +1,13 @@
 """Where the bytes of one segment are, and who waits for more of them.
 
-Owns: a segment's cached entries, its redirects to merged segments, its parked reads, and the reads
-of tier 2 that are under way for it.
+Owns: a segment's cached entries, its redirects to merged segments, the places of bytes that only
+the log has, its parked reads, and the reads of tier 2 or of the log that are under way for it.
 
 Invariants:
-1. Every byte from the storage length up to the length lies in an entry or behind a redirect to a
-   merged segment.
+1. Every byte from the storage length up to the length lies in an entry, in the log, or behind a
+   redirect to a merged segment. Only a recovery leaves bytes in the log alone.
 2. Redirects do not overlap and are sorted by offset.
-3. Reads of tier 2 that are under way do not overlap.
+3. Reads of tier 2 or of the log that are under way do not overlap.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from operator import attrgetter
 
+from _fast.logged_pieces import LoggedPieces, Piece
 from _fast.read_index import Generations, SegmentEntries
 from segstore.api import OnRead, ReadResult
 from segstore.errors import SegmentStoreError
@@ -65,7 +66,7 @@ class WaitingRead:
 
 
 class Fetch:
-    """A read of tier 2 that is under way, and who waits for what it brings."""
+    """A read of tier 2 or of the log that is under way, and who waits for what it brings."""
 
     __slots__ = ("end", "offset", "waiters")
 
@@ -83,7 +84,7 @@ class Fetch:
 class SegmentReadIndex:
     """One segment's entries, redirects, parked reads and fetches."""
 
-    __slots__ = ("entries", "fetches", "is_dropped", "redirects", "segment", "tail_reads")
+    __slots__ = ("entries", "fetches", "is_dropped", "logged", "redirects", "segment", "tail_reads")
 
     def __init__(self, segment: SegmentMetadata, generations: Generations) -> None:
         self.segment = segment
@@ -91,7 +92,35 @@ class SegmentReadIndex:
         self.tail_reads: dict[WaitingRead, None] = {}
         self.redirects: list[Redirect] = []
         self.fetches: list[Fetch] = []
+        self.logged: LoggedPieces | None = None
         self.is_dropped = False
+
+    def add_logged(self, piece: Piece) -> None:
+        """Note where in the log bytes lie that nothing else has."""
+        if self.logged is None:
+            self.logged = LoggedPieces()
+        self.logged.add(*piece)
+
+    def logged_end(self, offset: int) -> int:
+        """Where the contiguous bytes from ``offset`` on end that the log has."""
+        return offset if self.logged is None else self.logged.contiguous_end(offset)
+
+    @property
+    def fetched_end(self) -> int:
+        """The end of what tier 2 or the log can be asked for."""
+        stored = self.segment.storage_length
+        return stored if self.logged is None else max(stored, self.logged.end)
+
+    def note_stored(self, stored_length: int) -> bool:
+        """Tier 2 has all bytes up to there; returns whether nothing waits to be told of more."""
+        all_stored = self.entries.note_stored(stored_length)
+        if self.logged is None:
+            return all_stored
+        self.logged.drop_before(stored_length)
+        if self.logged:
+            return False
+        self.logged = None
+        return all_stored
 
     def cached_end(self, offset: int) -> int:
         """Where the contiguous cached bytes from ``offset`` on end."""
@@ -113,8 +142,11 @@ class SegmentReadIndex:
         return None
 
     def unknown_end(self, offset: int) -> int:
-        """Up to where the bytes from ``offset`` on are neither cached nor fetched, but stored."""
+        """Up to where bytes from ``offset`` on are neither cached nor fetched, but all in tier 2
+        or all in the log."""
         end = self.segment.storage_length
+        if offset >= end:
+            end = self.logged_end(offset)
         cached_from = self.entries.next_cached_offset(offset)
         if cached_from is not None:
             end = min(end, cached_from)

@@ -1,9 +1,10 @@
-"""Reads of history: what is not in the cache comes from tier 2, in large pieces and ahead of time.
+"""Reads of what is not in the cache: it comes from tier 2, in large pieces and ahead of time, or
+after a recovery from the log.
 
-Owns: the reads of tier 2 that are under way for one container.
+Owns: the reads of tier 2 and of the log that are under way for one container.
 
 Invariants:
-1. A byte is read from tier 2 by one read at a time; who wants it meanwhile waits for the same.
+1. A byte is read from there by one read at a time; who wants it meanwhile waits for the same.
 2. At most READS_MAX reads are under way; those ahead of time only start while half of them are
    free, and only when the cache has room for history.
 3. What is read never pushes appended data out of the cache: without room for history it goes to
@@ -20,6 +21,7 @@ import trio
 from segstore.api import OnRead, ReadResult
 from segstore.cache.manager import CacheManager, block_bytes
 from segstore.errors import SegmentStoreError
+from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.segment_index import Fetch, SegmentReadIndex, WaitingRead
 from segstore.storage.api import SegmentStorage
 
@@ -36,8 +38,13 @@ class StorageReads:
     """One per container. ``read_again`` gets the reads that tier 2 has not answered."""
 
     def __init__(
-        self, cache_manager: CacheManager, storage: SegmentStorage, read_again: ReadAgain
+        self,
+        cache_manager: CacheManager,
+        storage: SegmentStorage,
+        read_again: ReadAgain,
+        log: LoggedBytes | None,
     ) -> None:
+        self._log = log
         self._cache_manager = cache_manager
         self._storage = storage
         self._read_again = read_again
@@ -60,7 +67,7 @@ class StorageReads:
     def read(
         self, index: SegmentReadIndex, offset: int, length_max: int, on_complete: OnRead
     ) -> WaitingRead:
-        """Answer from tier 2, which has the byte at ``offset``."""
+        """Answer from tier 2 or from the log: one of them has the byte at ``offset``."""
         read = WaitingRead(offset, length_max, on_complete)
         fetch = index.fetch_at(offset)
         if fetch is None:
@@ -74,12 +81,13 @@ class StorageReads:
 
     def read_ahead(self, index: SegmentReadIndex, offset: int) -> None:
         """A reader of history got to ``offset``: have what follows when it asks again."""
-        limit = min(offset + READ_AHEAD_BYTES, index.segment.storage_length)
+        limit = min(offset + READ_AHEAD_BYTES, index.fetched_end)
         position = index.entries.cached_end(offset, limit)
         while position < limit and (fetch := index.fetch_at(position)) is not None:
             position = index.entries.cached_end(fetch.end, limit)
         if (
-            position < limit
+            position < index.unknown_end(position)
+            and position < limit
             and self._slots.value > READS_MAX // 2
             and self._nursery is not None
             and self._cache_manager.has_history_room(ALIGNMENT_BYTES)
@@ -102,8 +110,7 @@ class StorageReads:
             async with self._slots:
                 if fetch.is_unwanted:
                     return
-                length = fetch.end - offset
-                data = await self._storage.read(segment.storage_name, offset=offset, length=length)
+                data = await self._read(index, offset, fetch.end)
         except SegmentStoreError as error:
             # A read ahead of time that fails is nobody's: who asks for the bytes is told.
             failure = error
@@ -118,6 +125,19 @@ class StorageReads:
             # The bytes may have been truncated, merged or deleted away meanwhile: look again.
             self._read_again(index, read, failure)
 
+    async def _read(self, index: SegmentReadIndex, offset: int, end: int) -> bytes:
+        segment = index.segment
+        if offset >= segment.storage_length:
+            assert self._log is not None, "nothing is left in the log without one"
+            try:
+                return await self._log.read(index, offset, end)
+            except SegmentStoreError:
+                if offset >= segment.storage_length:
+                    raise
+            # Meanwhile it was moved to tier 2, and the log let go of it.
+        length = min(end, segment.storage_length) - offset
+        return await self._storage.read(segment.storage_name, offset=offset, length=length)
+
     def _answer(self, index: SegmentReadIndex, fetch: Fetch, data: bytes) -> None:
         segment = index.segment
         for read in fetch.waiters:
@@ -125,7 +145,7 @@ class StorageReads:
                 continue
             start = read.offset - fetch.offset
             if start >= len(data):
-                # It was cut short at the end of a chunk.
+                # It was cut short: at the end of a chunk, or of what tier 2 had by then.
                 self._read_again(index, read, None)
                 continue
             wanted = data[start : start + read.length_max]

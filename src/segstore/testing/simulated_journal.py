@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import trio
 
+from _fast.replay import digest_frame
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
 from segstore.tiers.journal.runner import InlineRunner
@@ -35,6 +36,7 @@ def open_simulated_journal(
     return open_journal(
         Path(),
         settings,
+        digest=digest_frame,
         disk=disk,
         runner=InlineRunner(latency_seconds),
         run_blocking=run_in_place,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from segstore.errors import DataLogError
 
@@ -40,6 +40,23 @@ class LogEntry:
 
     address: LogAddress
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DigestedEntry:
+    """An entry as a recovery sees it first: its digest, or else its bytes."""
+
+    address: LogAddress
+    digest: bytes | None
+    data: bytes
+
+
+class LogPart(NamedTuple):
+    """``length`` bytes from ``start`` on of the log entry at ``position``."""
+
+    position: int
+    start: int
+    length: int
 
 
 class DurableDataLog(Protocol):
@@ -68,6 +85,24 @@ class DurableDataLog(Protocol):
 
         Only before the first append. Who does not read to the end closes the generator. Raises
         ``DataLogCorruptError`` for damage that is not a torn tail.
+        """
+        ...
+
+    def read_digests(self) -> AsyncGenerator[list[DigestedEntry], None]:
+        """Like ``read``, many entries at a time, with the digests of those that it has one of."""
+        ...
+
+    async def read_entry(self, address: LogAddress) -> bytes:
+        """Read one entry that was there when the log was opened and was not truncated since.
+
+        Raises ``DataLogError`` when it cannot be read.
+        """
+        ...
+
+    async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
+        """Read parts of such entries, given in log order. Whoever asks checks what comes.
+
+        Raises ``DataLogError`` when they cannot be read.
         """
         ...
 

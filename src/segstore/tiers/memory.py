@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import trio
@@ -21,8 +22,10 @@ from segstore.tiers.api import (
     LOG_ENTRY_BYTES_MAX,
     Buffer,
     ChunkInfo,
+    DigestedEntry,
     LogAddress,
     LogEntry,
+    LogPart,
     OnDurable,
 )
 
@@ -115,6 +118,29 @@ class MemoryDataLog:
         for entry in list(self._stored.entries):
             await trio.lowlevel.checkpoint()
             yield entry
+
+    async def read_digests(self) -> AsyncGenerator[list[DigestedEntry], None]:
+        """Yield the stored entries: they are in memory anyway."""
+        async with aclosing(self.read()) as entries:
+            async for entry in entries:
+                yield [DigestedEntry(entry.address, None, entry.data)]
+
+    async def read_entry(self, address: LogAddress) -> bytes:
+        """One stored entry."""
+        await trio.lowlevel.checkpoint()
+        return self._entry(address.position)
+
+    async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
+        """Parts of stored entries."""
+        await trio.lowlevel.checkpoint()
+        return [self._entry(part.position)[part.start :][: part.length] for part in parts]
+
+    def _entry(self, position: int) -> bytes:
+        entries = self._stored.entries
+        place = position - entries[0].address.position if entries else -1
+        if not 0 <= place < len(entries):
+            raise DataLogError(f"the log has no entry {position}")
+        return entries[place].data
 
     def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
         """Queue one entry; it completes in the event loop's next round."""

@@ -121,8 +121,12 @@ class SegmentAggregator:
             parts: list[bytes] = []
             position, end = offset, min(appended.end, offset + WRITE_BYTES_MAX)
             while position < end:
-                part = self._read_index.cached(segment, offset=position, length=end - position)
+                part = await self._read_index.unstored(
+                    segment, offset=position, length=end - position
+                )
                 if not part:
+                    if segment.deleted:
+                        return
                     raise AssertionError(
                         f"{segment.name}: byte {position} is in neither cache nor tier 2"
                     )

@@ -15,12 +15,12 @@ from segstore.container import open_container
 from segstore.durable_log.data_frame import (
     SPARE_FRAMES_MAX,
     DataFrame,
-    DataFrameReader,
     FramePool,
+    FrameReplay,
 )
 from segstore.errors import DataLogCorruptError
-from segstore.storage.rolling import RollingSegmentStorage
-from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, LogAddress
+from segstore.testing.chunk_owners import next_owner
+from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, DigestedEntry, LogAddress
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 
 SEGMENT = "scope/stream/0.#epoch.0"
@@ -49,6 +49,10 @@ b6b6b6b6b6bfffffffffffffffd
 """Frames of version 1 as a container 3 wrote them."""
 
 
+def entry(position: int, frame: Buffer) -> DigestedEntry:
+    return DigestedEntry(LogAddress(position), None, bytes(frame))
+
+
 def version_1_frames() -> list[bytes]:
     frames, rest = [], bytes.fromhex("".join(VERSION_1_LOG.split()))
     while rest:
@@ -71,7 +75,7 @@ async def test_a_log_of_version_1_frames_opens_and_goes_on_in_version_2() -> Non
     for frame in version_1_frames():
         log.append_nowait((frame,), lambda error: None)
     await log.aclose()
-    storage = RollingSegmentStorage(MemoryChunkStorage())
+    storage = next_owner(MemoryChunkStorage())
     for opened in range(3):
         cache_manager = CacheManager(StreamingCache(64 * 1024 * 1024))
         async with open_container(3, factory, storage, cache_manager) as container:
@@ -92,7 +96,7 @@ def test_damage_is_told_with_the_position_in_the_log() -> None:
     frame = bytearray(frame_of(b"headbody"))
     frame[20] ^= 0x40
     with pytest.raises(DataLogCorruptError, match="data frame at 17 is damaged: a checksum"):
-        DataFrameReader().feed(frame, LogAddress(17))
+        FrameReplay().feed(entry(17, frame))
 
 
 def test_a_record_is_told_with_the_address_of_the_frame_it_began_in() -> None:
@@ -100,15 +104,15 @@ def test_a_record_is_told_with_the_address_of_the_frame_it_began_in() -> None:
     first.put_whole(b"a", b"b")
     position = first.put_part(b"", b"x" * 120, 0)
     assert second.put_part(b"", b"x" * 120, position) == 120
-    reader = DataFrameReader()
-    assert reader.feed(first.seal(), LogAddress(4)) == [(LogAddress(4), b"ab")]
-    assert reader.feed(second.seal(), LogAddress(5)) == [(LogAddress(4), b"x" * 120)]
+    reader = FrameReplay()
+    assert reader.feed(entry(4, first.seal())) == [(4, b"ab")]
+    assert reader.feed(entry(5, second.seal())) == [(4, b"x" * 120)]
 
 
 @given(st.binary(max_size=80))
 def test_any_bytes_are_a_frame_or_damage(data: bytes) -> None:
     with contextlib.suppress(DataLogCorruptError):
-        DataFrameReader().feed(data, LogAddress(1))
+        FrameReplay().feed(entry(1, data))
 
 
 def test_a_frame_comes_back_when_nobody_looks_at_it() -> None:

@@ -18,6 +18,7 @@ from segstore.tiers.api import (
     DurableDataLog,
     DurableDataLogFactory,
     LogAddress,
+    LogPart,
 )
 from segstore.tiers.journal import JournalSettings, open_journal
 from segstore.tiers.journal.runner import InlineRunner
@@ -287,4 +288,37 @@ async def test_bytes_since_truncation_follow_appends_and_truncations(
     async with open_factory() as factory:
         log = await factory.open_log(1)
         assert 1_000_000 <= log.bytes_since_truncation <= 1_200_000
+        await log.aclose()
+
+
+async def test_a_recovery_reads_digests_or_entries_and_parts_of_them_later(
+    open_factory: OpenFactory,
+) -> None:
+    async with open_factory() as factory:
+        log = await factory.open_log(0)
+        addresses = [await append(log, bytes([number]) * 30_000, b"end") for number in range(9)]
+        await log.truncate(addresses[2])
+        await log.aclose()
+    async with open_factory() as factory:
+        log = await factory.open_log(0)
+        entries = [entry async for batch in log.read_digests() for entry in batch]
+        assert [entry.address for entry in entries] == addresses[2:]
+        for number, entry in enumerate(entries, 2):
+            assert (entry.digest, entry.data) == (None, bytes([number]) * 30_000 + b"end")
+        await append(log, b"later")
+        assert await log.read_entry(addresses[4]) == bytes([4]) * 30_000 + b"end"
+        positions = [address.position for address in addresses]
+        parts = [LogPart(positions[2], 1, 2), LogPart(positions[2], 29_999, 4)]
+        parts.append(LogPart(positions[8], 0, 30_003))
+        assert await log.read_parts(parts) == [
+            b"\x02\x02",
+            b"\x02end",
+            bytes([8]) * 30_000 + b"end",
+        ]
+        await log.truncate(addresses[5])
+        assert await log.read_parts([LogPart(positions[5], 29_999, 4)]) == [b"\x05end"]
+        with pytest.raises(DataLogError):
+            await log.read_parts([LogPart(positions[8] + 100, 0, 1)])
+        with pytest.raises(DataLogError):
+            await log.read_entry(LogAddress(positions[0] - 1))
         await log.aclose()

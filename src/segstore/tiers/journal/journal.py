@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,13 @@ from typing import TypeVar
 import trio
 
 from _fast.journal import EntryIndex
-from segstore.errors import DataLogCorruptError, DataLogError
+from segstore.errors import DataLogError
 from segstore.tiers.api import (
     Buffer,
+    DigestedEntry,
     LogAddress,
     LogEntry,
+    LogPart,
     OnDurable,
 )
 from segstore.tiers.journal.byte_count import ByteCount
@@ -38,25 +40,22 @@ from segstore.tiers.journal.disk import Disk, LocalDisk
 from segstore.tiers.journal.files import (
     FilePool,
     FilePreparer,
-    JournalFile,
     RunBlocking,
     journal_name,
-    open_existing,
 )
 from segstore.tiers.journal.format import Kind, Record
+from segstore.tiers.journal.log_reader import KeptDigests, LogReader, scan_named
 from segstore.tiers.journal.recovery import Recovered, recover
 from segstore.tiers.journal.runner import ThreadRunner, WriterRunner
-from segstore.tiers.journal.scan import (
-    FileScan,
-    check_indexes,
-    read_file_entries,
-    scan_file,
-)
+from segstore.tiers.journal.scan import check_indexes
 from segstore.tiers.journal.settings import JournalSettings
 from segstore.tiers.journal.statistics import BatchAverages, JournalStatistics
 from segstore.tiers.journal.writer import BatchWriter, RecordQueue, WrittenBatch
 
 T = TypeVar("T")
+
+SCAN_THREADS = 2
+"""A disk reads faster when it is asked for two things at once."""
 
 
 @dataclass(slots=True)
@@ -71,6 +70,8 @@ class _LogState:
     byte_count: ByteCount = field(default_factory=ByteCount)
     indexes: dict[int, EntryIndex] | None = None
     """Where a recovery found its entries, by file generation; None once that is outdated."""
+    digests: dict[int, list[bytes | None]] = field(default_factory=dict)
+    """What a recovery knows of those entries already, until it is read."""
 
     def truncate(self, position: int) -> None:
         """Forget the entries before ``position``."""
@@ -169,6 +170,7 @@ class Journal:
                 index = scan.indexes.get(container_id)
                 if index is not None and index.end_position > container.first_position:
                     state.indexes[generation] = index
+                    state.digests[generation] = scan.digests.get(container_id, [])
                     state.byte_count.extend(index.groups)
             state.truncate(container.first_position)
         for generation, scan in recovered.scans.items():
@@ -285,7 +287,7 @@ class Journal:
         for generation, positions in sorted(self._last_positions.items()):
             if positions.get(container_id, 0) < start:
                 continue
-            scan = await self._run_blocking(partial(_scan_named, self._disk, generation))
+            scan = await self._run_blocking(partial(scan_named, self._disk, generation))
             index = scan.indexes.get(container_id)
             if index is not None:
                 indexes[generation] = index
@@ -314,6 +316,7 @@ class ContainerLog:
         self._epoch = epoch
         self._state = state
         self._closed = False
+        self._reader: LogReader | None = None
 
     @property
     def epoch(self) -> int:
@@ -332,26 +335,42 @@ class ContainerLog:
 
     async def read(self) -> AsyncGenerator[LogEntry, None]:
         """Yield the container's entries, a few MiB of them in memory at a time."""
-        state, journal = self._state, self._journal
-        start, end = state.first_position, state.next_position
-        indexes = await journal._indexes(self._container_id, state)
-        try:
-            for generation, index in indexes.items():
-                if index.end_position <= start:  # truncated since: the file may be gone
-                    continue
-                opening = partial(_open_named, journal._disk, generation)
-                file = await journal._run_blocking(opening)
-                entries = read_file_entries(file, self._container_id, index, start=start, end=end)
-                try:
-                    while (
-                        batch := await journal._run_blocking(partial(next, entries, None))
-                    ) is not None:
-                        for entry in batch:
-                            yield entry
-                finally:
-                    file.disk_file.close()
-        except OSError as error:
-            raise DataLogError(f"the journal cannot be read: {error}") from error
+        reader = await self._recovered()
+        async with aclosing(reader.read()) as entries:
+            async for entry in entries:
+                yield entry
+
+    async def read_digests(self) -> AsyncGenerator[list[DigestedEntry], None]:
+        """Yield what the journal's recovery remembers of the entries, or the entries."""
+        reader = await self._recovered()
+        async with aclosing(reader.read_digests()) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def read_entry(self, address: LogAddress) -> bytes:
+        """One of the entries that were there when the log was opened."""
+        return await (await self._recovered()).read_entry(address)
+
+    async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
+        """Parts of the entries that were there when the log was opened."""
+        return await (await self._recovered()).read_parts(parts)
+
+    async def _recovered(self) -> LogReader:
+        """Reads what was in the log when it was opened."""
+        if self._reader is None:
+            state, journal = self._state, self._journal
+            indexes = await journal._indexes(self._container_id, state)
+            digests, state.digests = state.digests, {}
+            self._reader = LogReader(
+                journal._disk,
+                journal._run_blocking,
+                self._container_id,
+                indexes,
+                digests,
+                start=state.first_position,
+                end=state.next_position,
+            )
+        return self._reader
 
     def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
         """Queue one entry for the next batch."""
@@ -377,6 +396,8 @@ class ContainerLog:
         await trio.lowlevel.checkpoint()
         if self._epoch == self._state.epoch:
             self._journal._truncate(self._container_id, self._state, address.position)
+            if self._reader is not None:
+                self._reader.truncate(self._state.first_position)
 
     async def aclose(self) -> None:
         """Take no more entries, and wait for those that are queued."""
@@ -386,22 +407,6 @@ class ContainerLog:
             return
         self._closed = True
         await self._journal._wait_durable(self._state, self._state.next_position - 1)
-
-
-def _open_named(disk: Disk, generation: int) -> JournalFile:
-    name = journal_name(generation)
-    file = open_existing(disk, name)
-    if file is None:
-        raise DataLogCorruptError(f"journal file {name}, offset 0: the file header is damaged")
-    return file
-
-
-def _scan_named(disk: Disk, generation: int) -> FileScan:
-    file = _open_named(disk, generation)
-    try:
-        return scan_file(file)
-    finally:
-        file.disk_file.close()
 
 
 async def _prepare_files(
@@ -435,6 +440,7 @@ async def open_journal(
     directory: Path,
     settings: JournalSettings | None = None,
     *,
+    digest: Callable[[memoryview], bytes] | None = None,
     disk: Disk | None = None,
     runner: WriterRunner | None = None,
     run_blocking: RunBlocking = _run_in_thread,
@@ -444,14 +450,22 @@ async def open_journal(
     """Open the journal in ``directory`` (which exists), recovering what is there.
 
     Raises ``DataLogCorruptError`` for damage that no crash explains, ``DataLogError`` when the
-    directory cannot be read or written. Whoever calls this holds the directory's lock. ``disk``,
-    ``runner``, ``run_blocking``, ``clock`` and ``new_salt`` are for simulations.
+    directory cannot be read or written. Whoever calls this holds the directory's lock. ``digest``
+    makes what ``read_digests`` gives of an entry, in several threads. ``disk``, ``runner``,
+    ``run_blocking``, ``clock`` and ``new_salt`` are for simulations.
     """
     settings = settings or JournalSettings()
     disk = disk or LocalDisk(directory)
     runner = runner or ThreadRunner()
     pool, queue = FilePool(), RecordQueue()
-    recovered = await run_blocking(partial(recover, disk))
+    recovered = await run_blocking(
+        partial(
+            recover,
+            disk,
+            digest=KeptDigests(digest) if digest is not None else None,
+            thread_count=SCAN_THREADS if run_blocking is _run_in_thread else 1,
+        )
+    )
     for file in recovered.ready:
         pool.add(file)
     preparer = FilePreparer(

@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import structlog
@@ -26,7 +27,14 @@ from segstore.tiers.journal.format import (
     FILE_HEADER_BYTES,
     decode_batch_header,
 )
-from segstore.tiers.journal.scan import FileScan, Window, check_indexes, find_later_batch, scan_file
+from segstore.tiers.journal.scan import (
+    EntryDigest,
+    FileScan,
+    Window,
+    check_indexes,
+    find_later_batch,
+    scan_file,
+)
 from segstore.tiers.journal.state import JournalState
 from segstore.tiers.journal.writer import Tail
 
@@ -49,10 +57,13 @@ class Recovered:
     file_count: int = 0
 
 
-def recover(disk: Disk) -> Recovered:
-    """Read the journal in a directory. Blocks. Raises ``DataLogCorruptError``."""
+def recover(disk: Disk, *, digest: EntryDigest | None = None, thread_count: int = 1) -> Recovered:
+    """Read the journal in a directory, once. Blocks. Raises ``DataLogCorruptError``.
+
+    The scans have the digests of the entries, if ``digest`` is given.
+    """
     try:
-        return _Recovery(disk).run()
+        return _Recovery(disk, digest, thread_count).run()
     except OSError as error:
         raise DataLogError(f"the journal cannot be read: {error}") from error
 
@@ -60,8 +71,10 @@ def recover(disk: Disk) -> Recovered:
 class _Recovery:
     """One recovery; ``files`` holds what is open, by generation."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, digest: EntryDigest | None, thread_count: int) -> None:
         self.disk = disk
+        self.digest = digest
+        self.thread_count = thread_count
         self.files: dict[int, JournalFile] = {}
         self.unreadable: dict[int, str] = {}
         self.generations: list[int] = []
@@ -79,8 +92,7 @@ class _Recovery:
         else:
             recovered.ready.append(self.following_file(newest))
             state.live.add(generation)
-        for needed in sorted(state.live - {generation}):
-            recovered.scans[needed] = self.scan_needed(needed)
+        self.scan_all_needed(sorted(state.live - {generation}), recovered)
         recovered.scans[generation] = newest
         self.check_positions(recovered)
         self.release_others(recovered)
@@ -106,7 +118,7 @@ class _Recovery:
     def scan_newest(self, state: JournalState) -> FileScan | None:
         """Scan the newest file whose first batch passes, and fold it into ``state``."""
         for generation in sorted(self.files, reverse=True):
-            scan = scan_file(self.files[generation])
+            scan = scan_file(self.files[generation], self.digest)
             if scan.next_batch_number > 0:
                 state.apply_scan(scan)
                 return scan
@@ -164,10 +176,19 @@ class _Recovery:
         """A file whose first batch, of that number, does not pass."""
         return FileScan(file, next_batch_number=batch_number)
 
+    def scan_all_needed(self, generations: list[int], recovered: Recovered) -> None:
+        """Scan files, several at a time: while one is checked another is read."""
+        if self.thread_count == 1 or len(generations) < 2:
+            scans = [self.scan_needed(generation) for generation in generations]
+        else:
+            with ThreadPoolExecutor(self.thread_count, "segstore-scan") as threads:
+                scans = list(threads.map(self.scan_needed, generations))
+        recovered.scans.update(zip(generations, scans, strict=True))
+
     def scan_needed(self, generation: int) -> FileScan:
         """Scan a file that must pass up to its END record."""
         file = self.existing(generation)
-        scan = scan_file(file)
+        scan = scan_file(file, self.digest)
         if scan.following_generation is None:
             raise DataLogCorruptError(
                 f"journal file {file.name}, offset {scan.end_offset}: the batch is damaged; the"

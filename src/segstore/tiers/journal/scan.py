@@ -3,7 +3,7 @@
 Owns: ``scan_file``, which checks every byte that counts in a file, and ``read_file_entries``.
 
 Invariants:
-1. Memory stays bounded by one window, whatever the files hold.
+1. Memory stays bounded by one window and the digests that are kept, whatever the files hold.
 2. A file's batches are numbered without gaps; the first that does not pass ends the scan. Whether
    that is a torn tail or damage is for the caller to decide, with ``find_later_batch``.
 3. Entries of one container have consecutive positions within a file.
@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from _fast.journal import END, INCOMPLETE, MARK, BatchScan, EntryIndex, read_entries
@@ -30,6 +30,10 @@ from segstore.tiers.journal.format import (
 
 WINDOW_BYTES = 4 * 1024 * 1024
 
+EntryDigest = Callable[[memoryview], bytes | None]
+"""What a recovery needs of an entry, or None where it has to read the entry itself. What it is
+given is gone when it returns. Called from several threads."""
+
 
 @dataclass(slots=True)
 class FileScan:
@@ -47,6 +51,8 @@ class FileScan:
     """The records besides entries, in order."""
     indexes: dict[int, EntryIndex] = field(default_factory=dict)
     """Where the entries lie, by container."""
+    digests: dict[int, list[bytes | None]] = field(default_factory=dict)
+    """Of each of them what a recovery needs, where that is known; empty unless it was asked for."""
 
 
 class Window:
@@ -65,20 +71,38 @@ class Window:
         if length <= 0:
             return memoryview(b"")
         if offset < self._start or offset + length > self._start + self._filled:
+            kept = self._keep_from(offset)
             if length > len(self._buffer):
-                self._buffer = memoryview(bytearray(length))
+                longer = memoryview(bytearray(length))
+                longer[:kept] = self._buffer[:kept]
+                self._buffer = longer
             wanted = min(len(self._buffer), self._end - offset)
             self._start = offset
-            self._filled = self._disk_file.read_into(self._buffer[:wanted], offset)
+            read = self._disk_file.read_into(self._buffer[kept:wanted], offset + kept)
+            self._filled = kept + read
         start = offset - self._start
         return self._buffer[start : min(start + length, self._filled)]
 
+    def _keep_from(self, offset: int) -> int:
+        """Move what is known from ``offset`` on to the beginning; returns how much that is."""
+        skipped = offset - self._start
+        if not 0 <= skipped < self._filled:
+            return 0
+        kept = (self._filled - skipped) // BATCH_ALIGNMENT * BATCH_ALIGNMENT
+        self._buffer[:kept] = self._buffer[skipped : skipped + kept]
+        return kept
 
-def scan_file(file: JournalFile) -> FileScan:
+
+def scan_file(file: JournalFile, digest: EntryDigest | None = None) -> FileScan:
     """Check a file from its first batch to the first that does not pass. Blocks."""
     header = file.header
     window = Window(file.disk_file, end=header.file_bytes)
-    batches = BatchScan(generation=header.generation, salt=header.salt, offset=FILE_HEADER_BYTES)
+    batches = BatchScan(
+        generation=header.generation,
+        salt=header.salt,
+        offset=FILE_HEADER_BYTES,
+        digest=digest,
+    )
     wanted = WINDOW_BYTES
     while True:
         offset = batches.end_offset
@@ -104,6 +128,7 @@ def scan_file(file: JournalFile) -> FileScan:
         marked=outcome == MARK,
         controls=controls,
         indexes=batches.indexes,
+        digests=batches.digests if digest is not None else {},
     )
 
 

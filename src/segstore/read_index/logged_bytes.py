@@ -1,0 +1,54 @@
+"""Bytes of segments that a recovery left in the log.
+
+Owns: reading them from there, and checking them.
+
+Invariants:
+1. What is returned has the sums that the log's entries had when they were checked as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from _fast.crc import crc32c
+from segstore.errors import DataLogCorruptError
+from segstore.read_index.segment_index import SegmentReadIndex
+from segstore.tiers.api import LogPart
+
+
+class LogParts(Protocol):
+    """What is needed of a durable data log."""
+
+    async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
+        """See ``DurableDataLog``."""
+        ...
+
+
+class LoggedBytes:
+    """Reads the bytes of one container's segments from its log."""
+
+    def __init__(self, log: LogParts) -> None:
+        self._log = log
+
+    async def read(self, index: SegmentReadIndex, offset: int, end: int) -> bytes:
+        """Bytes from ``offset`` on, fewer than up to ``end`` where the log has them not.
+
+        Raises ``DataLogError``.
+        """
+        pieces = index.logged.find(offset, end) if index.logged is not None else []
+        if not pieces:
+            return b""
+        parts = [LogPart(position, start, length) for _, length, position, start, _ in pieces]
+        found = await self._log.read_parts(parts)
+        for (place, _, position, start, sum_), data in zip(pieces, found, strict=True):
+            if crc32c(data) != sum_:
+                raise DataLogCorruptError(
+                    f"entry {position} of the log is damaged behind byte {start}: it has the bytes"
+                    f" of {index.segment.name} from {place} on"
+                )
+        first = pieces[0][0]
+        data = found[0] if len(found) == 1 else b"".join(found)
+        if offset == first and len(data) <= end - offset:
+            return data
+        return data[offset - first : end - first]
