@@ -26,9 +26,9 @@ from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
 from segstore.data_directory import DataDirectory
 from segstore.registry import OpenContainer
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.throttling.throttle import ThrottlePolicy
-from segstore.tier_two import EpochNotingLogs, open_storage
+from segstore.tier_two import EpochNotingLogs, belongs_to, open_storage
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
 

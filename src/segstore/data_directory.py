@@ -4,8 +4,9 @@ Owns: ``DataDirectory``, the version file and the locks; docs/formats/data-direc
 the layout.
 
 Invariants:
-1. ``segstore.toml`` is written once, whole, before anything else of a store; nothing that was
-   there before is overwritten, and a directory that is not empty and has no such file is refused.
+1. ``segstore.toml`` is written whole, before anything else of a store, and again only to raise its
+   version; nothing else that was there before is overwritten, and a directory that is not empty
+   and has no such file is refused.
 2. A journal is used by one process at a time: whoever opens it holds its lock until the process
    ends, however it ends.
 3. A directory that cannot be used is not changed.
@@ -25,7 +26,10 @@ from pathlib import Path
 
 from segstore.errors import DataDirectoryError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+OLDER_VERSIONS = frozenset({1})
+"""Versions that are read, and become this one when they are opened: an older segstore would not
+know the chunks that are written from then on, and must not open what has them."""
 VERSION_FILE = "segstore.toml"
 FOREIGN_NAMES = frozenset({"run", "logs", "lost+found"})
 """What may lie in a directory before a store is made in it: supervisors' files, a fresh disk's."""
@@ -65,6 +69,12 @@ class DataDirectory:
                 f"data directory {path} was made for {found.container_count} containers and cannot"
                 f" be used with {container_count}"
             )
+        try:
+            _raise_version(found)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"data directory {path} cannot be used: {error.strerror or error}"
+            ) from error
         return found
 
     @property
@@ -152,7 +162,7 @@ def _read_version_file(path: Path) -> DataDirectory | None:
     except tomllib.TOMLDecodeError as error:
         raise DataDirectoryError(f"{path / VERSION_FILE} is damaged: {error}") from error
     version = fields.get("format_version")
-    if version != FORMAT_VERSION:
+    if version != FORMAT_VERSION and version not in OLDER_VERSIONS:
         raise DataDirectoryError(
             f"data directory {path} has format version {version}; this segstore reads version"
             f" {FORMAT_VERSION}"
@@ -184,8 +194,30 @@ def _make(path: Path, *, container_count: int, journal_count: int) -> None:
     assert container_count > 0
     assert journal_count > 0
     _make_directory(path)
+    unfinished = _write_unfinished(path, container_count, journal_count)
+    try:
+        with suppress(FileExistsError):
+            os.link(unfinished, path / VERSION_FILE)
+    finally:
+        unfinished.unlink()
+    _sync_directory(path)
+
+
+def _raise_version(directory: DataDirectory) -> None:
+    """Write the version file anew if it is of an older version."""
+    path = directory.path / VERSION_FILE
+    if tomllib.loads(path.read_text("utf-8"))["format_version"] == FORMAT_VERSION:
+        return
+    os.replace(
+        _write_unfinished(directory.path, directory.container_count, directory.journal_count), path
+    )
+    _sync_directory(directory.path)
+
+
+def _write_unfinished(path: Path, container_count: int, journal_count: int) -> Path:
+    """Write a version file under another name, durably."""
     text = (
-        "# A segstore data directory. Written once; do not edit.\n"
+        "# A segstore data directory. Do not edit.\n"
         f"format_version = {FORMAT_VERSION}\n"
         f"container_count = {container_count}\n"
         f"journal_count = {journal_count}\n"
@@ -197,12 +229,7 @@ def _make(path: Path, *, container_count: int, journal_count: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    try:
-        with suppress(FileExistsError):
-            os.link(unfinished, path / VERSION_FILE)
-    finally:
-        unfinished.unlink()
-    _sync_directory(path)
+    return unfinished
 
 
 def _make_directory(path: Path) -> None:

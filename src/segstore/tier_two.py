@@ -20,9 +20,11 @@ from pathlib import Path
 
 import trio
 
+from pravega_wire.names import container_of
 from segstore.config import SegmentStoreConfig
 from segstore.data_directory import DataDirectory
 from segstore.errors import StorageConfigurationError
+from segstore.storage.older_layout import Belongs
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
 from segstore.tiers.filesystem import FilesystemChunkStorage
 from segstore.tiers.s3 import S3Location, S3LocationError
@@ -31,6 +33,16 @@ NOTE_FILE = "tier-2.toml"
 
 StorageOfOwner = Callable[[Callable[[], int]], ChunkStorage]
 """Gives the chunks to an owner, who knows the epoch it was given by then."""
+
+
+def belongs_to(container_id: int, container_count: int) -> Belongs:
+    """Tells which segments are a container's, by the names that tier 2 knows them by."""
+
+    def belongs(storage_name: str) -> bool:
+        name, mark, _ = storage_name.rpartition(".S-")
+        return bool(mark) and container_of(name, container_count) == container_id
+
+    return belongs
 
 
 @dataclass(slots=True)

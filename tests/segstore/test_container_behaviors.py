@@ -35,7 +35,7 @@ from segstore.errors import (
     SegmentStoreError,
     SegmentTruncatedError,
 )
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.testing.memory_container import MemoryContainer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 
@@ -51,7 +51,7 @@ async def open_memory_container() -> AsyncIterator[SegmentContainer]:
 
 @asynccontextmanager
 async def open_durable_container() -> AsyncIterator[SegmentContainer]:
-    storage = RollingSegmentStorage(MemoryChunkStorage())
+    storage = next_owner(MemoryChunkStorage())
     cache_manager = CacheManager(StreamingCache(64 * 1024 * 1024))
     async with open_container(3, MemoryDataLogFactory(), storage, cache_manager) as container:
         yield container
@@ -60,7 +60,7 @@ async def open_durable_container() -> AsyncIterator[SegmentContainer]:
 @asynccontextmanager
 async def open_forgetful_container() -> AsyncIterator[SegmentContainer]:
     """A durable one that keeps no attribute in memory which its index has, and flushes always."""
-    storage = RollingSegmentStorage(MemoryChunkStorage())
+    storage = next_owner(MemoryChunkStorage())
     cache_manager = CacheManager(StreamingCache(64 * 1024 * 1024))
     async with (
         open_container(

@@ -12,7 +12,7 @@ from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
 from segstore.errors import SegmentStoreError
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import LogEntry
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory
@@ -42,7 +42,7 @@ class LogsThatCancel(MemoryDataLogFactory):
 async def test_a_container_can_be_cancelled_while_its_tasks_start() -> None:
     with trio.CancelScope() as scope:
         logs = LogsThatCancel(scope)
-        storage = RollingSegmentStorage(MemoryChunkStorage())
+        storage = next_owner(MemoryChunkStorage())
         async with open_container(0, logs, storage, CacheManager(StreamingCache(8 * MIB))):
             await trio.lowlevel.checkpoint()
             pytest.fail("was not cancelled")
@@ -58,7 +58,7 @@ async def test_a_full_cache_is_waited_for_without_spinning(
     )
     full = True
     answers: list[SegmentStoreError | None] = []
-    storage = RollingSegmentStorage(chunks)
+    storage = next_owner(chunks)
     manager = CacheManager(StreamingCache(2 * MIB))
     async with open_container(0, MemoryDataLogFactory(), storage, manager) as container:
         await container.create_segment("a")

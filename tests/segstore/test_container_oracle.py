@@ -23,7 +23,7 @@ from segstore.attributes.updates import (
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
 from segstore.errors import SegmentStoreError
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.testing.memory_container import MemoryContainer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 
@@ -93,7 +93,7 @@ class Durable:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[SegmentContainer]:
-        storage = RollingSegmentStorage(self.chunks)
+        storage = next_owner(self.chunks)
         cache_manager = CacheManager(StreamingCache(8 * 1024 * 1024))
         async with open_container(0, self.log_factory, storage, cache_manager) as container:
             yield container

@@ -31,7 +31,7 @@ from segstore.errors import (
     SegmentError,
     SegmentStoreError,
 )
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.testing.memory_container import MemoryContainer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 
@@ -57,7 +57,7 @@ class Tiers:
         self, drain_seconds: float = 5.0, cache_bytes: int = 64 * 1024 * 1024
     ) -> AsyncIterator[Container]:
         cache_manager = CacheManager(StreamingCache(cache_bytes))
-        storage = RollingSegmentStorage(self.chunks)
+        storage = next_owner(self.chunks)
         try:
             async with open_container(
                 0, self.logs, storage, cache_manager, drain_seconds=drain_seconds
@@ -222,7 +222,7 @@ async def test_a_drained_container_leaves_a_short_log_and_all_data_in_tier_2() -
             await container.append(NAMES[0], b"x" * 100_000)
     log = await tiers.logs.open_log(0)
     assert log.bytes_since_truncation < 2000
-    assert sum(chunk.length for chunk in await tiers.chunks.list_chunks("")) == 2_000_000
+    assert sum(chunk.length for chunk in await tiers.chunks.list_chunks(NAMES[0])) == 2_000_000
     async with tiers.open() as container:
         assert container.segment_info(NAMES[0]).storage_length == 2_000_000
         result = await container.read(NAMES[0], offset=1_500_000, length_max=10)

@@ -46,10 +46,23 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
             DataDirectory.open(path)
 
 
+def test_a_directory_of_version_1_is_taken_over(tmp_path: Path) -> None:
+    older = "format_version = 1\ncontainer_count = 8\njournal_count = 2\n"
+    version_file = tmp_path / "segstore.toml"
+    version_file.write_text(older)
+    with pytest.raises(DataDirectoryError):
+        DataDirectory.open(tmp_path, container_count=4)
+    assert version_file.read_text() == older
+    for _ in range(2):
+        assert DataDirectory.open(tmp_path, container_count=8).journal_count == 2
+        assert "format_version = 2\n" in version_file.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["segstore.toml"]
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("format_version = 2\n", "has format version 2; this segstore reads version 1"),
+        ("format_version = 3\n", "has format version 3; this segstore reads version 2"),
         ("", "has format version None"),
         ("format_version = ", "is damaged"),
         ("format_version = 1\n", "its counts are"),

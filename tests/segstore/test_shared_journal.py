@@ -9,7 +9,7 @@ import trio
 from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.journal import JournalSettings, open_journal
 from segstore.tiers.memory import MemoryChunkStorage
 
@@ -23,7 +23,7 @@ async def test_a_quiet_container_does_not_keep_the_journal_of_a_busy_one(tmp_pat
         journal_bytes_max=16 * FILE_BYTES,
         batch_bytes_max=2 * MIB,
     )
-    storage = RollingSegmentStorage(MemoryChunkStorage())
+    storage = next_owner(MemoryChunkStorage())
     cache_manager = CacheManager(StreamingCache(64 * MIB))
     async with open_journal(tmp_path, settings) as journal:
         opening = {"cache_manager": cache_manager, "held_bytes_max": 3 * FILE_BYTES}

@@ -45,9 +45,16 @@ class SegmentStorage(Protocol):
     async def concat(
         self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
     ) -> None:
-        """Store the first ``length`` bytes of ``source`` at ``offset`` of ``target``."""
+        """Store the first ``length`` bytes of ``source`` at ``offset`` of ``target``.
+
+        Nothing but ``delete`` may follow for the source.
+        """
         ...
 
     async def delete(self, segment: str) -> None:
-        """Delete all of the segment's chunks; deleting a missing segment is fine."""
+        """Forget the segment; deleting a missing one is fine."""
+        ...
+
+    async def run(self) -> None:
+        """Do what need not be waited for, until cancelled: chunks are deleted here."""
         ...

@@ -17,7 +17,7 @@ _epochs = count(1)
 
 
 def next_owner(
-    chunks: ChunkStorage, *, container_id: int = 0, garbage_delay_seconds: float = 0.0
+    chunks: ChunkStorage, *, container_id: int = 0, garbage_delay_seconds: float = 60.0
 ) -> ChunkedSegmentStorage:
     """The segments that lie in ``chunks``, for an owner who comes after all others."""
     epoch = next(_epochs)

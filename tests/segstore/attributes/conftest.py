@@ -15,7 +15,7 @@ from segstore.attributes.segment_attributes import AttributeCache, SegmentAttrib
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import DataLogError
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 
@@ -65,7 +65,7 @@ class Tiers:
             async with open_container(
                 0,
                 self.logs,
-                RollingSegmentStorage(self.faulty),
+                next_owner(self.faulty),
                 CacheManager(StreamingCache(16 * 1024 * 1024)),
                 drain_seconds=drain_seconds,
                 attribute_pages=PageCache(page_bytes_max),

@@ -15,9 +15,10 @@ from segstore.attributes import attribute_index
 from segstore.attributes.attribute_index import AttributeIndex, attribute_segment_name
 from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE
 from segstore.errors import StorageError
-from segstore.storage.rolling import RollingSegmentStorage, chunk_name
+from segstore.storage.chunked import ChunkedSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
-from segstore.tiers.api import Buffer
+from segstore.tiers.api import Buffer, ChunkInfo
 from segstore.tiers.memory import MemoryChunkStorage
 
 NAME = attribute_segment_name("s.S-1")
@@ -34,23 +35,30 @@ class Store:
         self.chunks = MemoryChunkStorage()
         self.faulty = FaultyChunkStorage(self.chunks, next_fault=next_fault)
         self.pages = PageCache(1 << 20)
+        self.storage = next_owner(self.faulty)
 
-    def open(self, root_pointer: int | None = None) -> AttributeIndex:
+    def open(self, root_pointer: int | None = None, *, by_new_owner: bool = True) -> AttributeIndex:
         """The index as a process finds it that knows this root pointer."""
+        if by_new_owner:
+            self.storage = next_owner(self.faulty)
         return AttributeIndex(
             NAME,
-            RollingSegmentStorage(self.faulty),
+            self.storage,
             self.pages,
             key_length=16,
             root_pointer=NULL_ATTRIBUTE_VALUE if root_pointer is None else root_pointer,
         )
+
+    async def own_chunks(self) -> list[ChunkInfo]:
+        """The segment's chunks."""
+        return await self.chunks.list_chunks(NAME)
 
     async def append_garbage(self, data: bytes) -> None:
         [*_, last] = await self.chunks.list_chunks(NAME)
         await self.chunks.write(last.name, offset=last.length, data=[data])
 
     async def stored_length(self) -> int:
-        return await RollingSegmentStorage(self.chunks).stored_length(NAME)
+        return await self.storage.stored_length(NAME)
 
 
 async def entries_of(index: AttributeIndex) -> dict[bytes, int]:
@@ -90,7 +98,7 @@ async def test_removing_what_was_never_there_writes_nothing() -> None:
     store = Store()
     index = store.open()
     assert await index.write({key(1): NULL_ATTRIBUTE_VALUE}, 7) == (7, None)
-    assert await store.chunks.list_chunks("") == []
+    assert await store.own_chunks() == []
 
 
 @pytest.mark.parametrize("garbage", [b"torn", bytes(50_000), b"SegBTree" * 12])
@@ -121,7 +129,8 @@ async def test_a_write_that_failed_is_tried_again_with_the_same_bytes(fault: Fau
         assert await index.find_many([key(5)]) == [5]
     persisted = await index.write({key(5): 56, key(6): 66}, 9)
     assert persisted.sequence_number == 7, "the write that failed is done first"
-    assert await store.open(persisted.root_pointer).find_many([key(5), key(6)]) == [55, 6]
+    index_again = store.open(persisted.root_pointer, by_new_owner=False)
+    assert await index_again.find_many([key(5), key(6)]) == [55, 6]
     persisted = await index.write({key(5): 56, key(6): 66}, 9)
     assert persisted.sequence_number == 9
     assert await store.open(persisted.root_pointer).find_many([key(5), key(6)]) == [56, 66]
@@ -131,7 +140,7 @@ async def test_a_write_that_failed_is_tried_again_with_the_same_bytes(fault: Fau
 async def test_a_missing_end_of_the_tree_is_damage() -> None:
     store = Store()
     persisted = await store.open().write({key(1): 10}, 7)
-    await store.chunks.delete(chunk_name(NAME, 0))
+    await store.chunks.delete((await store.own_chunks())[0].name)
     with pytest.raises(StorageError, match=r"attributes\.index is damaged: its tree ends at"):
         await store.open(persisted.root_pointer).find_many([key(1)])
 
@@ -143,7 +152,8 @@ async def test_a_wrong_byte_is_damage_and_named(where: str) -> None:
     assert persisted.root_pointer is not None
     store.pages = PageCache(1 << 20)
     offset = persisted.root_pointer + 20 if where == "footer" else 30
-    await store.chunks.write(chunk_name(NAME, 0), offset=offset, data=[b"\x55"])
+    [first, *_] = await store.own_chunks()
+    await store.chunks.write(first.name, offset=offset, data=[b"\x55"])
     with pytest.raises(StorageError, match=r"is damaged: at offset \d+"):
         await store.open(persisted.root_pointer).find_many([key(1)])
 
@@ -175,7 +185,8 @@ async def test_the_attribute_segment_is_cut_off_behind_the_tree(
         model.update(changes)
         persisted = await index.write(changes, round_number)
         await index.truncate()
-    stored = sum(chunk.length for chunk in await store.chunks.list_chunks(""))
+    await store.storage.collect()
+    stored = sum(chunk.length for chunk in await store.own_chunks())
     assert stored < min(12_000_000, await store.stored_length() / 2)
     assert await entries_of(store.open(persisted.root_pointer)) == model
 
@@ -192,7 +203,7 @@ async def test_a_read_that_is_overtaken_by_a_truncation_starts_again(
     )
     index = store.open()
     await index.write({key(number): number for number in range(4000)}, 1)
-    [first, *_] = await store.chunks.list_chunks("")
+    [first, *_] = await store.own_chunks()
     answers: list[Sequence[int | None]] = []
 
     async def find() -> None:
@@ -206,12 +217,13 @@ async def test_a_read_that_is_overtaken_by_a_truncation_starts_again(
         for number in range(2, 20):
             await index.write({key(at): number for at in range(4000)}, number)
             await index.truncate()
-        assert first not in await store.chunks.list_chunks("")
+            await store.storage.collect()
+        assert first not in await store.own_chunks()
         assert answers == []
     assert answers == [[19]]
 
 
-class SlowlyRead(RollingSegmentStorage):
+class SlowlyRead(ChunkedSegmentStorage):
     """Gives less than what is asked, as at the border of two chunks."""
 
     async def read(self, segment: str, *, offset: int, length: int) -> bytes:
@@ -226,12 +238,12 @@ class SlowlyRead(RollingSegmentStorage):
 async def test_pages_may_lie_in_several_chunks() -> None:
     store = Store()
     model = {key(number): number for number in range(5000)}
-    storage = SlowlyRead(store.chunks)
+    storage = SlowlyRead(store.chunks, epoch=lambda: 1)
     index = AttributeIndex(
         NAME, storage, PageCache(0), key_length=16, root_pointer=NULL_ATTRIBUTE_VALUE
     )
     await index.write(model, 1)
-    assert len(await store.chunks.list_chunks("")) > 10
+    assert len(await store.own_chunks()) > 10
     assert await entries_of(index) == model
 
 

@@ -29,7 +29,7 @@ from segstore.attributes.updates import (
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import DataLogError, SegmentError, SegmentStoreError, StorageError
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.memory_container import MemoryContainer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
@@ -92,7 +92,7 @@ class World:
             async with open_container(
                 0,
                 self.logs,
-                RollingSegmentStorage(faulty),
+                next_owner(faulty),
                 CacheManager(StreamingCache(8 * 1024 * 1024)),
                 attribute_pages=PageCache(self.random.choice([0, 1 << 20])),
                 attribute_cache=AttributeCache(

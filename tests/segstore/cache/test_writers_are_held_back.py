@@ -10,7 +10,7 @@ import trio.testing
 from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 
@@ -23,7 +23,7 @@ async def test_held_back_writers_go_on_when_tier_2_is_back() -> None:
     manager = CacheManager(cache)
     fault = Fault.REFUSED
     chunks = FaultyChunkStorage(MemoryChunkStorage(), next_fault=lambda _: fault)
-    storage = RollingSegmentStorage(chunks)
+    storage = next_owner(chunks)
     random = Random(7)
     blocks = {name: [random.randbytes(100_000) for _ in range(100)] for name in NAMES}
     done = dict.fromkeys(NAMES, 0)
@@ -75,7 +75,7 @@ async def test_a_writer_slows_down_before_it_has_to_stop(
     chunks = FaultyChunkStorage(MemoryChunkStorage(), next_fault=lambda _: Fault.REFUSED)
     gaps: list[tuple[float, float]] = []
     async with open_container(
-        0, MemoryDataLogFactory(), RollingSegmentStorage(chunks), manager, drain_seconds=0.1
+        0, MemoryDataLogFactory(), next_owner(chunks), manager, drain_seconds=0.1
     ) as container:
         await container.create_segment(NAMES[0])
         with trio.move_on_after(60):

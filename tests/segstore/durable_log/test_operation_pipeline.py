@@ -34,7 +34,7 @@ from segstore.operations import (
     UpdateAttributesOperation,
 )
 from segstore.read_index.read_index import ReadIndex
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.memory import MemoryChunkStorage
 
 VERB = AttributeUpdateType
@@ -50,7 +50,7 @@ class Container:
         self.metadata = ContainerMetadata(1)
         self.pending = PendingState(self.metadata, lambda: 7)
         self.memory_log = MemoryLog()
-        storage = RollingSegmentStorage(MemoryChunkStorage())
+        storage = next_owner(MemoryChunkStorage())
         cache_manager = CacheManager(StreamingCache(8 * 1024 * 1024))
         self.read_index = ReadIndex(cache_manager, storage, lambda: 0.0)
         self.state = CommittedState(self.metadata, self.read_index, self.memory_log, lambda: 9)

@@ -25,7 +25,7 @@ from segstore.errors import (
     SegmentStoreError,
 )
 from segstore.operations import AppendOperation, decode_operation
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, LogAddress, LogEntry, OnDurable
 from segstore.tiers.memory import MemoryChunkStorage
 
@@ -100,7 +100,7 @@ class Answers:
 
 @asynccontextmanager
 async def opened(log: HandLog, *, cache_bytes: int = 64 << 20) -> AsyncIterator[Container]:
-    storage = RollingSegmentStorage(MemoryChunkStorage())
+    storage = next_owner(MemoryChunkStorage())
     cache_manager = CacheManager(StreamingCache(cache_bytes))
     async with open_container(1, log, storage, cache_manager, drain_seconds=0) as container:
         await container.create_segment("s", attributes={WRITER: 0})

@@ -172,16 +172,16 @@ async def test_a_merge_of_long_chunks_moves_them_without_reading() -> None:
     assert await storage.read("source", offset=5, length=9) == b"56789", "as long as it is there"
     await storage.delete("source")
     await storage.write("target", offset=34, data=[b"tail"], rollover_bytes=50)
-    for storage in (storage, owner(memory, 2)):
-        assert await storage.stored_length("source") == 0
-        await storage.collect()
+    for each in (storage, owner(memory, 2)):
+        assert await each.stored_length("source") == 0
+        await each.collect()
         assert await chunk_lengths(memory, "source") == source_chunks
-        assert await read_all(storage, "target", 0, 38) == b"head" + b"0123456789" * 3 + b"tail"
-    await storage.truncate("target", offset=14)
-    await storage.collect()
+        assert await read_all(each, "target", 0, 38) == b"head" + b"0123456789" * 3 + b"tail"
+    await each.truncate("target", offset=14)
+    await each.collect()
     assert len(await chunk_lengths(memory, "source")) == 2
-    await storage.delete("target")
-    await storage.collect()
+    await each.delete("target")
+    await each.collect()
     assert await users_chunks(memory) == []
 
 
@@ -328,13 +328,13 @@ async def test_chunks_of_an_older_version_are_taken_over() -> None:
 
     storage = storage_of(1)
     await storage.write("a", offset=10, data=[b"abc"], rollover_bytes=100)
-    for storage in (storage, storage_of(2)):
-        assert await read_all(storage, "a", 0, 13) == b"0123456789abc"
-        assert await read_all(storage, "a$attributes.index", 100, 105) == b"index"
-        assert await storage.stored_length("b") == 12
-        assert await storage.stored_length("other") == 0
-    await storage.truncate("a", offset=5)
-    await storage.collect()
+    for each in (storage, storage_of(2)):
+        assert await read_all(each, "a", 0, 13) == b"0123456789abc"
+        assert await read_all(each, "a$attributes.index", 100, 105) == b"index"
+        assert await each.stored_length("b") == 12
+        assert await each.stored_length("other") == 0
+    await each.truncate("a", offset=5)
+    await each.collect()
     assert f"a${0:020d}" not in await users_chunks(chunks)
     assert f"b${12:020d}" not in await users_chunks(chunks)
     assert f"other${0:020d}" in await users_chunks(chunks)

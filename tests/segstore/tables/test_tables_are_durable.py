@@ -13,8 +13,8 @@ from pravega_wire.commands import NO_VERSION, TableEntry, TableKey
 from segstore.cache.manager import CacheManager
 from segstore.config import TableSettings
 from segstore.container import open_container
-from segstore.storage.rolling import RollingSegmentStorage
 from segstore.tables.table_segments import TableSegments
+from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 
 SETTINGS = TableSettings(
@@ -27,7 +27,7 @@ class Tiers:
 
     def __init__(self) -> None:
         self._log_factory = MemoryDataLogFactory()
-        self._storage = RollingSegmentStorage(MemoryChunkStorage())
+        self._storage = next_owner(MemoryChunkStorage())
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[TableSegments]:

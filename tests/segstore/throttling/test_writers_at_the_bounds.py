@@ -17,7 +17,7 @@ from segstore.cache.manager import CacheManager
 from segstore.config import GIB, MIB, ConnectionSettings, SegmentStoreConfig, ThrottleSettings
 from segstore.container import Container, open_container
 from segstore.errors import NoSuchSegmentError, SegmentSealedError, SegmentStoreError
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
@@ -46,7 +46,7 @@ async def opened(
     async with open_container(
         0,
         MemoryDataLogFactory(),
-        RollingSegmentStorage(tier_2.chunks),
+        next_owner(tier_2.chunks),
         CacheManager(StreamingCache(cache_bytes)),
         drain_seconds=0.1,
         held_bytes_max=MIB,

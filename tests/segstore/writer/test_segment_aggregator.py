@@ -10,7 +10,7 @@ import trio.testing
 from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from segstore.writer.storage_writer import FLUSH_SECONDS
@@ -37,7 +37,7 @@ async def test_appends_that_took_turns_with_those_of_other_segments_are_one_writ
     chunks = CountedChunkStorage()
     manager = CacheManager(StreamingCache(8 * MIB))
     names = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
-    logs, storage = MemoryDataLogFactory(), RollingSegmentStorage(chunks)
+    logs, storage = MemoryDataLogFactory(), next_owner(chunks)
     async with open_container(0, logs, storage, manager) as container:
         for name in names:
             await container.create_segment(name)

@@ -30,11 +30,12 @@ from segstore.cache.manager import CacheManager
 from segstore.config import TableSettings
 from segstore.container import open_container
 from segstore.errors import DataLogCorruptError, DataLogError, NoSuchSegmentError, StorageError
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
+from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal import JournalSettings
 from segstore.tiers.memory import MemoryChunkStorage
@@ -50,6 +51,10 @@ READ_BYTES = 256 * KIB
 JOURNAL_FILE_BYTES = 1280 * KIB
 """Little more than the longest data frame takes."""
 RETRY_SECONDS = 0.1
+GARBAGE_SECONDS = 2.0
+MOVE_BYTES_MIN = 1000
+SNAPSHOT_BYTES_MIN = 4 * KIB
+CHECKERS_EPOCH = 2**31
 
 TABLE_SETTINGS = TableSettings(
     kept_value_bytes_max=50,
@@ -274,7 +279,6 @@ class Store:
         plan, random = self._plan, self._random
         cache = StreamingCache(plan.cache_bytes)
         manager = CacheManager(cache)
-        storage = RollingSegmentStorage(self._chunks)
         drain_seconds = CALM_DRAIN_SECONDS if self.calm else plan.drain_seconds
         async with (
             open_simulated_journal(
@@ -282,8 +286,8 @@ class Store:
             ) as journal,
             open_container(
                 0,
-                self._planted.logs(journal),
-                storage,
+                logs := EpochNotingLogs(self._planted.logs(journal)),
+                self._segments(self._chunks, lambda: logs.epoch),
                 manager,
                 now_ms=lambda: int(trio.current_time() * 1000),
                 drain_seconds=drain_seconds,
@@ -302,6 +306,15 @@ class Store:
                 raise self._model.violated(f"the cache takes {cache.used_bytes} bytes")
         if cache.stored_bytes and not self._dead:
             raise self._model.violated(f"a closed container left {cache.stored_bytes} bytes")
+
+    def _segments(self, chunks: ChunkStorage, epoch: Callable[[], int]) -> ChunkedSegmentStorage:
+        return ChunkedSegmentStorage(
+            chunks,
+            epoch=epoch,
+            garbage_delay_seconds=GARBAGE_SECONDS,
+            move_bytes_min=MOVE_BYTES_MIN,
+            snapshot_bytes_min=SNAPSHOT_BYTES_MIN,
+        )
 
     @asynccontextmanager
     async def _serving(self, container: SegmentContainer) -> AsyncIterator[None]:
@@ -371,9 +384,8 @@ class Store:
 
     async def _check_chunks(self, *, complete: bool) -> None:
         """Whatever lies in tier 2 are bytes of the segment that it is named for."""
-        stored: dict[str, dict[int, dict[int, int]]] = {}
         for chunk in await self._memory.list_chunks(""):
-            name, segment_id, start = parse_chunk_name(chunk.name)
+            name, start = parse_chunk_name(chunk.name)
             if start is None:
                 continue
             data = await self._memory.read(chunk.name, offset=0, length=chunk.length)
@@ -383,9 +395,8 @@ class Store:
                 partial(self._is_known, name, start, data),
                 f"tier 2: {chunk.name} has bytes of no such segment",
             )
-            stored.setdefault(name, {}).setdefault(segment_id, {})[start] = chunk.length
         if complete:
-            self._check_complete(stored)
+            await self._check_complete()
 
     def _is_known(self, name: str, start: int, data: bytes) -> bool:
         end = start + len(data)
@@ -394,35 +405,60 @@ class Store:
             for segment in self._model.incarnations.get(name, [])
         )
 
-    def _check_complete(self, stored: dict[str, dict[int, dict[int, int]]]) -> None:
+    async def _check_complete(self) -> None:
+        """What a later owner finds in tier 2, without the log, is all there is, and no more."""
+        chunks = await copy_of(self._memory)
+        storage = self._segments(chunks, lambda: CHECKERS_EPOCH)
+        stored: dict[str, list[str]] = {}
+        needed = set()
+        for storage_name in await storage.segment_names():
+            needed |= {chunk.name for chunk in await storage.chunks_of(storage_name)}
+            if "$" not in storage_name:
+                stored.setdefault(storage_name.rpartition(".S-")[0], []).append(storage_name)
         segments = self._model.segments.by_name
         if strangers := sorted(stored.keys() - segments.keys()):
             raise self._model.violated(f"tier 2 keeps segments that are gone: {strangers}")
         for name, segment in segments.items():
-            ids = stored.get(name, {})
-            if len(ids) > 1:
-                raise self._model.violated(f"tier 2 keeps namesakes of {name}: {sorted(ids)}")
-            chunks = next(iter(ids.values()), {})
-            position = min(chunks, default=0)
-            if position > segment.start_offset:
-                raise self._model.violated(f"tier 2 has {name} only from {position} on")
-            for start in sorted(chunks):
-                if start > position:
-                    raise self._model.violated(f"tier 2: {name} has a hole at {position}")
-                position = max(position, start + chunks[start])
-            if position < len(segment.data) and segment.start_offset < len(segment.data):
-                raise self._model.violated(
-                    f"tier 2 has {name} up to {position}, its length is {len(segment.data)}"
-                )
+            names = stored.get(name, [])
+            if len(names) > 1:
+                raise self._model.violated(f"tier 2 keeps namesakes of {name}: {names}")
+            if segment.start_offset == len(segment.data):
+                continue
+            data = bytearray()
+            while (offset := segment.start_offset + len(data)) < len(segment.data):
+                if not names or offset >= await storage.stored_length(names[0]):
+                    raise self._model.violated(
+                        f"tier 2 has {name} up to {offset}, its length is {len(segment.data)}"
+                    )
+                data += await storage.read(names[0], offset=offset, length=READ_BYTES)
+            if data != segment.data[segment.start_offset :]:
+                raise self._model.violated(f"tier 2 has other bytes of {name}")
+        await storage.collect()
+        left = {chunk.name for chunk in await chunks.list_chunks("")}
+        orphans = {name for name in left - needed if not name.startswith("_system/chunks")}
+        if orphans or needed - left:
+            raise self._model.violated(
+                f"tier 2 keeps {sorted(orphans)} for nobody, and has no {sorted(needed - left)}"
+            )
 
 
-def parse_chunk_name(chunk: str) -> tuple[str, int, int | None]:
-    """Segment, its id and the chunk's start offset; None for chunks that hold something else."""
-    storage_name, _, start = chunk.rpartition("$")
+async def copy_of(chunks: MemoryChunkStorage) -> MemoryChunkStorage:
+    """Another storage with the same chunks."""
+    copy = MemoryChunkStorage()
+    for chunk in await chunks.list_chunks(""):
+        data = await chunks.read(chunk.name, offset=0, length=chunk.length)
+        await copy.write(chunk.name, offset=0, data=[data])
+    return copy
+
+
+def parse_chunk_name(chunk: str) -> tuple[str, int | None]:
+    """Segment and the chunk's start offset; None for chunks that hold something else."""
+    storage_name, _, maker = chunk.rpartition("$")
     name, _, segment_id = storage_name.rpartition(".S-")
+    start, _, _ = maker.partition(".")
     if not segment_id.isdigit() or not start.isdigit():
-        return name, -1, None
-    return name, int(segment_id), int(start)
+        return name, None
+    return name, int(start)
 
 
 async def observe(container: SegmentContainer, name: str, attribute_ids: list[bytes]) -> Observed:
