@@ -156,6 +156,11 @@ class SegmentContainer(Protocol):
         """
         ...
 
+    def unpersisted_attribute_count(self, name: str) -> int:
+        """How many of a segment's attributes are in memory because tier 2 has not their last
+        change, else ``NoSuchSegmentError``; who changes very many waits until it is less."""
+        ...
+
     async def wait_in_flight(self, name: str) -> None:
         """Return when every operation queued on the segment before the call has completed."""
         ...

@@ -65,19 +65,31 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kept_value_bytes_max: int = KIB
     """Values up to this size stay in memory with the index."""
     index_bytes_max: int = 64 * MIB
-    """Indexes of tables not in use are dropped when all those of a container take more."""
+    """What is known of tables not in use is dropped when that of all in a container takes more."""
+    clean_bytes_max: int = 8 * MIB
+    """What is kept in memory of one table besides what its attributes do not have yet."""
+    index_count: int = 2_048
+    """So many entries behind its index offset, and a table's attributes take them over."""
+    index_bytes: int = 4 * MIB
+    """The same in bytes."""
+    index_seconds: float = 5.0
+    """The same in time."""
+    unindexed_count_max: int = 32_768
+    """Updates wait while a table has so many entries behind its index offset."""
+    unindexed_bytes_max: int = 32 * MIB
+    """The same in bytes. At most so much is read when a table is opened."""
     page_bytes_max: int = 2 * MIB
     """Keys and values of one page of an iteration; exceeded by at most one bucket."""
     reply_bytes_max: int = 15 * MIB
     """Keys and values in the answer to one read."""
     compaction_utilization_percent_min: int = 50
-    """A table is compacted when a smaller part of its bytes is live."""
+    """A table is compacted when a smaller part of its entries counts."""
     compaction_bytes_min: int = 4 * MIB
     """Tables smaller than this are never compacted."""
     compaction_step_bytes: int = 4 * MIB
     """How much of the head one step of a compaction rewrites and truncates."""
     read_bytes: int = 256 * KIB
-    """Size of the reads that build an index."""
+    """Size of the reads of entries in their order."""
 
 
 class ThrottleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

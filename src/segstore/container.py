@@ -355,6 +355,9 @@ class Container:
     ) -> AsyncIterator[AttributePage]:
         return self._attribute_indexes.iterate(self._segment(name), first, last)
 
+    def unpersisted_attribute_count(self, name: str) -> int:
+        return len(self._segment(name).attribute_memory.dirty)
+
     async def wait_in_flight(self, name: str) -> None:
         await self._wait(BarrierOperation(name))
 

@@ -17,12 +17,12 @@ from itertools import islice
 from typing import Final
 
 from segstore.attributes.updates import (
-    ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_TYPE,
     NULL_ATTRIBUTE_VALUE,
     AttributeId,
     SegmentType,
+    attribute_id_bytes,
     is_core_attribute,
 )
 from segstore.operations import AttributeValues
@@ -63,7 +63,7 @@ class SegmentAttributes:
     @property
     def id_bytes(self) -> int:
         """How long the segment's extended attribute ids are."""
-        return self.values.get(ATTRIBUTE_ID_LENGTH, 0) or ID_BYTES
+        return attribute_id_bytes(self.values)
 
     def start_with(self, values: AttributeValues, sequence_number: int) -> None:
         """Take over what a segment begins with, or what a checkpoint kept of it."""

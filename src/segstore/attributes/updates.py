@@ -4,8 +4,8 @@ Owns: the core attribute ids of the original (class ``Attributes``) and the upda
 wire numbers.
 
 Invariants:
-1. An attribute id is 16 bytes, or 1..256 bytes for fixed-key tables; core ids start with
-   ``0x8000000000000000``.
+1. An attribute id is 16 bytes, or 1..256 bytes for fixed-key tables; core ids have 16 and start
+   with ``0x8000000000000000``.
 2. A value is a signed 64-bit integer; ``NULL_ATTRIBUTE_VALUE`` means absent, and writing it
    removes the attribute.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 AttributeId = bytes
@@ -36,6 +37,17 @@ ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: Final = core_attribute(8)
 ATTRIBUTE_SEGMENT_TYPE: Final = core_attribute(9)
 ATTRIBUTE_ID_LENGTH: Final = core_attribute(12)
 
+_TABLE: Final = 1 << 20
+TABLE_INDEX_OFFSET: Final = core_attribute(_TABLE)
+"""Up to where a table's entries are in its attributes; absent: nothing is."""
+TABLE_ENTRY_COUNT: Final = core_attribute(_TABLE + 1)
+"""Keys that the attributes lead to."""
+TABLE_BUCKET_COUNT: Final = core_attribute(_TABLE + 2)
+TABLE_TOTAL_ENTRY_COUNT: Final = core_attribute(_TABLE + 3)
+"""Entries between the compaction offset and the index offset, those that do not count included."""
+TABLE_COMPACTION_OFFSET: Final = core_attribute(_TABLE + 4)
+"""Before it is nothing that counts."""
+
 
 def is_core_attribute(attribute_id: AttributeId) -> bool:
     """Whether the attribute is one of the store's own, pinned with the segment's metadata."""
@@ -52,6 +64,26 @@ class SegmentType(enum.IntFlag):
     SYSTEM = 0x30
     CRITICAL = 0x40
     TRANSIENT = 0x80
+
+
+_FIXED_KEY_TABLE: Final = int(SegmentType.FIXED_KEY_TABLE)
+
+
+def attribute_id_bytes(values: Mapping[AttributeId, int]) -> int:
+    """How long the ids of a segment's extended attributes are, by its core attributes.
+
+    A fixed-key table's ids are its keys. Keys of 16 bytes could be core attributes' ids: such a
+    table's ids are a byte longer.
+    """
+    length = values.get(ATTRIBUTE_ID_LENGTH, 0)
+    if not length:
+        return 16
+    # Members of an enum are slow, and this is asked for every attribute.
+    if length == 16 and values.get(ATTRIBUTE_SEGMENT_TYPE, 0) & _FIXED_KEY_TABLE == (
+        _FIXED_KEY_TABLE
+    ):
+        return 17
+    return length
 
 
 class AttributeUpdateType(enum.IntEnum):

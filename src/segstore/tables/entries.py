@@ -60,6 +60,40 @@ def encoded_length(key: bytes, value: bytes | None) -> int:
     return HEADER_BYTES + len(key) + (0 if value is None else len(value))
 
 
+class EntryHead(NamedTuple):
+    """An entry of which perhaps not all bytes were read. ``value`` is None when it was not read."""
+
+    key: bytes
+    value: bytes | None
+    version: int
+    offset: int
+    length: int
+    is_removal: bool
+
+
+def parse_head(segment: str, data: Buffer, *, offset: int) -> EntryHead | int:
+    """The entry at the start of ``data``, or how many bytes of it have to be there at least.
+
+    Raises ``TableDataError`` for anything malformed.
+    """
+    view = memoryview(data)
+    if len(view) < HEADER_BYTES:
+        return HEADER_BYTES
+    key_length, value_length, version = _parse_header(segment, view, 0, offset)
+    value_start = HEADER_BYTES + key_length
+    if len(view) < value_start:
+        return value_start
+    end = value_start + max(value_length, 0)
+    return EntryHead(
+        bytes(view[HEADER_BYTES:value_start]),
+        bytes(view[value_start:end]) if value_length >= 0 and len(view) >= end else None,
+        version,
+        offset,
+        end,
+        value_length == REMOVAL,
+    )
+
+
 def parse_entries(segment: str, data: Buffer, *, offset: int) -> Iterator[StoredEntry]:
     """Yield the whole entries in ``data``, which starts at ``offset`` with an entry.
 
@@ -68,14 +102,7 @@ def parse_entries(segment: str, data: Buffer, *, offset: int) -> Iterator[Stored
     view = memoryview(data)
     position = 0
     while len(view) - position >= HEADER_BYTES:
-        format_version, key_length, value_length, version = _HEADER.unpack_from(view, position)
-        if (
-            format_version != FORMAT_VERSION
-            or not 0 < key_length <= KEY_BYTES_MAX
-            or not REMOVAL <= value_length <= ENTRY_BYTES_MAX
-            or (version < 0 and version != NO_VERSION)
-        ):
-            raise TableDataError(segment, offset=offset + position)
+        key_length, value_length, version = _parse_header(segment, view, position, offset)
         value_start = position + HEADER_BYTES + key_length
         end = value_start + max(value_length, 0)
         if end > len(view):
@@ -83,8 +110,23 @@ def parse_entries(segment: str, data: Buffer, *, offset: int) -> Iterator[Stored
         yield StoredEntry(
             bytes(view[position + HEADER_BYTES : value_start]),
             None if value_length == REMOVAL else bytes(view[value_start:end]),
-            offset + position if version == NO_VERSION else version,
+            version,
             offset + position,
             end - position,
         )
         position = end
+
+
+def _parse_header(
+    segment: str, view: memoryview, position: int, offset: int
+) -> tuple[int, int, int]:
+    """Key length, value length and version of the entry at ``position``."""
+    format_version, key_length, value_length, version = _HEADER.unpack_from(view, position)
+    if (
+        format_version != FORMAT_VERSION
+        or not 0 < key_length <= KEY_BYTES_MAX
+        or not REMOVAL <= value_length <= ENTRY_BYTES_MAX
+        or (version < 0 and version != NO_VERSION)
+    ):
+        raise TableDataError(segment, offset=offset + position)
+    return key_length, value_length, offset + position if version == NO_VERSION else version

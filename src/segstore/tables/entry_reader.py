@@ -1,17 +1,34 @@
-"""Reading the entries of a table segment in the order in which they lie there.
+"""Reading the entries of a table segment, in the order in which they lie there or one by one.
 
 Owns: the cut of a segment's bytes into whole entries.
 
 Invariants:
 1. Reads end where the reader was told to: an entry that does not fit there is damage.
-2. At most one entry and one read are held in memory.
+2. At most one entry and one read are held in memory; of entries that are read together at most
+   ``HEADS_TOGETHER_MAX`` reads are under way.
 """
 
 from __future__ import annotations
 
-from segstore.api import SegmentContainer
-from segstore.errors import ContainerOfflineError
-from segstore.tables.entries import StoredEntry, TableDataError, parse_entries
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from segstore.api import ReadHandle, ReadResult, SegmentContainer
+from segstore.errors import ContainerOfflineError, SegmentStoreError, SegmentTruncatedError
+from segstore.tables.entries import (
+    EntryHead,
+    StoredEntry,
+    TableDataError,
+    parse_entries,
+    parse_head,
+)
+
+HEADS_TOGETHER_MAX: Final = 64
+HEAD_BYTES: Final = 2048
+"""So much is read of an entry at first: most are no longer."""
 
 
 class EntryReader:
@@ -48,3 +65,83 @@ class EntryReader:
         if self._rest and not entries:
             raise TableDataError(self._segment, offset=self._position)
         return entries
+
+
+async def read_heads(
+    container: SegmentContainer, segment: str, offsets: Iterable[int]
+) -> dict[int, EntryHead]:
+    """The entries that begin at these offsets, by offset; those that were truncated are left out.
+
+    Values longer than a read are not read. Raises ``TableDataError`` for damage.
+    """
+    heads: dict[int, EntryHead] = {}
+    ordered = sorted(offsets)
+    end = container.segment_info(segment).length
+    for start in range(0, len(ordered), HEADS_TOGETHER_MAX):
+        places = [
+            (offset, min(HEAD_BYTES, end - offset))
+            for offset in ordered[start : start + HEADS_TOGETHER_MAX]
+        ]
+        for offset, length in places:
+            if length <= 0:
+                raise TableDataError(segment, offset=offset)
+        for (offset, _), data in zip(
+            places, await _read_together(container, segment, places), strict=True
+        ):
+            if data is not None and (head := await _head(container, segment, offset, data, end)):
+                heads[offset] = head
+    return heads
+
+
+async def _head(
+    container: SegmentContainer, segment: str, offset: int, data: bytes, end: int
+) -> EntryHead | None:
+    """The entry whose first bytes are ``data``; a read may end before the key does."""
+    while isinstance(head := parse_head(segment, data, offset=offset), int):
+        position = offset + len(data)
+        length = offset + head - position
+        if position + length > end:
+            raise TableDataError(segment, offset=offset)
+        [more] = await _read_together(container, segment, [(position, length)])
+        if more is None:
+            return None
+        data += more
+    return head
+
+
+async def _read_together(
+    container: SegmentContainer, segment: str, places: Sequence[tuple[int, int]]
+) -> list[bytes | None]:
+    """Bytes, at least one, from each (offset, length); None for what was truncated."""
+    found: list[bytes | None] = [None] * len(places)
+    failures: list[SegmentStoreError] = []
+    done = trio.Event()
+    missing = len(places)
+
+    def complete(number: int, error: SegmentStoreError | None, result: ReadResult | None) -> None:
+        nonlocal missing
+        if result is not None:
+            found[number] = result.data
+            if not result.data:
+                failures.append(ContainerOfflineError(f"{segment}: the container has stopped"))
+        elif error is not None and not isinstance(error, SegmentTruncatedError):
+            failures.append(error)
+        missing -= 1
+        if not missing:
+            done.set()
+
+    handles: list[ReadHandle] = []
+    try:
+        for number, (offset, length) in enumerate(places):
+            handle = container.read_nowait(
+                segment, offset=offset, length_max=length, on_complete=partial(complete, number)
+            )
+            if handle is not None:
+                handles.append(handle)
+        await done.wait()
+    finally:
+        for handle in handles:
+            handle.cancel()
+    if failures:
+        raise failures[0]
+    return found

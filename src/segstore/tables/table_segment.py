@@ -1,15 +1,19 @@
 """One table segment: its index, its queue of updates, its reads.
 
-Owns: how updates become durable and visible, how the index comes to be, and compaction.
+Owns: how updates become durable and visible, how the index is opened, and compaction.
 
 Invariants:
 1. At most one append of a table is in flight; what arrives meanwhile goes into the next.
 2. The index shows durable entries only. It is dropped when an append fails, since nobody knows what
-   of it was stored, and is built from the segment again before anything else happens.
-3. A compaction first makes copies of the live entries at the head durable, then truncates the head:
-   whatever a crash leaves, every live entry is in the segment, and the newest by offset counts.
+   of it was stored, and is opened again before anything else happens: from the attributes, and from
+   the segment behind the index offset.
+3. A compaction first makes copies of the live entries at the head durable, lets the attributes lead
+   to the copies, and then truncates the head: whatever a crash leaves, every live entry is in the
+   segment, and the newest by offset counts.
 4. Updates have no task of their own: completions start the next append. A cancelled caller abandons
-   its answer, never the update.
+   its answer, never the update, unless what it needs to know of the index was still being read.
+5. Updates keep their order: one that waits to know its keys, or for room in the tail, keeps back
+   those behind it.
 """
 
 from __future__ import annotations
@@ -27,16 +31,24 @@ from segstore.errors import (
     BadOffsetError,
     ContainerOfflineError,
     InvalidRequestError,
+    SegmentSealedError,
     SegmentStoreError,
     SegmentTruncatedError,
     TableNotEmptyError,
 )
 from segstore.tables.entries import StoredEntry
 from segstore.tables.entry_reader import EntryReader
-from segstore.tables.index import HashKey, Located, TableIndex
+from segstore.tables.index_step import COUNTER_IDS, Counters
+from segstore.tables.known_entries import Located
+from segstore.tables.layouts import FixedKeyLayout, HashKey, HashLayout
+from segstore.tables.table_index import TableIndex, TableLayout
 from segstore.tables.updates import CompactionCopy, Turn, UpdateBatch, Waiting
 
 _ATTEMPTS_MAX: Final = 3
+_ROOM_PAUSE_SECONDS: Final = 0.05
+"""Somebody holds the tail: it is short."""
+_COPIES_MAX: Final = 4_096
+"""So many entries are looked at in one step of a compaction."""
 
 
 def is_fixed_key_table(info: SegmentInfo) -> bool:
@@ -64,7 +76,7 @@ class TableSegment:
         self._hash_key = hash_key
         self._on_durable = on_durable
         self._index: TableIndex | None = None
-        self._loading: trio.Event | None = None
+        self._opening = trio.Lock()
         self._queue: deque[Waiting] = deque()
         self._in_flight: UpdateBatch | None = None
         self._turn: Waiting | None = None
@@ -72,51 +84,60 @@ class TableSegment:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is queued, in flight or being loaded."""
-        return not (self._queue or self._in_flight or self._loading or self._turn)
+        """Whether nothing is queued, in flight or being opened."""
+        return not (self._queue or self._in_flight or self._turn or self._opening.locked())
 
     @property
     def memory_bytes(self) -> int:
         """About how much memory the index takes."""
-        return 0 if self._index is None else self._index.memory_bytes
+        return 0 if self._index is None else self._index.known.memory_bytes
 
     def drop_index(self) -> None:
         """Forget the index; the next use builds it again."""
         self._index = None
 
     async def index(self) -> TableIndex:
-        """The index, built now if it is not there. Valid until the next await."""
-        while self._index is None:
-            if self._loading is not None:
-                await self._loading.wait()
-                continue
-            self._loading = trio.Event()
-            try:
-                self._index = await self._build_index()
-            finally:
-                self._loading.set()
-                self._loading = None
+        """The index, opened now if it is not. Valid until the next await.
+
+        Those who wait for it go on in the order in which they came.
+        """
+        if self._index is None or self._opening.locked():
+            async with self._opening:
+                if self._index is None:
+                    self._index = await self._open_index()
+                return self._index
         return self._index
 
-    async def _build_index(self) -> TableIndex:
+    async def _open_index(self) -> TableIndex:
         # What is in flight (of an index dropped before) must be settled before the bytes are read.
         await self._container.wait_in_flight(self.name)
         info = self._container.segment_info(self.name)
-        key_length = 0
+        ids = (ATTRIBUTE_ID_LENGTH, *COUNTER_IDS)
+        attributes = await self._container.get_attributes(self.name, ids)
+        layout: TableLayout = HashLayout(self._hash_key)
         if is_fixed_key_table(info):
-            attributes = await self._container.get_attributes(self.name, [ATTRIBUTE_ID_LENGTH])
-            key_length = attributes.get(ATTRIBUTE_ID_LENGTH, 0)
+            layout = FixedKeyLayout(attributes.get(ATTRIBUTE_ID_LENGTH, 0))
         index = TableIndex(
-            key_length=key_length,
+            self.name,
+            self._container,
+            self._settings,
+            layout,
             start_offset=info.start_offset,
-            kept_value_bytes_max=self._settings.kept_value_bytes_max,
-            hash_key=self._hash_key,
+            counters=Counters.parse(attributes),
         )
-        reader = self.reader(start=info.start_offset, end=info.length)
+        reader = self.reader(start=index.length, end=info.length)
         while entries := await reader.read():
-            for entry in entries:
-                index.apply(entry)
+            index.take(entries)
+            if not index.has_room:
+                await self._catch_up(index)
         return index
+
+    async def _catch_up(self, index: TableIndex) -> None:
+        """Only a table that was never indexed, or is sealed, has more than the tail may have."""
+        try:
+            await index.step()
+        except SegmentSealedError:
+            return
 
     def reader(self, *, start: int, end: int) -> EntryReader:
         """Reads the entries from ``start`` to ``end``, both at a border of entries."""
@@ -128,19 +149,51 @@ class TableSegment:
     async def submit(self, make: Callable[[TableIndex], Waiting]) -> Waiting:
         """Queue what ``make`` makes, wait until it is durable or refused, and return it."""
         for _ in range(_ATTEMPTS_MAX):
-            member = make(await self.index())
+            index = await self.index()
+            member = make(index)
+            index.known.pin(member.keys)
+            member.is_ready = index.knows(member.keys)
             self._queue.append(member)
             self._start_batches()
-            await member.wait()
+            try:
+                await self._prepare(index, member)
+                await member.wait()
+            finally:
+                if member in self._queue and not member.is_ready:
+                    self._queue.remove(member)
+                    index.known.unpin(member.keys)
+                    self._start_batches()
             if not member.retry:
                 return member
         assert member.error is not None
         raise member.error
 
+    async def _prepare(self, index: TableIndex, member: Waiting) -> None:
+        """Bring about what keeps a member from its turn."""
+        if not member.is_ready:
+            await index.load(member.keys)
+            member.is_ready = True
+            self._start_batches()
+        while not (member.is_settled or index.has_room):
+            try:
+                await self._make_room(index)
+            except SegmentStoreError:
+                # Nobody learns whether it happened: it must not, later.
+                if member in self._queue:
+                    member.is_ready = False
+                raise
+
+    async def _make_room(self, index: TableIndex) -> None:
+        await index.step()
+        if not index.has_room:
+            await trio.sleep(_ROOM_PAUSE_SECONDS)
+        self._start_batches()
+
     def _start_batches(self) -> None:
         """Put what waits into an append, unless one is in flight."""
         while self._queue and self._in_flight is None and self._turn is None:
-            if self._index is None:
+            index = self._index
+            if index is None:
                 # Those who wait come back with a new index.
                 queue, self._queue = self._queue, deque()
                 for member in queue:
@@ -150,7 +203,7 @@ class TableSegment:
                 self._turn = self._queue.popleft()
                 self._turn.settle(None)
                 continue
-            batch = self._next_batch(self._index)
+            batch = self._next_batch(index)
             if batch.parts:
                 self._in_flight = batch
                 self._container.append_nowait(
@@ -159,18 +212,24 @@ class TableSegment:
                     expected_offset=batch.start,
                     on_complete=self._complete,
                 )
-            else:
+            elif batch.members:
                 for member in batch.members:
                     member.settle(None)
+            else:
+                return  # the first of the queue is not ready, or there is no room
 
     def _next_batch(self, index: TableIndex) -> UpdateBatch:
         batch = UpdateBatch(index)
-        room = self._settings.append_bytes_max
-        while self._queue and not isinstance(self._queue[0], Turn):
-            if batch.members and self._queue[0].encoded_bytes_max > room:
+        room = self._settings.append_bytes_max if index.has_room else 0
+        while self._queue and room > 0:
+            member = self._queue[0]
+            if isinstance(member, Turn) or not member.is_ready:
                 break
-            room -= self._queue[0].encoded_bytes_max
+            if batch.members and member.encoded_bytes_max > room:
+                break
+            room -= member.encoded_bytes_max
             batch.add(self._queue.popleft())
+            index.known.unpin(member.keys)
         return batch
 
     def _complete(self, error: SegmentStoreError | None, length: int) -> None:
@@ -199,7 +258,7 @@ class TableSegment:
 
         try:
             await self.submit(make)
-            if len(await self.index()):
+            if await (await self.index()).count():
                 raise TableNotEmptyError(self.name)
             await self._container.delete_segment(self.name)
         finally:
@@ -224,7 +283,8 @@ class TableSegment:
             try:
                 entry = await self._read_entry(current)
             except SegmentTruncatedError:
-                before, current = current, (await self.index()).get(key)
+                before = current
+                [current] = await (await self.index()).find_many([key])
                 if current is not None and current.offset == before.offset:
                     raise
                 continue
@@ -237,45 +297,73 @@ class TableSegment:
         [entry] = await self.reader(start=located.offset, end=end).read()
         return entry
 
-    # ---- Compaction ------------------------------------------------------------------------------
+    # ---- The index step and compaction -----------------------------------------------------------
+
+    def wants_step(self) -> bool:
+        """Whether the attributes should take over a part of the tail."""
+        return self._index is not None and self._index.wants_step
+
+    def has_tail(self) -> bool:
+        """Whether there is something that the attributes do not have."""
+        return self._index is not None and self._index.unindexed_bytes > 0
+
+    async def follow(self) -> None:
+        """Let the attributes take over what is in the tail now, if there is an open index."""
+        if self._index is not None:
+            await self._index.follow()
 
     def wants_compaction(self) -> bool:
-        """Whether too little of the segment is live."""
+        """Whether too few of the indexed entries count."""
         index = self._index
         if index is None:
             return False
-        used = index.length - self._container.segment_info(self.name).start_offset
+        counters = index.counters
+        used = index.index_offset - self._compacted_until(index)
         percent_min = self._settings.compaction_utilization_percent_min
         return used >= self._settings.compaction_bytes_min and (
-            100 * index.live_bytes < percent_min * used
+            100 * counters.entry_count < percent_min * counters.total_count
         )
 
+    def _compacted_until(self, index: TableIndex) -> int:
+        start = self._container.segment_info(self.name).start_offset
+        return max(start, index.counters.compaction_offset)
+
     async def compact(self) -> None:
-        """Rewrite the live entries at the head and cut it off, until enough bytes are live."""
+        """Rewrite the live entries at the head and cut it off, until enough entries count."""
         if self._compacting:
             return
         self._compacting = True
         try:
-            await self.index()
+            await (await self.index()).follow()
+            # Once over the table at most, whatever the counters say.
+            end = self._container.segment_info(self.name).length
             while self.wants_compaction():
-                await self._compact_head()
+                if not await self._compact_head(end):
+                    break
         finally:
             self._compacting = False
 
-    async def _compact_head(self) -> None:
+    async def _compact_head(self, end: int) -> bool:
+        """One step over entries before ``end``; returns whether there may be more."""
         index = await self.index()
-        start = self._container.segment_info(self.name).start_offset
-        end = start
-        live: list[StoredEntry] = []
-        reader = self.reader(start=start, end=index.length)
-        while end - start < self._settings.compaction_step_bytes:
+        start = position = self._compacted_until(index)
+        reader = self.reader(start=start, end=min(end, index.index_offset))
+        found: list[StoredEntry] = []
+        while position - start < self._settings.compaction_step_bytes and len(found) < _COPIES_MAX:
             entries = await reader.read()
             if not entries:
                 break
-            end = entries[-1].offset + entries[-1].length
-            for entry in entries:
-                located = index.get(entry.key)
-                if located is not None and located.offset == entry.offset:
-                    live.append(entry)
-        await self.submit(lambda _: CompactionCopy(live))
-        await self._container.truncate_segment(self.name, offset=end)
+            position = entries[-1].offset + entries[-1].length
+            found += entries
+        if not found:
+            return False
+        keys = [entry.key for entry in found]
+        with index.pinned(keys):
+            live = await index.living(found)
+        if live:
+            await self.submit(lambda _: CompactionCopy(live))
+        # The attributes lead to the copies before what they copy is gone.
+        if self._index is not index or not await index.step(compacted=(position, len(found))):
+            return False
+        await self._container.truncate_segment(self.name, offset=position)
+        return True

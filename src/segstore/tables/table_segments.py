@@ -4,15 +4,17 @@ Owns: the table protocol's limits and its operations, and how much memory indexe
 
 Invariants:
 1. Requests are checked against the limits before they reach a table.
-2. All indexes together take at most ``index_bytes_max``, except that tables in use keep theirs.
+2. What is known of all tables together takes at most ``index_bytes_max``, except that tables in use
+   keep theirs, which is bounded for each.
 3. A page of an iteration or of a delta is a consistent view of durable entries; an empty page is
    the end.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -31,13 +33,23 @@ from segstore.attributes.updates import (
 from segstore.config import TableSettings
 from segstore.errors import (
     InvalidRequestError,
+    NoSuchSegmentError,
+    SegmentSealedError,
     SegmentStoreError,
     SegmentTruncatedError,
     UnsupportedRequestError,
 )
 from segstore.tables.entries import encoded_length
 from segstore.tables.entry_reader import EntryReader
-from segstore.tables.index import HASH_BYTES, HashKey, Located, TableIndex, hash_key
+from segstore.tables.known_entries import Located
+from segstore.tables.layouts import (
+    HASH_BYTES,
+    FixedKeyLayout,
+    HashKey,
+    Ranges,
+    hash_key,
+)
+from segstore.tables.table_index import TableIndex
 from segstore.tables.table_segment import TableSegment, is_fixed_key_table
 from segstore.tables.updates import Change, TableUpdate
 
@@ -85,9 +97,9 @@ class TableInfo:
 class TableSegments:
     """Tables of both layouts on top of a container.
 
-    ``run`` has to run for tables to be compacted; everything else works without it. Every method
-    raises ``NoSuchSegmentError``, ``ContainerOfflineError`` and (for another kind of segment)
-    ``InvalidRequestError``.
+    ``run`` has to run for tables to be indexed in good time and compacted; everything else works
+    without it. Every method raises ``NoSuchSegmentError``, ``ContainerOfflineError``,
+    ``StorageError`` and (for another kind of segment) ``InvalidRequestError``.
     """
 
     def __init__(
@@ -103,12 +115,12 @@ class TableSegments:
         self._tables: OrderedDict[str, TableSegment] = OrderedDict()
         self._index_bytes: dict[str, int] = {}
         self._index_bytes_total = 0
-        self._to_compact: set[str] = set()
-        self._compaction_wanted = trio.Event()
+        self._due: dict[str, float] = {}
+        self._work = trio.Event()
 
     @property
     def index_bytes(self) -> int:
-        """About how much memory all indexes take."""
+        """About how much memory what is known of tables takes."""
         return self._index_bytes_total
 
     # ---- Life of a table -------------------------------------------------------------------------
@@ -144,13 +156,14 @@ class TableSegments:
         """Drop what is known of a segment that was deleted."""
         self._tables.pop(name, None)
         self._index_bytes_total -= self._index_bytes.pop(name, 0)
-        self._to_compact.discard(name)
+        self._due.pop(name, None)
 
     async def info(self, name: str) -> TableInfo:
         """Offsets and the exact count of entries."""
         index = await self._index(name)
+        count = await index.count()
         info = self._container.segment_info(name)
-        return TableInfo(info.start_offset, info.length, len(index), index.key_length)
+        return TableInfo(info.start_offset, info.length, count, index.key_length)
 
     def _table(self, name: str) -> TableSegment:
         """The table; raises unless the segment exists and is one."""
@@ -176,13 +189,16 @@ class TableSegments:
 
     def _note_durable(self, table: TableSegment) -> None:
         self._bound_memory(table)
-        try:
-            wanted = table.wants_compaction()
-        except SegmentStoreError:
+        if self._tables.get(table.name) is not table:
             return
-        if wanted:
-            self._to_compact.add(table.name)
-            self._compaction_wanted.set()
+        now = trio.current_time()
+        if table.wants_step():
+            self._due[table.name] = now
+            self._work.set()
+        elif table.name not in self._due:
+            self._due[table.name] = now + self._settings.index_seconds
+            if len(self._due) == 1:
+                self._work.set()
 
     def _bound_memory(self, in_use: TableSegment) -> None:
         self._note_memory(in_use)
@@ -268,7 +284,8 @@ class TableSegments:
         index = await self._index(name)
         for key in keys:
             self._check_key_length(name, key, index)
-        found = [(key, index.get(key)) for key in keys]
+        found = list(zip(keys, await index.find_many(keys), strict=True))
+        self._bound_memory(self._table(name))
         total = sum(located.length for _, located in found if located is not None)
         if total > self._settings.reply_bytes_max:
             raise InvalidRequestError(name, f"the answer takes {total} bytes")
@@ -298,9 +315,8 @@ class TableSegments:
 
         Only fixed-key tables know a range, both ends included; only hash tables know a token.
         """
-        index = await self._index(name)
-        found, token = self._page(
-            name, index, count_max, continuation_token, from_key, to_key, with_values=False
+        found, token = await self._page(
+            name, count_max, continuation_token, from_key, to_key, with_values=False
         )
         keys = tuple(TableKey(key, located.version) for key, located in found)
         return KeysPage(keys, token)
@@ -316,9 +332,8 @@ class TableSegments:
     ) -> EntriesPage:
         """A page of entries; see ``iterate_keys``."""
         while True:
-            index = await self._index(name)
-            found, token = self._page(
-                name, index, count_max, continuation_token, from_key, to_key, with_values=True
+            found, token = await self._page(
+                name, count_max, continuation_token, from_key, to_key, with_values=True
             )
             entries = [await self._entry(name, key, located) for key, located in found]
             present = tuple(entry for entry in entries if entry is not None)
@@ -327,10 +342,9 @@ class TableSegments:
                 return EntriesPage(present, token)
             continuation_token = token
 
-    def _page(
+    async def _page(
         self,
         name: str,
-        index: TableIndex,
         count_max: int,
         token: bytes,
         from_key: bytes,
@@ -338,27 +352,18 @@ class TableSegments:
         *,
         with_values: bool,
     ) -> tuple[list[tuple[bytes, Located]], bytes]:
-        buckets: Iterator[tuple[bytes, list[tuple[bytes, Located]]]]
-        if index.key_length:
-            if token:
-                raise InvalidRequestError(name, "a fixed-key table knows no continuation token")
-            buckets = ((b"", [item]) for item in index.range(from_key, to_key))
-        else:
-            if from_key or to_key:
-                raise InvalidRequestError(name, "a hash table knows no key ranges")
-            if len(token) not in (0, HASH_BYTES):
-                raise InvalidRequestError(name, "malformed continuation token")
-            buckets = index.buckets_after(token)
-        found: list[tuple[bytes, Located]] = []
-        size = 0
-        last = b""
-        for bucket_token, bucket in buckets:
-            if len(found) >= count_max or size >= self._settings.page_bytes_max:
-                break
-            found += bucket
-            size += sum(located.length if with_values else len(key) for key, located in bucket)
-            last = bucket_token
-        return found, last
+        """The next entries, none at the end, and the continuation token."""
+        index = await self._index(name)
+        ranges = _ranges(name, index, token, from_key, to_key)
+        if count_max <= 0:
+            return [], b""
+        page = await index.page(
+            ranges,
+            count_max=count_max,
+            bytes_max=self._settings.page_bytes_max,
+            with_values=with_values,
+        )
+        return page.items, b"" if index.key_length else page.last
 
     async def read_delta(self, name: str, *, from_position: int, count_max: int) -> DeltaPage:
         """Up to ``count_max`` keys written behind ``from_position``, with their newest values.
@@ -404,20 +409,57 @@ class TableSegments:
                     size += entry.length
         return found, end
 
-    # ---- Compaction ------------------------------------------------------------------------------
+    # ---- Index steps and compaction --------------------------------------------------------------
 
     async def compact(self, name: str) -> None:
         """Compact a table now if too little of it is live."""
         await self._table(name).compact()
 
     async def run(self) -> NoReturn:
-        """Compact tables as they need it."""
+        """Let attributes follow their tables, and compact tables, as they need it."""
         while True:
-            await self._compaction_wanted.wait()
-            self._compaction_wanted = trio.Event()
-            while self._to_compact:
-                name = self._to_compact.pop()
+            due = min(self._due.values(), default=math.inf)
+            with trio.move_on_at(due):
+                await self._work.wait()
+            self._work = trio.Event()
+            now = trio.current_time()
+            for name in [name for name, at in self._due.items() if at <= now]:
+                self._due.pop(name, None)
                 try:
-                    await self.compact(name)
+                    await self._maintain(name)
                 except SegmentStoreError as error:
-                    logger.warning("table not compacted", segment=name, error=str(error))
+                    logger.warning("table not maintained", segment=name, error=str(error))
+
+    async def _maintain(self, name: str) -> None:
+        table = self._tables.get(name)
+        if table is None:
+            return
+        try:
+            await table.follow()
+            if table.wants_compaction():
+                await table.compact()
+        except NoSuchSegmentError:
+            self.forget(name)
+        except SegmentSealedError:
+            return  # what the attributes do not have they will never have
+        except SegmentStoreError:
+            self._due.setdefault(name, trio.current_time() + self._settings.index_seconds)
+            raise
+        else:
+            if table.has_tail():
+                self._due.setdefault(name, trio.current_time() + self._settings.index_seconds)
+            self._bound_memory(table)
+
+
+def _ranges(name: str, index: TableIndex, token: bytes, from_key: bytes, to_key: bytes) -> Ranges:
+    """What an iteration goes through."""
+    layout = index.layout
+    if isinstance(layout, FixedKeyLayout):
+        if token:
+            raise InvalidRequestError(name, "a fixed-key table knows no continuation token")
+        return layout.ranges(from_key, to_key)
+    if from_key or to_key:
+        raise InvalidRequestError(name, "a hash table knows no key ranges")
+    if len(token) not in (0, HASH_BYTES):
+        raise InvalidRequestError(name, "malformed continuation token")
+    return layout.ranges_behind(token)

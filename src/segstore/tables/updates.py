@@ -4,7 +4,8 @@ Owns: the conditions of the table protocol, and the batch in which waiting updat
 together.
 
 Invariants:
-1. An update is decided against the committed index and all updates before it in its batch.
+1. An update is decided against the committed index and all updates before it in its batch. Nothing
+   is awaited for that: it takes its turn when what the index says of its keys is known.
 2. All entries of one update lie in one append; so do all updates of a batch, in order.
 3. Nobody learns an outcome, not even a refusal, before everything that it rests on is durable.
 4. Of the conditions of one update those on keys come first: a missing key, then a wrong version;
@@ -26,7 +27,8 @@ from segstore.errors import (
     TableKeyVersionError,
 )
 from segstore.tables.entries import StoredEntry, encode_entry
-from segstore.tables.index import Located, TableIndex
+from segstore.tables.known_entries import Located
+from segstore.tables.table_index import TableIndex
 
 
 class Change(NamedTuple):
@@ -38,12 +40,23 @@ class Change(NamedTuple):
 
 
 class Waiting:
-    """Something that has its turn in a table's queue of updates, and its outcome."""
+    """Something that has its turn in a table's queue of updates, and its outcome.
+
+    ``keys`` are pinned in the index while it waits; it is ready when they are known.
+    """
+
+    keys: Sequence[bytes] = ()
 
     def __init__(self) -> None:
         self._settled = trio.Event()
+        self.is_ready = True
         self.error: SegmentStoreError | None = None
         self.retry = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the outcome is known."""
+        return self._settled.is_set()
 
     @property
     def encoded_bytes_max(self) -> int:
@@ -67,14 +80,14 @@ class Waiting:
 
 
 class UpdateBatch:
-    """The effects of some updates on top of the committed index."""
+    """The effects of some updates on top of the committed index: offset and entry by key."""
 
     def __init__(self, index: TableIndex) -> None:
         self._index = index
         self.start = index.length
         self.length = index.length
         self.parts: list[bytes] = []
-        self.changes: dict[bytes, Located | None] = {}
+        self.changes: dict[bytes, tuple[int, Located | None]] = {}
         self.members: list[Waiting] = []
 
     def add(self, member: Waiting) -> None:
@@ -86,10 +99,9 @@ class UpdateBatch:
         self.members.append(member)
 
     def get(self, key: bytes) -> Located | None:
-        """The entry of ``key`` after everything prepared so far."""
-        if key in self.changes:
-            return self.changes[key]
-        return self._index.get(key)
+        """The entry of ``key``, which is known, after everything prepared so far."""
+        change = self.changes.get(key)
+        return self._index.get(key) if change is None else change[1]
 
     def write(self, key: bytes, value: bytes | None, *, version: int = NO_VERSION) -> int:
         """Write one entry; returns its version."""
@@ -97,14 +109,18 @@ class UpdateBatch:
         offset = self.length
         written = offset if version == NO_VERSION else version
         entry = StoredEntry(key, value, written, offset, len(encoded))
-        self.changes[key] = None if value is None else self._index.located(entry)
+        self.changes[key] = offset, None if value is None else self._index.known.located(entry)
         self.parts.append(encoded)
         self.length += len(encoded)
         return written
 
     def commit(self) -> None:
         """Let the durable append show in the index."""
-        self._index.apply_batch(self.changes, length=self.length)
+        self._index.write(
+            ((key, *change) for key, change in self.changes.items()),
+            length=self.length,
+            count=len(self.parts),
+        )
 
 
 class TableUpdate(Waiting):
@@ -123,6 +139,9 @@ class TableUpdate(Waiting):
         self._changes = changes
         self._segment_offset = segment_offset
         self._encoded_bytes = encoded_bytes
+        self.keys = [
+            change.key for change in changes if change.version != NO_VERSION or change.value is None
+        ]
         self.versions: list[int] = []
 
     @property
@@ -159,6 +178,7 @@ class CompactionCopy(Waiting):
     def __init__(self, entries: Sequence[StoredEntry]) -> None:
         super().__init__()
         self._entries = entries
+        self.keys = [entry.key for entry in entries]
 
     @property
     def encoded_bytes_max(self) -> int:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from segstore.api import OnRead, ReadResult, SegmentInfo
 from segstore.attributes.updates import (
-    ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_TYPE,
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
@@ -22,6 +21,7 @@ from segstore.attributes.updates import (
     AttributeUpdate,
     AttributeUpdateType,
     SegmentType,
+    attribute_id_bytes,
     is_core_attribute,
 )
 from segstore.errors import (
@@ -112,7 +112,7 @@ class MemorySegment:
 
     def check_id(self, attribute_id: AttributeId) -> None:
         """Raise unless ids of extended attributes have this length here."""
-        id_bytes = self.attributes.get(ATTRIBUTE_ID_LENGTH, 0) or 16
+        id_bytes = attribute_id_bytes(self.attributes)
         if len(attribute_id) != id_bytes and not is_core_attribute(attribute_id):
             raise InvalidRequestError(self.name, f"{self.name} has ids of {id_bytes} bytes")
 

@@ -314,6 +314,12 @@ class CheckedContainer:
             partial(self._container.merge_segment, target, source, attribute_updates=updates),
         )
 
+    def unpersisted_attribute_count(self, name: str) -> int:
+        """See ``SegmentContainer``."""
+        if not self.accepting:
+            raise ContainerOfflineError("no connection")
+        return self._container.unpersisted_attribute_count(name)
+
     async def wait_in_flight(self, name: str) -> None:
         """See ``SegmentContainer``."""
         await self._ask(f"wait for {name}", partial(self._container.wait_in_flight, name))

@@ -1,0 +1,188 @@
+"""What one step of a table's index changes.
+
+Owns: the counters that a table has in core attributes, and the changes of buckets and backpointers
+by which its attributes take over a part of the tail.
+
+Invariants:
+1. All changes of a step and the counters after it are one operation, on the condition that the
+   index offset is the one that the step began with.
+2. A bucket leads to the newest entry of each of its keys, each once, the newest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from segstore.attributes.updates import (
+    NULL_ATTRIBUTE_VALUE,
+    TABLE_BUCKET_COUNT,
+    TABLE_COMPACTION_OFFSET,
+    TABLE_ENTRY_COUNT,
+    TABLE_INDEX_OFFSET,
+    TABLE_TOTAL_ENTRY_COUNT,
+    AttributeId,
+    AttributeUpdate,
+    AttributeUpdateType,
+)
+from segstore.tables.entries import EntryHead
+from segstore.tables.known_entries import Written
+from segstore.tables.layouts import backpointer
+
+if TYPE_CHECKING:
+    from segstore.tables.table_index import TableIndex
+
+COUNTER_IDS: Final = (
+    TABLE_INDEX_OFFSET,
+    TABLE_ENTRY_COUNT,
+    TABLE_BUCKET_COUNT,
+    TABLE_TOTAL_ENTRY_COUNT,
+    TABLE_COMPACTION_OFFSET,
+)
+
+
+class Bucket(NamedTuple):
+    """A bucket as the attributes have it; ``heads`` are those of ``offsets`` that are still there.
+
+    The newest entries come first.
+    """
+
+    bucket: AttributeId
+    offsets: list[int]
+    heads: list[EntryHead]
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the core attributes say of a table. ``stored_offset``: None when they say nothing."""
+
+    stored_offset: int | None = None
+    entry_count: int = 0
+    bucket_count: int = 0
+    total_count: int = 0
+    compaction_offset: int = 0
+
+    @property
+    def index_offset(self) -> int:
+        """The attributes have all entries before it."""
+        return self.stored_offset or 0
+
+    @property
+    def has_shared_buckets(self) -> bool:
+        """Whether some bucket has several keys: there are backpointers."""
+        return self.entry_count != self.bucket_count
+
+    @classmethod
+    def parse(cls, values: Mapping[AttributeId, int]) -> Counters:
+        """From the core attributes."""
+        return cls(
+            values.get(TABLE_INDEX_OFFSET),
+            values.get(TABLE_ENTRY_COUNT, 0),
+            values.get(TABLE_BUCKET_COUNT, 0),
+            values.get(TABLE_TOTAL_ENTRY_COUNT, 0),
+            values.get(TABLE_COMPACTION_OFFSET, 0),
+        )
+
+
+class IndexStep:
+    """A step up to ``end``, over so many entries; ``written`` are the keys that it takes over."""
+
+    def __init__(self, before: Counters, end: int, count: int) -> None:
+        self._before = before
+        self.counters = replace(before, stored_offset=end, total_count=before.total_count + count)
+        self.written: dict[bytes, Written] = {}
+        self._changes: dict[AttributeId, int] = {}
+
+    def _count(self, entries: int, buckets: int) -> None:
+        self.counters = replace(
+            self.counters,
+            entry_count=self.counters.entry_count + entries,
+            bucket_count=self.counters.bucket_count + buckets,
+        )
+
+    async def plan_keys(self, index: TableIndex) -> None:
+        """Fixed-key layout: every key is an attribute of its own."""
+        ids = {key: index.layout.bucket(key) for key in self.written}
+        present = await index.attributes(ids.values())
+        added = 0
+        for key, written in self.written.items():
+            if written.located is not None:
+                added += ids[key] not in present
+                self._changes[ids[key]] = written.offset
+            elif ids[key] in present:
+                added -= 1
+                self._changes[ids[key]] = NULL_ATTRIBUTE_VALUE
+        self._count(added, added)
+
+    async def plan_buckets(self, index: TableIndex) -> None:
+        """Hash layout. What is in a bucket is only read where it is not known."""
+        buckets: dict[AttributeId, list[bytes]] = {}
+        for key in self.written:
+            buckets.setdefault(index.layout.bucket(key), []).append(key)
+        present = await index.attributes(buckets)
+        to_read = []
+        entries = added = 0
+        for bucket, keys in buckets.items():
+            written = self.written[keys[0]]
+            first = present.get(bucket)
+            if len(keys) > 1 or (
+                first is not None
+                and (index.counters.has_shared_buckets or written.indexed != first)
+            ):
+                to_read.append(bucket)
+            elif written.located is not None:
+                self._changes[bucket] = written.offset
+                entries += first is None
+                added += first is None
+            elif first is not None:
+                self._changes[bucket] = NULL_ATTRIBUTE_VALUE
+                entries -= 1
+                added -= 1
+        self._count(entries, added)
+        for read in await index.buckets(to_read):
+            self._change_bucket(read, buckets[read.bucket])
+
+    def _change_bucket(self, before: Bucket, keys: list[bytes]) -> None:
+        """Put the keys' newest entries, or their absence, into a bucket."""
+        kept = [head.offset for head in before.heads if head.key not in self.written]
+        new = [self.written[key].offset for key in keys if self.written[key].located is not None]
+        offsets = sorted([*new, *kept], reverse=True)
+        links = dict(pairwise(offsets))
+        old_links = dict(pairwise(before.offsets))
+        for offset in old_links.keys() - links.keys():
+            self._changes[backpointer(offset)] = NULL_ATTRIBUTE_VALUE
+        for offset, following in links.items():
+            if old_links.get(offset) != following:
+                self._changes[backpointer(offset)] = following
+        if offsets[:1] != before.offsets[:1]:
+            self._changes[before.bucket] = offsets[0] if offsets else NULL_ATTRIBUTE_VALUE
+        self._count(len(offsets) - len(before.offsets), bool(offsets) - bool(before.offsets))
+
+    def compact(self, offset: int, count: int) -> None:
+        """Nothing before an offset counts any more; so many entries lay there."""
+        self.counters = replace(
+            self.counters,
+            compaction_offset=offset,
+            total_count=max(self.counters.total_count - count, self.counters.entry_count),
+        )
+
+    def updates(self) -> list[AttributeUpdate]:
+        """The operation."""
+        put = AttributeUpdateType.REPLACE
+        before, after = self._before, self.counters
+        expected = before.stored_offset
+        return [
+            AttributeUpdate(
+                TABLE_INDEX_OFFSET,
+                AttributeUpdateType.REPLACE_IF_EQUALS,
+                after.index_offset,
+                NULL_ATTRIBUTE_VALUE if expected is None else expected,
+            ),
+            AttributeUpdate(TABLE_ENTRY_COUNT, put, after.entry_count),
+            AttributeUpdate(TABLE_BUCKET_COUNT, put, after.bucket_count),
+            AttributeUpdate(TABLE_TOTAL_ENTRY_COUNT, put, after.total_count),
+            AttributeUpdate(TABLE_COMPACTION_OFFSET, put, after.compaction_offset),
+            *(AttributeUpdate(each, put, value) for each, value in self._changes.items()),
+        ]

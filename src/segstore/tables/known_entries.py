@@ -1,0 +1,245 @@
+"""What is in memory of a table: which entries of it are known without a look at its attributes.
+
+Owns: the *tail*, the newest entries of all keys that changed behind the index offset, and the
+*clean* entries: some others, as the attributes have them, or the knowledge that there is none.
+
+Invariants:
+1. What is known is right: all of a table's updates pass here when they are durable.
+2. The tail is complete: of a key that is not in it the attributes tell all. Only clean entries may
+   be forgotten, those unused for the longest time first; pinned ones stay.
+3. Who combines attributes with the tail *holds* it: what the attributes took over since then stays
+   in the tail as well, so it does not matter which of the two was looked at first.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from sortedcontainers import SortedList
+
+from segstore.tables.entries import EntryHead, StoredEntry
+from segstore.tables.layouts import Layout
+
+_ENTRY_BYTES_ESTIMATE: Final = 400
+_ORDER_BYTES_ESTIMATE: Final = 120
+
+
+class Unknown(enum.Enum):
+    """Only the attributes can tell."""
+
+    UNKNOWN = 0
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+NOWHERE: Final = -1
+
+
+class Located(NamedTuple):
+    """Where the entry of a key lies. ``value`` is kept only when it is small."""
+
+    version: int
+    offset: int
+    length: int
+    value: bytes | None
+
+
+class Written(NamedTuple):
+    """The newest entry of a key in the tail; ``located`` is None for a removal.
+
+    ``indexed`` is the offset that the attributes have for the key, or ``NOWHERE``; None: not known.
+    """
+
+    offset: int
+    located: Located | None
+    indexed: int | None
+
+
+class KnownEntries:
+    """See the module. Everything behind ``index_offset`` is in the tail."""
+
+    def __init__(self, layout: Layout, *, kept_value_bytes_max: int, clean_bytes_max: int) -> None:
+        self._layout = layout
+        self._kept_value_bytes_max = kept_value_bytes_max
+        self._clean_bytes_max = clean_bytes_max
+        self.index_offset = 0
+        self._tail: dict[bytes, Written] = {}
+        self._clean: OrderedDict[bytes, Located | None] = OrderedDict()
+        self._pins: dict[bytes, int] = {}
+        self._tail_bytes = 0
+        self._clean_bytes = 0
+        self._order: SortedList[tuple[bytes, bytes]] | None = None
+        self._generation = 0
+        self._holds: dict[int, int] = {}
+        self._published: deque[tuple[int, dict[bytes, Written]]] = deque()
+
+    @property
+    def tail_count(self) -> int:
+        """How many keys are in the tail."""
+        return len(self._tail)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory all of it takes."""
+        ordered = 0 if self._order is None else len(self._order)
+        return self._tail_bytes + self._clean_bytes + _ORDER_BYTES_ESTIMATE * ordered
+
+    # ---- What is known ---------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> Located | Unknown | None:
+        """The entry of a key; None if there is none."""
+        written = self._tail.get(key)
+        if written is not None:
+            return written.located
+        located = self._clean.get(key, UNKNOWN)
+        if located is not UNKNOWN:
+            self._clean.move_to_end(key)
+        return located
+
+    def written(self, key: bytes) -> Written | None:
+        """The entry of a key in the tail."""
+        return self._tail.get(key)
+
+    def located(self, entry: StoredEntry | EntryHead) -> Located:
+        """How an entry is remembered."""
+        value = entry.value
+        kept = value is not None and len(value) <= self._kept_value_bytes_max
+        return Located(entry.version, entry.offset, entry.length, value if kept else None)
+
+    def remember(self, key: bytes, located: Located | None) -> None:
+        """Take over what the attributes say of a key, read while the tail was held."""
+        if key in self._tail:
+            return
+        self._forget(key)
+        self._clean[key] = located
+        self._clean_bytes += _memory_bytes(key, located)
+        self._evict()
+
+    def _forget(self, key: bytes) -> Located | Unknown | None:
+        located = self._clean.pop(key, UNKNOWN)
+        if not isinstance(located, Unknown):
+            self._clean_bytes -= _memory_bytes(key, located)
+        return located
+
+    def _evict(self) -> None:
+        looks = len(self._clean)
+        while self._clean_bytes > self._clean_bytes_max and looks > 0:
+            looks -= 1
+            key = next(iter(self._clean))
+            if key in self._pins:
+                self._clean.move_to_end(key)
+            else:
+                self._forget(key)
+
+    def pin(self, keys: Collection[bytes]) -> None:
+        """Let what is, or will be, known of keys stay until they are unpinned."""
+        pins = self._pins
+        for key in keys:
+            pins[key] = pins.get(key, 0) + 1
+
+    def unpin(self, keys: Collection[bytes]) -> None:
+        """Undo one ``pin``."""
+        pins = self._pins
+        for key in keys:
+            if pins[key] == 1:
+                del pins[key]
+            else:
+                pins[key] -= 1
+
+    # ---- The tail --------------------------------------------------------------------------------
+
+    def write(self, key: bytes, offset: int, located: Located | None) -> None:
+        """A new entry of a key is durable, at the end of the table; None removes it."""
+        before = self._tail.get(key)
+        indexed: int | None
+        if before is None:
+            clean = self._forget(key)
+            indexed = None if isinstance(clean, Unknown) else _place(clean)
+            if self._order is not None:
+                self._order.add((self._layout.bucket(key), key))
+        else:
+            self._tail_bytes -= _memory_bytes(key, before.located)
+            is_indexed = before.offset < self.index_offset
+            indexed = _place(before.located) if is_indexed else before.indexed
+        self._tail[key] = Written(offset, located, indexed)
+        self._tail_bytes += _memory_bytes(key, located)
+
+    def unindexed(self, end: int) -> dict[bytes, Written]:
+        """The keys whose newest entries lie before ``end`` and are not in the attributes yet."""
+        start = self.index_offset
+        return {key: each for key, each in self._tail.items() if start <= each.offset < end}
+
+    def publish(self, index_offset: int, written: dict[bytes, Written]) -> None:
+        """The attributes have everything before an offset that counts, and those keys like this."""
+        self.index_offset = index_offset
+        for key, indexed in written.items():
+            present = self._tail[key]
+            if present is not indexed:
+                self._tail[key] = present._replace(indexed=_place(indexed.located))
+        self._published.append((self._generation, written))
+        self._generation += 1
+        self._retire()
+
+    def resync(self, index_offset: int) -> None:
+        """The attributes have everything before an offset, and nobody knows how."""
+        written = {key: each for key, each in self._tail.items() if each.offset < index_offset}
+        for key, each in self._tail.items():
+            if each.offset >= index_offset:
+                self._tail[key] = each._replace(indexed=None)
+        self.publish(index_offset, written)
+
+    def _retire(self) -> None:
+        oldest = min(self._holds, default=self._generation)
+        while self._published and self._published[0][0] < oldest:
+            _, keys = self._published.popleft()
+            for key, indexed in keys.items():
+                written = self._tail.get(key)
+                if written is not None and written.offset == indexed.offset:
+                    self._leave_tail(key, written)
+        if not self._tail:
+            self._order = None
+
+    def _leave_tail(self, key: bytes, written: Written) -> None:
+        del self._tail[key]
+        self._tail_bytes -= _memory_bytes(key, written.located)
+        if self._order is not None:
+            self._order.remove((self._layout.bucket(key), key))
+        self.remember(key, written.located)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep in the tail what the attributes take over from now on."""
+        generation = self._generation
+        self._holds[generation] = self._holds.get(generation, 0) + 1
+        try:
+            yield
+        finally:
+            if self._holds[generation] == 1:
+                del self._holds[generation]
+            else:
+                self._holds[generation] -= 1
+            self._retire()
+
+    def tail_range(self, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes, Written]]:
+        """(bucket, key, entry) of the tail's buckets from ``first`` to ``last``, in their order.
+
+        The tail may not change while the iterator is in use.
+        """
+        if self._order is None:
+            self._order = SortedList((self._layout.bucket(key), key) for key in self._tail)
+        for bucket, key in self._order.irange((first, b"")):
+            if bucket > last:
+                return
+            yield bucket, key, self._tail[key]
+
+
+def _place(located: Located | None) -> int:
+    return NOWHERE if located is None else located.offset
+
+
+def _memory_bytes(key: bytes, located: Located | None) -> int:
+    kept = 0 if located is None or located.value is None else len(located.value)
+    return _ENTRY_BYTES_ESTIMATE + len(key) + kept

@@ -1,0 +1,419 @@
+"""The index of one table: its segment's attributes, and what lies behind them.
+
+Owns: looks at a table through what is known and through its attributes, and the steps by which the
+attributes follow the table (``index_step`` has what a step changes).
+
+Invariants:
+1. The index shows exactly the entries in the segment's bytes up to ``length``, whatever part of
+   them the attributes have: up to ``index_offset``, which changes in one operation with them.
+2. Answers are those of one moment between the call and the answer: everything that the attributes
+   and the segment tell is put together with the tail, held meanwhile, without an await.
+3. Buckets of several keys are only read when no step is under way.
+4. Of a table so much is in memory as ``TableSettings`` allows, however many keys there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Final, NamedTuple, cast
+
+import trio
+
+from segstore.api import SegmentContainer
+from segstore.attributes.updates import AttributeId
+from segstore.config import TableSettings
+from segstore.errors import BadAttributeUpdateError
+from segstore.tables.entries import EntryHead, StoredEntry, TableDataError
+from segstore.tables.entry_reader import read_heads
+from segstore.tables.index_step import COUNTER_IDS, Bucket, Counters, IndexStep
+from segstore.tables.known_entries import UNKNOWN, KnownEntries, Located, Unknown
+from segstore.tables.layouts import FixedKeyLayout, HashLayout, Ranges, backpointer, behind
+
+_AT_ONCE: Final = 1024
+"""So many attributes are asked for at once."""
+_PAGE_READS: Final = 128
+"""So many buckets of an iteration are read at once."""
+UNPERSISTED_MAX: Final = 32_768
+"""A table waits with its next step while tier 2 has not taken so many of its attributes."""
+_UNPERSISTED_PAUSE_SECONDS: Final = 0.05
+
+TableLayout = HashLayout | FixedKeyLayout
+Pages = AsyncGenerator[list[tuple[AttributeId, int]], None]
+
+
+class IndexPage(NamedTuple):
+    """Some keys in the layout's order, up to all in the bucket ``last``; none: there are none."""
+
+    items: list[tuple[bytes, Located]]
+    last: AttributeId
+
+
+class TableIndex:
+    """See the module. ``length`` is where the entries begin, of which ``write`` tells."""
+
+    def __init__(
+        self,
+        name: str,
+        container: SegmentContainer,
+        settings: TableSettings,
+        layout: TableLayout,
+        *,
+        start_offset: int,
+        counters: Counters,
+    ) -> None:
+        self.name = name
+        self.layout = layout
+        self._container = container
+        self._settings = settings
+        self.counters = counters
+        self.length = max(start_offset, counters.index_offset)
+        self.known = KnownEntries(
+            layout,
+            kept_value_bytes_max=settings.kept_value_bytes_max,
+            clean_bytes_max=settings.clean_bytes_max,
+        )
+        self.known.index_offset = self.length
+        self._unindexed: list[tuple[int, int]] = []
+        self.unindexed_count = 0
+        self._stepping = trio.Lock()
+
+    @property
+    def key_length(self) -> int:
+        """0 for the hash layout."""
+        return self.layout.key_length
+
+    @property
+    def index_offset(self) -> int:
+        """The attributes have all entries before it."""
+        return self.known.index_offset
+
+    @property
+    def unindexed_bytes(self) -> int:
+        """How much of the segment the attributes do not have yet."""
+        return self.length - self.known.index_offset
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the tail may grow."""
+        settings = self._settings
+        return (
+            self.unindexed_count < settings.unindexed_count_max
+            and self.unindexed_bytes < settings.unindexed_bytes_max
+            and self.known.tail_count < 2 * settings.unindexed_count_max
+        )
+
+    @property
+    def wants_step(self) -> bool:
+        """Whether there is enough to do for a step."""
+        settings = self._settings
+        return self.unindexed_count >= settings.index_count or self.unindexed_bytes >= min(
+            settings.index_bytes, settings.compaction_bytes_min
+        )
+
+    # ---- Writes ----------------------------------------------------------------------------------
+
+    def write(
+        self, changes: Iterable[tuple[bytes, int, Located | None]], *, length: int, count: int
+    ) -> None:
+        """So many entries are durable, up to ``length``: those that count are (key, offset, it)."""
+        write = self.known.write
+        for key, offset, located in changes:
+            write(key, offset, located)
+        self.length = length
+        self.unindexed_count += count
+        self._unindexed.append((length, count))
+
+    def take(self, entries: Sequence[StoredEntry]) -> None:
+        """Take in the entries that follow in the segment."""
+        located = self.known.located
+        self.write(
+            ((e.key, e.offset, None if e.value is None else located(e)) for e in entries),
+            length=entries[-1].offset + entries[-1].length,
+            count=len(entries),
+        )
+
+    # ---- Looks at keys ---------------------------------------------------------------------------
+
+    def knows(self, keys: Iterable[bytes]) -> bool:
+        """Whether ``get`` can tell of all of these keys."""
+        return all(self.known.get(key) is not UNKNOWN for key in keys)
+
+    def get(self, key: bytes) -> Located | None:
+        """The entry of a key that is known."""
+        located = self.known.get(key)
+        assert not isinstance(located, Unknown), "load it first"
+        return located
+
+    @contextmanager
+    def pinned(self, keys: Collection[bytes]) -> Iterator[None]:
+        """What is known of keys in the block stays known."""
+        self.known.pin(keys)
+        try:
+            yield
+        finally:
+            self.known.unpin(keys)
+
+    async def find_many(self, keys: Sequence[bytes]) -> list[Located | None]:
+        """The entries of keys at one moment, in their order; None where there is none."""
+        with self.pinned(keys):
+            await self.load(keys)
+            return [self.get(key) for key in keys]
+
+    async def load(self, keys: Iterable[bytes]) -> None:
+        """Make keys known, which the caller has pinned."""
+        with self.known.hold():
+            unknown = [key for key in dict.fromkeys(keys) if self.known.get(key) is UNKNOWN]
+            for start in range(0, len(unknown), _AT_ONCE):
+                for key, located in (
+                    await self._look_up(unknown[start : start + _AT_ONCE])
+                ).items():
+                    self.known.remember(key, located)
+
+    async def _look_up(self, keys: Sequence[bytes]) -> dict[bytes, Located | None]:
+        """What attributes and segment say of keys; the tail may know better."""
+        shared = self.counters.has_shared_buckets
+        buckets = {key: self.layout.bucket(key) for key in keys}
+        values = await self.attributes(buckets.values())
+        places = {key: values[bucket] for key, bucket in buckets.items() if bucket in values}
+        heads = await self.heads(places.values())
+        found: dict[bytes, Located | None] = dict.fromkeys(keys)
+        others: list[bytes] = []
+        for key, offset in places.items():
+            head = heads.get(offset)
+            if head is not None and head.key == key:
+                found[key] = self.known.located(head)
+            elif shared:
+                others.append(key)
+        if others:
+            async with self._stepping:
+                found.update(await self._look_up_shared(others))
+        return found
+
+    async def _look_up_shared(self, keys: Sequence[bytes]) -> dict[bytes, Located | None]:
+        located: dict[bytes, Located] = {}
+        for bucket in await self.buckets(map(self.layout.bucket, keys)):
+            located.update((head.key, self.known.located(head)) for head in bucket.heads)
+        return {key: located.get(key) for key in keys}
+
+    # ---- Attributes and the segment --------------------------------------------------------------
+
+    async def attributes(self, ids: Iterable[AttributeId]) -> dict[AttributeId, int]:
+        """The attributes of those ids that there are."""
+        wanted = list(dict.fromkeys(ids))
+        values: dict[AttributeId, int] = {}
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            values.update(await self._container.get_attributes(self.name, part))
+        return values
+
+    async def heads(self, offsets: Iterable[int]) -> dict[int, EntryHead]:
+        """Entries by offset; without those that were truncated."""
+        heads = await read_heads(self._container, self.name, set(offsets))
+        for offset, head in heads.items():
+            if head.is_removal:
+                raise TableDataError(self.name, offset=offset)
+        return heads
+
+    async def buckets(self, ids: Iterable[AttributeId]) -> list[Bucket]:
+        """Whole buckets; only while no step is under way, unless no bucket has several keys."""
+        ids = list(dict.fromkeys(ids))
+        values = await self.attributes(ids)
+        return await self._read_buckets(
+            [(each, values[each]) for each in ids if each in values], ids
+        )
+
+    async def _read_buckets(
+        self, firsts: Sequence[tuple[AttributeId, int]], ids: Sequence[AttributeId] = ()
+    ) -> list[Bucket]:
+        places = {bucket: [offset] for bucket, offset in firsts}
+        if self.counters.has_shared_buckets:
+            ends = list(places.values())
+            while ends:
+                links = await self.attributes(backpointer(chain[-1]) for chain in ends)
+                ends = [chain for chain in ends if backpointer(chain[-1]) in links]
+                for chain in ends:
+                    chain.append(links[backpointer(chain[-1])])
+        heads = await self.heads(offset for chain in places.values() for offset in chain)
+        return [
+            Bucket(
+                bucket,
+                places.get(bucket, []),
+                [heads[each] for each in places.get(bucket, ()) if each in heads],
+            )
+            for bucket in (ids or places)
+        ]
+
+    # ---- Iteration -------------------------------------------------------------------------------
+
+    async def page(
+        self, ranges: Ranges, *, count_max: int, bytes_max: int, with_values: bool
+    ) -> IndexPage:
+        """About ``count_max`` keys from the ranges, at one moment; whole buckets.
+
+        Fewer than these or ``bytes_max`` only at the end, and none only if there are no more.
+        """
+        with self.known.hold():
+            if not self.counters.has_shared_buckets:
+                return await self._page(ranges, count_max, bytes_max, with_values)
+            async with self._stepping:
+                return await self._page(ranges, count_max, bytes_max, with_values)
+
+    async def _page(
+        self, ranges: Ranges, count_max: int, bytes_max: int, with_values: bool
+    ) -> IndexPage:
+        found: list[Bucket] = []
+        rest = ranges
+        while True:
+            read, end = await self._gather(rest, count_max, bytes_max, with_values)
+            # From here on nothing is awaited, unless the tail has removed some of these.
+            found += read
+            merged = self._merge(found, ranges, end)
+            items: list[tuple[bytes, Located]] = []
+            last, size = b"", 0
+            for bucket in sorted(merged):
+                pairs = sorted(merged[bucket].items())
+                items += pairs
+                size += sum(located.length if with_values else len(key) for key, located in pairs)
+                last = bucket
+                if len(items) >= count_max or size >= bytes_max:
+                    return IndexPage(items, last)
+            if end is None:
+                return IndexPage(items, last)
+            rest = behind(ranges, end)
+
+    async def _gather(
+        self, ranges: Ranges, count_max: int, bytes_max: int, with_values: bool
+    ) -> tuple[list[Bucket], AttributeId | None]:
+        """What the attributes have, and up to which bucket; None: to the end."""
+        found: list[Bucket] = []
+        count = size = 0
+        for first, last in ranges:
+            pages = self._container.attribute_iterator(self.name, first=first, last=last)
+            async with aclosing(cast("Pages", pages)) as pages:
+                async for page in pages:
+                    position = 0
+                    while position < len(page):
+                        room = max(1, min(_PAGE_READS, count_max - count))
+                        part = page[position : position + room]
+                        position += len(part)
+                        read = await self._read_buckets(part)
+                        found += read
+                        for head in (head for bucket in read for head in bucket.heads):
+                            count += 1
+                            size += head.length if with_values else len(head.key)
+                        if count >= count_max or size >= bytes_max:
+                            return found, part[-1][0]
+        return found, None
+
+    def _merge(
+        self, found: list[Bucket], ranges: Ranges, end: AttributeId | None
+    ) -> dict[AttributeId, dict[bytes, Located]]:
+        """What the attributes have and what the tail has, by bucket."""
+        known = self.known
+        merged: dict[AttributeId, dict[bytes, Located]] = {}
+        for bucket in found:
+            for head in bucket.heads:
+                if known.written(head.key) is None:
+                    merged.setdefault(bucket.bucket, {})[head.key] = known.located(head)
+        for first, last in ranges:
+            until = last if end is None else min(last, end)
+            for name, key, written in known.tail_range(first, until):
+                if written.located is not None:
+                    merged.setdefault(name, {})[key] = written.located
+        return merged
+
+    # ---- Steps -----------------------------------------------------------------------------------
+
+    async def count(self) -> int:
+        """How many keys there are."""
+        if self.index_offset == self.length:
+            return self.counters.entry_count
+        async with self._stepping:
+            return (await self._plan(self.length)).counters.entry_count
+
+    async def _plan(self, end: int) -> IndexStep:
+        count = sum(count for length, count in self._unindexed if length <= end)
+        step = IndexStep(self.counters, end, count)
+        step.written = self.known.unindexed(end)
+        if self.layout.shares_buckets:
+            await step.plan_buckets(self)
+        else:
+            await step.plan_keys(self)
+        return step
+
+    def _step_end(self) -> int:
+        """How far a step goes that does not take the process for too long."""
+        total = 0
+        for length, count in self._unindexed:
+            total += count
+            if total >= self._settings.index_count:
+                return length
+        return self.length
+
+    async def follow(self) -> bool:
+        """Let the attributes have all that there is now; returns whether they do. See ``step``."""
+        end = self.length
+        while self.index_offset < end:
+            if not await self.step():
+                return False
+        return True
+
+    async def step(self, *, compacted: tuple[int, int] | None = None) -> bool:
+        """Let the attributes have more of the table.
+
+        ``compacted``: an offset before which nothing counts any more once they have all that there
+        is now, and how many entries were there since the last one. Returns whether it was done:
+        somebody else's step may have come before. Raises what ``update_attributes`` raises.
+        """
+        unpersisted_count = self._container.unpersisted_attribute_count
+        while unpersisted_count(self.name) > UNPERSISTED_MAX:  # noqa: ASYNC110
+            await trio.sleep(_UNPERSISTED_PAUSE_SECONDS)
+        async with self._stepping:
+            if self.length < self.counters.index_offset:
+                return False  # somebody else is ahead
+            if self.index_offset == self.length and compacted is None:
+                return True
+            plan = await self._plan(self._step_end() if compacted is None else self.length)
+            if compacted is not None:
+                plan.compact(*compacted)
+            try:
+                await self._container.update_attributes(self.name, plan.updates())
+            except BadAttributeUpdateError:
+                await self._resync()
+                return False
+            self.counters = plan.counters
+            self.known.publish(plan.counters.index_offset, plan.written)
+            self._forget_indexed()
+            return True
+
+    async def _resync(self) -> None:
+        """Another step was made: one that was abandoned here, or somebody else's."""
+        values = await self._container.get_attributes(self.name, COUNTER_IDS)
+        self.counters = Counters.parse(values)
+        # Somebody else's may be ahead of what is known here: that is found out by the next append.
+        self.known.resync(min(self.counters.index_offset, self.length))
+        self._forget_indexed()
+
+    def _forget_indexed(self) -> None:
+        start = self.index_offset
+        self._unindexed = [(length, count) for length, count in self._unindexed if length > start]
+        self.unindexed_count = sum(count for _, count in self._unindexed)
+
+    async def living(self, entries: Sequence[StoredEntry]) -> list[StoredEntry]:
+        """Those of some indexed entries that count; their keys are pinned."""
+        known = self.known
+        with known.hold():
+            unknown = [e for e in entries if known.get(e.key) is UNKNOWN]
+            values = await self.attributes(self.layout.bucket(e.key) for e in unknown)
+            for entry in unknown:
+                if values.get(self.layout.bucket(entry.key)) == entry.offset:
+                    known.remember(entry.key, known.located(entry))
+            if self.counters.has_shared_buckets:
+                await self.load(entry.key for entry in unknown)
+        return [
+            entry
+            for entry in entries
+            if isinstance(located := known.get(entry.key), Located)
+            and located.offset == entry.offset
+        ]

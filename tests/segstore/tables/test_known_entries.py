@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from segstore.tables.known_entries import NOWHERE, UNKNOWN, KnownEntries, Located
+from segstore.tables.layouts import FixedKeyLayout
+
+
+def make_known(*, clean_bytes_max: int = 1 << 20) -> KnownEntries:
+    return KnownEntries(FixedKeyLayout(1), kept_value_bytes_max=4, clean_bytes_max=clean_bytes_max)
+
+
+def at(offset: int) -> Located:
+    return Located(offset, offset, 10, b"v")
+
+
+def publish(known: KnownEntries, index_offset: int) -> None:
+    known.publish(index_offset, known.unindexed(index_offset))
+
+
+def test_what_the_attributes_took_over_leaves_the_tail_and_is_still_known() -> None:
+    known = make_known()
+    known.write(b"a", 0, at(0))
+    known.write(b"b", 10, None)
+    assert known.unindexed(100).keys() == {b"a", b"b"}
+    publish(known, 20)
+    assert known.tail_count == 0
+    assert (known.get(b"a"), known.get(b"b"), known.get(b"c")) == (at(0), None, UNKNOWN)
+
+
+def test_a_key_that_changed_during_a_step_stays_in_the_tail() -> None:
+    known = make_known()
+    known.write(b"a", 0, at(0))
+    taken = known.unindexed(100)
+    known.write(b"a", 10, at(10))
+    known.publish(10, taken)
+    written = known.written(b"a")
+    assert written is not None
+    assert (written.located, written.indexed) == (at(10), 0)
+
+
+def test_a_held_tail_keeps_what_the_attributes_take_over() -> None:
+    known = make_known()
+    known.write(b"a", 0, at(0))
+    with known.hold():
+        publish(known, 10)
+        assert known.unindexed(100) == {}
+        known.write(b"b", 10, at(10))
+        with known.hold():
+            publish(known, 20)
+        assert known.written(b"a") is not None
+        assert known.written(b"b") is not None
+    assert known.tail_count == 0
+
+
+def test_a_later_hold_does_not_keep_what_was_taken_over_before() -> None:
+    known = make_known()
+    known.write(b"a", 0, at(0))
+    publish(known, 10)
+    with known.hold():
+        assert known.tail_count == 0
+
+
+def test_a_change_of_a_key_knows_where_the_attributes_have_it() -> None:
+    known = make_known()
+    known.remember(b"a", at(0))
+    known.remember(b"b", None)
+    for number, key in enumerate((b"a", b"b", b"c", b"a")):
+        known.write(key, 20 + number, at(20 + number))
+    unindexed = known.unindexed(100)
+    assert [unindexed[key].indexed for key in (b"a", b"b", b"c")] == [0, NOWHERE, None]
+
+
+def test_a_step_of_somebody_else_makes_places_unknown() -> None:
+    known = make_known()
+    known.remember(b"b", at(0))
+    known.write(b"a", 10, at(10))
+    known.write(b"b", 20, at(20))
+    known.resync(20)
+    assert known.get(b"a") == at(10)
+    written = known.written(b"b")
+    assert written is not None
+    assert written.indexed is None
+    assert known.tail_count == 1
+
+
+def test_clean_entries_are_forgotten_those_unused_for_the_longest_time_first() -> None:
+    known = make_known(clean_bytes_max=1300)
+    for key in (b"a", b"b", b"c"):
+        known.remember(key, at(0))
+    known.get(b"a")
+    known.remember(b"d", at(0))
+    assert known.get(b"b") is UNKNOWN
+    assert known.get(b"a") == at(0)
+    assert known.memory_bytes <= 1300
+
+
+def test_pinned_entries_stay_and_so_does_the_tail() -> None:
+    known = make_known(clean_bytes_max=500)
+    known.pin([b"a", b"a"])
+    known.remember(b"a", at(0))
+    known.write(b"t", 10, at(10))
+    for number in range(10):
+        known.remember(b"%d" % number, at(0))
+    assert known.get(b"a") == at(0)
+    assert known.get(b"t") == at(10)
+    known.unpin([b"a"])
+    known.remember(b"x", at(0))
+    assert known.get(b"a") == at(0)
+    known.unpin([b"a"])
+    known.remember(b"x", at(0))
+    known.remember(b"y", at(0))
+    assert known.get(b"a") is UNKNOWN
+
+
+def test_memory_is_given_back_with_the_keys() -> None:
+    known = make_known(clean_bytes_max=0)
+    known.write(b"a", 0, at(0))
+    assert [key for _, key, _ in known.tail_range(b"a", b"z")] == [b"a"]
+    assert known.memory_bytes > 400
+    publish(known, 10)
+    assert known.memory_bytes == 0
+
+
+def test_the_tail_is_iterated_in_the_order_of_its_buckets() -> None:
+    known = make_known()
+    for key in (b"c", b"a", b"b"):
+        known.write(key, 0, at(0))
+    assert [key for _, key, _ in known.tail_range(b"a", b"b")] == [b"a", b"b"]
+    known.write(b"0", 0, None)
+    assert [key for _, key, _ in known.tail_range(b"0", b"z")] == [b"0", b"a", b"b", b"c"]
