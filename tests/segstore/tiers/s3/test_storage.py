@@ -13,7 +13,7 @@ import trio
 
 from segstore.config import S3Settings
 from segstore.errors import ChunkNotFoundError, StorageError
-from segstore.storage.rolling import RollingSegmentStorage
+from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
 from segstore.tiers.api import ChunkInfo
 from segstore.tiers.s3.objects import ObjectStore, RetryLimits
@@ -123,7 +123,11 @@ TOTAL_BYTES = 400_000
 ROLLOVER_BYTES = 100_000
 
 
-async def append(storage: RollingSegmentStorage, progress: Progress, rng: random.Random) -> None:
+def segments_of(tier: S3Tier, epoch: int) -> ChunkedSegmentStorage:
+    return ChunkedSegmentStorage(tier.owned_by(lambda: epoch), epoch=lambda: epoch)
+
+
+async def append(storage: ChunkedSegmentStorage, progress: Progress, rng: random.Random) -> None:
     """Go on appending as a storage writer does: what failed is repeated."""
     while True:
         try:
@@ -146,7 +150,7 @@ async def append(storage: RollingSegmentStorage, progress: Progress, rng: random
         progress.acked = offset + len(data)
 
 
-async def look(storage: RollingSegmentStorage, progress: Progress, rng: random.Random) -> None:
+async def look(storage: ChunkedSegmentStorage, progress: Progress, rng: random.Random) -> None:
     """Read what was acknowledged, anywhere."""
     while True:
         await trio.sleep(0.02)
@@ -162,7 +166,7 @@ async def look(storage: RollingSegmentStorage, progress: Progress, rng: random.R
         progress.checked += len(data)
 
 
-async def content_of(storage: RollingSegmentStorage, length: int) -> bytes:
+async def content_of(storage: ChunkedSegmentStorage, length: int) -> bytes:
     content = b""
     while len(content) < length:
         content += await storage.read(
@@ -183,7 +187,7 @@ async def test_nothing_is_lost_and_nothing_doubled(bucket: Bucket, seed: int) ->
         while progress.acked < TOTAL_BYTES:
             epoch += 1
             tier = bucket.tier(endpoint, sizes=PieceSizes(small_bytes=16 * 1024))
-            storage = RollingSegmentStorage(tier.owned_by(lambda epoch=epoch: epoch))
+            storage = segments_of(tier, epoch)
             # Dies at some time, perhaps in the middle of a write or a recovery.
             with trio.move_on_after(rng.uniform(0.3, 3.0)):
                 async with trio.open_nursery() as nursery:
@@ -191,13 +195,63 @@ async def test_nothing_is_lost_and_nothing_doubled(bucket: Bucket, seed: int) ->
                     await append(storage, progress, rng)
                     nursery.cancel_scope.cancel()
     assert len({fault for _, fault in bucket.proxy.requests}) > len(FAULTS) // 2
-    storage = RollingSegmentStorage(bucket.owner(epoch + 1))
+    storage = segments_of(bucket.tier(), epoch + 1)
     stored = await storage.stored_length(SEGMENT)
     assert progress.acked <= stored <= progress.attempted
     assert await content_of(storage, stored) == CONTENT[:stored]
     assert progress.checked > 0
     await storage.delete(SEGMENT)
-    assert bucket.objects() == {}
+    await storage.collect()
+    system = "store/_system/chunks-0$"
+    assert [key for key in bucket.objects() if not key.startswith(system)] == []
+
+
+async def test_a_late_put_into_a_chunk_that_was_truncated_away_changes_nothing(
+    bucket: Bucket,
+) -> None:
+    async with proxied(bucket) as endpoint:
+        early = segments_of(bucket.tier(endpoint, limits=ONCE), 1)
+        await early.write(SEGMENT, offset=0, data=[CONTENT[:100]], rollover_bytes=0)
+        bucket.proxy.next_fault = on_puts(HttpFault.LATE)
+        bucket.proxy.late_seconds = math.inf
+        with pytest.raises(StorageError):
+            await early.write(SEGMENT, offset=100, data=[CONTENT[100:200]], rollover_bytes=0)
+        owner = segments_of(bucket.tier(), 2)
+        assert await owner.stored_length(SEGMENT) == 100
+        await owner.write(SEGMENT, offset=100, data=[CONTENT[100:150]], rollover_bytes=0)
+        await owner.truncate(SEGMENT, offset=120)
+        await owner.collect()
+        assert [key for key in bucket.objects() if ".E1.1.chunk/p" in key] == []
+    assert [key for key in bucket.objects() if ".E1.1.chunk/p" in key] != [], "it was put late"
+    await owner.write(SEGMENT, offset=150, data=[CONTENT[150:180]], rollover_bytes=0)
+    for storage in (owner, segments_of(bucket.tier(), 3)):
+        assert await storage.stored_length(SEGMENT) == 180
+        assert await storage.read(SEGMENT, offset=100, length=80) == CONTENT[100:180]
+        with pytest.raises(StorageError):
+            await storage.read(SEGMENT, offset=99, length=1)
+
+
+async def test_what_flushes_cost_in_requests(bucket: Bucket) -> None:
+    tier = bucket.tier()
+    storage = segments_of(tier, 1)
+    await storage.write(SEGMENT, offset=0, data=[CONTENT[:100]], rollover_bytes=1000)
+    for offset in range(100, 1000, 100):
+        before = tier.counts.puts, tier.counts.lists, tier.counts.gets
+        await storage.write(
+            SEGMENT, offset=offset, data=[CONTENT[offset : offset + 100]], rollover_bytes=1000
+        )
+        assert (tier.counts.puts, tier.counts.lists, tier.counts.gets) == (
+            before[0] + 1,
+            before[1],
+            before[2],
+        )
+    before = tier.counts.puts, tier.counts.lists, tier.counts.gets
+    await storage.write(SEGMENT, offset=1000, data=[CONTENT[1000:1100]], rollover_bytes=1000)
+    assert (tier.counts.puts, tier.counts.lists, tier.counts.gets) == (
+        before[0] + 2,
+        before[1] + 1,
+        before[2],
+    )
 
 
 @pytest.mark.parametrize(
