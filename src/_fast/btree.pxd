@@ -5,7 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from _fast.btree_cache cimport PageCache
 from _fast.btree_delta cimport View
 from _fast.btree_page cimport Footer
-from _fast.btree_update cimport Rebuild
+from _fast.btree_update cimport Rebuild, Update
 
 
 cdef class Tree:
@@ -18,7 +18,7 @@ cdef class Tree:
     cdef Rebuild _rebuild
 
     cdef const unsigned char *_checked_key(self, object key) except NULL
-    cdef object _leaf(self, const unsigned char *key, dict held, View *leaf)
+    cdef tuple _leaf(self, const unsigned char *key, dict held, View *leaf)
     cdef object _value(self, const View *leaf, const unsigned char *key)
     cdef bytes _key_within(self, const unsigned char *key, const unsigned char *bound)
     cdef int _read_ahead(
@@ -37,3 +37,4 @@ cdef class Tree:
         Py_ssize_t limit,
         bytes resume,
     )
+    cdef void _replace_pages(self, Update update) noexcept

@@ -112,7 +112,7 @@ class Tree:
         """
 
     def commit(self, update: Update) -> None:
-        """Become the tree that an update leads to, whose buffers were written where they belong.
+        """Become the tree that an update leads to, whose data were written where they belong.
 
         Raises ``ValueError`` if the update was not the last one prepared for this tree.
         """

@@ -37,6 +37,7 @@ from _fast.btree_page cimport (
     load64,
     load_pointer,
     lower_bound,
+    page_bytes,
     page_level,
     record_bytes,
 )
@@ -64,6 +65,8 @@ globals().update(Batch=Batch, Footer=Footer, PageCache=PageCache, Update=Update)
 # How many leaves after a missing one a scan asks for with it.
 cdef enum:
     READ_AHEAD = 16
+    # How many pages before it is put the memory gets ready for one.
+    PAGES_AHEAD = 4
     # What is best for most trees: a change writes a whole leaf, and every leaf costs a record.
     LEAF_BYTES = 1024
     LEAF_RECORDS = 32
@@ -161,17 +164,17 @@ cdef class Tree:
         if level == DELTA_LEVEL:
             self._rebuild.deltas.admit(page, offset)
         else:
-            self.cache.put(self._owner, offset, page, level)
+            self.cache.put(
+                self._owner, offset, <const unsigned char *>PyBytes_AS_STRING(page), length, level
+            )
         return page
 
     def find(self, key, dict held=None):
         """A key's value, or None; or the page that is needed first, as a tuple."""
         cdef const unsigned char *sought = self._checked_key(key)
         cdef View view
-        leaf = self._leaf(sought, held, &view)
-        if leaf is None or type(leaf) is tuple:
-            return leaf
-        return self._value(&view, sought)
+        missing = self._leaf(sought, held, &view)
+        return self._value(&view, sought) if missing is None else missing
 
     def find_many(self, keys, dict held=None):
         """The values of keys, in their order, and the pages that are needed first."""
@@ -183,11 +186,11 @@ cdef class Tree:
             return values, list(self._rebuild.deltas.awaited)
         for key in keys:
             sought = self._checked_key(key)
-            leaf = self._leaf(sought, held, &view)
-            if type(leaf) is tuple:
-                missing[leaf[0]] = leaf
+            page = self._leaf(sought, held, &view)
+            if page is not None:
+                missing[page[0]] = page
             elif not missing:
-                values.append(None if leaf is None else self._value(&view, sought))
+                values.append(self._value(&view, sought))
         return values, list(missing.values())
 
     cdef const unsigned char *_checked_key(self, object key) except NULL:
@@ -199,13 +202,14 @@ cdef class Tree:
             )
         return <const unsigned char *>PyBytes_AS_STRING(key)
 
-    cdef object _leaf(self, const unsigned char *key, dict held, View *leaf):
-        """The leaf for a key, None in the empty tree, or the page that is needed first."""
+    cdef tuple _leaf(self, const unsigned char *key, dict held, View *leaf):
+        """Show the leaf for a key, of which the empty tree has one; or the page needed first."""
         cdef Footer footer = self.footer
         cdef Deltas deltas = self._rebuild.deltas
         cdef int level = footer.root_level
         cdef Pointer child
         cdef Py_ssize_t stride, slot
+        leaf.count = 0
         if level < 0:
             return None
         if deltas.awaited:
@@ -213,11 +217,10 @@ cdef class Tree:
         child.offset = footer.root_offset
         child.length = footer.root_length
         while True:
-            page = deltas.view(self.cache, self._owner, held, child, level, leaf)
-            if page is None:
+            if not deltas.view(self.cache, self._owner, held, child, level, leaf):
                 return child.offset, child.length, level
             if level == 0:
-                return page
+                return None
             stride = record_bytes(level, self.key_length)
             slot = child_slot(leaf.records, stride, self.key_length, 0, leaf.count, key)
             child = load_pointer(leaf.records + slot * stride + self.key_length)
@@ -227,6 +230,8 @@ cdef class Tree:
         cdef Py_ssize_t stride = self.key_length + VALUE_BYTES
         cdef const unsigned char *record
         cdef Py_ssize_t position
+        if leaf.count == 0:
+            return None
         position = lower_bound(leaf.records, stride, self.key_length, 0, leaf.count, key)
         record = leaf.records + position * stride
         if position == leaf.count or not is_key(record, key, self.key_length):
@@ -257,10 +262,8 @@ cdef class Tree:
         child.offset = footer.root_offset
         child.length = footer.root_length
         above.count = 0
-        kept = None
         while True:
-            page = deltas.view(self.cache, self._owner, held, child, level, &view)
-            if page is None:
+            if not deltas.view(self.cache, self._owner, held, child, level, &view):
                 missing = [(child.offset, child.length, level)]
                 if level == 0:
                     self._read_ahead(&above, slot, bound, held, missing)
@@ -274,7 +277,6 @@ cdef class Tree:
             child = load_pointer(view.records + slot * stride + self.key_length)
             level -= 1
             above = view
-            kept = page
 
     cdef bytes _key_within(self, const unsigned char *key, const unsigned char *bound):
         """The key, unless it is greater than the bound."""
@@ -300,7 +302,7 @@ cdef class Tree:
             if memcmp(record, bound, <size_t>self.key_length) > 0:
                 break
             child = load_pointer(record + self.key_length)
-            if page_at(self.cache, self._owner, held, child.offset, child.length, 0) is None:
+            if page_at(self.cache, self._owner, held, child.offset, child.length, 0) == NULL:
                 missing.append((child.offset, child.length, 0))
         return 0
 
@@ -344,24 +346,12 @@ cdef class Tree:
         return self._rebuild.run(self.footer, self.end, batch, held)
 
     def commit(self, Update update not None):
-        """Become the tree that an update leads to, whose buffers were written where they belong."""
-        cdef uint64_t offset = update.offset
-        cdef uint64_t dropped
-        if offset != self.end or update.footer.update_number != self.footer.update_number + 1:
-            raise ValueError(f"the update for offset {offset} was not made for this tree")
-        for dropped in update.dropped:
-            self.cache.expect_place(self._owner, dropped)
-        for page in update.buffers:
-            self.cache.expect_place(self._owner, offset)
-            offset += <uint64_t>PyBytes_GET_SIZE(page)
-        offset = update.offset
-        for dropped in update.dropped:
-            self.cache.drop(self._owner, dropped)
-        for page in update.buffers:
-            if offset == update.footer.offset or page_level(page) == DELTA_LEVEL:
-                break
-            self.cache.put(self._owner, offset, page, page_level(page))
-            offset += <uint64_t>PyBytes_GET_SIZE(page)
+        """Become the tree that an update leads to, whose data were written where they belong."""
+        if update.offset != self.end or (
+            update.footer.update_number != self.footer.update_number + 1
+        ):
+            raise ValueError(f"the update for offset {update.offset} was not made for this tree")
+        self._replace_pages(update)
         if update.entries is None:
             self._rebuild.deltas.clear()
             self._rebuild.moves.advance(update.footer.min_offset)
@@ -373,3 +363,36 @@ cdef class Tree:
         self._rebuild.own_bytes = update.footer.offset - update.offset - update.moved_bytes
         self.footer = update.footer
         self.end = update.footer.end
+
+    cdef void _replace_pages(self, Update update) noexcept:
+        """Have an update's pages in the cache, where those were that it drops."""
+        cdef const uint64_t *dropped = <const uint64_t *>PyBytes_AS_STRING(update.dropped)
+        cdef Py_ssize_t count = PyBytes_GET_SIZE(update.dropped) // <Py_ssize_t>sizeof(uint64_t)
+        cdef const unsigned char *page = <const unsigned char *>PyBytes_AS_STRING(update.data)
+        cdef const unsigned char *end = page + (update.footer.offset - update.offset)
+        cdef uint64_t offset = update.offset
+        cdef Py_ssize_t index, length
+        for index in range(count):
+            self.cache.expect_bucket(self._owner, dropped[index])
+        for index in range(count):
+            self.cache.expect_entry(self._owner, dropped[index])
+        for index in range(min(PAGES_AHEAD, count)):
+            self.cache.expect_whole_page(self._owner, dropped[index])
+        index = 0
+        while page < end and page_level(page) != DELTA_LEVEL:
+            length = page_bytes(page, self.key_length)
+            if index + PAGES_AHEAD < count:
+                self.cache.expect_whole_page(self._owner, dropped[index + PAGES_AHEAD])
+            if index < count:
+                self.cache.replace(
+                    self._owner, dropped[index], offset, page, length, page_level(page)
+                )
+            else:
+                self.cache.put(self._owner, offset, page, length, page_level(page))
+            offset += <uint64_t>length
+            page += length
+            index += 1
+        while index < count:
+            self.cache.drop(self._owner, dropped[index])
+            index += 1
+        self.cache.settle()

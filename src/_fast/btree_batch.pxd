@@ -14,3 +14,4 @@ cdef class Batch:
     cdef int _take_pair(self, Py_ssize_t position, object key, object value) except -1
     cdef bint _in_order(self) noexcept
     cdef int _sort(self) except -1
+    cdef Py_ssize_t _shared_bytes(self) noexcept

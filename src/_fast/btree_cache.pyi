@@ -16,6 +16,10 @@ class PageCache:
         """Bytes of the pages, and what it costs to keep them."""
 
     @property
+    def memory_bytes(self) -> int:
+        """How much memory was asked for, of which the pages use the most."""
+
+    @property
     def page_count(self) -> int: ...
     @property
     def hit_count(self) -> int:

@@ -16,7 +16,9 @@ cdef enum:
 
 
 cdef struct View:
-    # The records of a page as they are now.
+    # A page, and its records as they are now. Where they differ from the page's, or are those of
+    # the empty tree, `page` is NULL.
+    const unsigned char *page
     const unsigned char *records
     Py_ssize_t count
 
@@ -85,7 +87,7 @@ cdef class Deltas:
     cdef list followed(self, object record, uint64_t offset)
     cdef int _replay(self) except -1
     cdef Changed *find(self, uint64_t offset) noexcept
-    cdef object view(
+    cdef bint view(
         self,
         PageCache cache,
         uint32_t owner,
@@ -93,8 +95,8 @@ cdef class Deltas:
         Pointer child,
         int level,
         View *view,
-    )
-    cdef int _take_records(self, Changed *changed, object page) except -1
+    ) except -1
+    cdef int _take_records(self, Changed *changed, const unsigned char *page) except -1
     cdef object encode(self, bytes entries, uint64_t offset, uint64_t root_offset)
     cdef void _forget_records(self, Changed *changed) noexcept
     cdef int _links_kept(self) noexcept

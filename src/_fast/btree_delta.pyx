@@ -30,7 +30,6 @@ from _fast.btree_page cimport (
     load32,
     load64,
     page_count,
-    page_records,
     record_bytes,
     store16,
     store32,
@@ -175,7 +174,7 @@ cdef class Deltas:
             index = self.changed[index].next
         return NULL
 
-    cdef object view(
+    cdef bint view(
         self,
         PageCache cache,
         uint32_t owner,
@@ -183,35 +182,38 @@ cdef class Deltas:
         Pointer child,
         int level,
         View *view,
-    ):
-        """Show the records of a page as they are now.
+    ) except -1:
+        """Show the records of a page as they are now, unless it has to be read first.
 
-        Returns what keeps them: None if the page has to be read first. An update that is committed
-        ends the view.
+        Returns whether they are shown. A page that is admitted ends the view, and so does an update
+        that is committed, and the end of what is in ``held``.
         """
         cdef Changed *changed = NULL
+        cdef const unsigned char *page
         if level == 1:
             changed = self.find(child.offset)
         if changed == NULL or changed.records == NULL:
             page = page_at(cache, owner, held, child.offset, child.length, level)
-            if page is None:
-                return None
+            if page == NULL:
+                return False
             if changed == NULL:
-                view.records = page_records(page)
+                view.page = page
+                view.records = page + HEADER_BYTES
                 view.count = page_count(page)
-                return page
+                return True
             self._take_records(changed, page)
+        view.page = NULL
         view.records = changed.records
         view.count = changed.count
-        return self
+        return True
 
-    cdef int _take_records(self, Changed *changed, object page) except -1:
+    cdef int _take_records(self, Changed *changed, const unsigned char *page) except -1:
         """Bring a changed page up to date."""
         cdef int32_t splice
         changed.count = 0
         self._reserve(changed, page_count(page) + 8)
         changed.count = page_count(page)
-        memcpy(changed.records, page_records(page), <size_t>(changed.count * self.stride))
+        memcpy(changed.records, page + HEADER_BYTES, <size_t>(changed.count * self.stride))
         splice = changed.first_splice
         try:
             while splice != NONE:

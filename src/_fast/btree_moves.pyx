@@ -117,8 +117,7 @@ cdef class Moves:
         cdef const unsigned char *record
         cdef uint64_t offset
         cdef View view
-        kept = self._deltas.view(self._cache, self._owner, self._held, page, level, &view)
-        if kept is None:
+        if not self._deltas.view(self._cache, self._owner, self._held, page, level, &view):
             self._missing.append((page.offset, page.length, level))
             return 0
         record = view.records

@@ -3,7 +3,6 @@
 docs/formats/attribute-index.md has the grammar.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from *:
@@ -45,6 +44,17 @@ cdef extern from *:
         memcpy(to, &number, 8);
     }
 
+    static inline int btree_is_less(
+        const unsigned char *left, const unsigned char *right, Py_ssize_t key_length
+    ) {
+        if (key_length == 16) {
+            uint64_t first = btree_load64(left), second = btree_load64(right);
+            return first < second
+                || (first == second && btree_load64(left + 8) < btree_load64(right + 8));
+        }
+        return memcmp(left, right, (size_t)key_length) < 0;
+    }
+
     /* Records are `stride` bytes apart and begin with their keys, in ascending order.
        Returns the first of the records low..high whose key is not less than `key`, else `high`. */
     static inline Py_ssize_t btree_lower_bound(
@@ -80,13 +90,16 @@ cdef extern from *:
         Py_ssize_t low, Py_ssize_t high, const unsigned char *key
     ) {
         Py_ssize_t step = 1;
+        if (low >= high || !btree_is_less(records + low * stride, key, key_length))
+            return low;
         while (low + step < high
-               && memcmp(records + (low + step) * stride, key, (size_t)key_length) < 0) {
+               && btree_is_less(records + (low + step) * stride, key, key_length)) {
             low += step;
             step *= 2;
         }
-        if (low + step < high)
-            high = low + step;
+        low += 1;
+        if (low + step - 1 < high)
+            high = low + step - 1;
         return btree_lower_bound(records, stride, key_length, low, high, key);
     }
     """
@@ -129,16 +142,25 @@ cdef inline Py_ssize_t record_bytes(int level, Py_ssize_t key_length) noexcept n
     return key_length + (POINTER_BYTES if level else VALUE_BYTES)
 
 
-cdef inline const unsigned char *page_records(object page) noexcept:
-    return <const unsigned char *>PyBytes_AS_STRING(page) + HEADER_BYTES
+cdef inline int page_level(const unsigned char *page) noexcept nogil:
+    return page[9]
 
 
-cdef inline int page_level(object page) noexcept:
-    return (<const unsigned char *>PyBytes_AS_STRING(page))[9]
+cdef inline Py_ssize_t page_count(const unsigned char *page) noexcept nogil:
+    return load16(page + 10)
 
 
-cdef inline Py_ssize_t page_count(object page) noexcept:
-    return load16(<const unsigned char *>PyBytes_AS_STRING(page) + 10)
+cdef inline Py_ssize_t delta_bytes(const unsigned char *delta) noexcept nogil:
+    return load16(delta + 10) | <Py_ssize_t>load16(delta + 14) << 16
+
+
+cdef inline Py_ssize_t page_bytes(
+    const unsigned char *page, Py_ssize_t key_length
+) noexcept nogil:
+    """How long the page, or the delta, says that it is."""
+    if page[9] == DELTA_LEVEL:
+        return delta_bytes(page)
+    return HEADER_BYTES + load16(page + 10) * record_bytes(page[9], key_length)
 
 
 cdef inline Pointer load_pointer(const unsigned char *value) noexcept nogil:
@@ -162,10 +184,16 @@ cdef inline Py_ssize_t child_slot(
     Py_ssize_t low,
     Py_ssize_t count,
     const unsigned char *key,
+    bint near=False,
 ) noexcept nogil:
-    """The child, from ``low`` on, whose subtree is where the key belongs."""
+    """The child, from ``low`` on, whose subtree is where the key belongs; ``near`` tells that it is
+    probably close to ``low``."""
     # Whatever the first key says, smaller ones belong to the first child too.
-    cdef Py_ssize_t slot = lower_bound(records, stride, key_length, low, count, key)
+    cdef Py_ssize_t slot
+    if near:
+        slot = gallop(records, stride, key_length, low, count, key)
+    else:
+        slot = lower_bound(records, stride, key_length, low, count, key)
     if slot < count and is_key(records + slot * stride, key, key_length):
         return slot
     return slot - 1 if slot > 0 else 0

@@ -144,18 +144,6 @@ cdef int check_page(
     return 0
 
 
-cdef inline Py_ssize_t delta_bytes(const unsigned char *delta) noexcept nogil:
-    return load16(delta + 10) | <Py_ssize_t>load16(delta + 14) << 16
-
-
-cdef inline Py_ssize_t page_bytes(
-    const unsigned char *page, Py_ssize_t key_length
-) noexcept nogil:
-    if page[9] == DELTA_LEVEL:
-        return delta_bytes(page)
-    return HEADER_BYTES + load16(page + 10) * record_bytes(page[9], key_length)
-
-
 cdef int check_key_length(Py_ssize_t key_length) except -1:
     if not 1 <= key_length <= KEY_BYTES_MAX:
         raise ValueError(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {key_length}")

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t
 
+from _fast.btree_cache cimport prefetch_all
 from _fast.btree_walk cimport Level, Node, Walk
 
 
@@ -11,6 +12,12 @@ cdef enum:
     REPLACE = 1
     INSERT = 2
     REMOVE = 3
+    # How many leaves the memory gets ready for before they are needed.
+    LEAVES_AHEAD = 4
+
+
+cdef inline void expect_leaf(const Node *node) noexcept nogil:
+    prefetch_all(node.records, node.length)
 
 
 cdef class Plan(Walk):

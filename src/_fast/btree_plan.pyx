@@ -8,13 +8,10 @@ Invariants:
 2. A page takes part in one group at most.
 """
 
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF, Py_XINCREF
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
-from _fast.btree_cache cimport prefetch
 from _fast.btree_delta cimport View
 from _fast.btree_page cimport (
     HEADER_BYTES,
@@ -27,23 +24,13 @@ from _fast.btree_page cimport (
     lower_bound,
     record_bytes,
 )
-from _fast.btree_walk cimport Level, Node, Walk, push, release
+from _fast.btree_walk cimport Level, Node, Walk, push
 
 cdef enum:
     # A search for the next of this many keys or fewer in a page starts from scratch.
     FEW_KEYS = 4
-    # How many leaves the memory gets ready for before they are searched.
-    LEAVES_AHEAD = 4
-    CACHE_LINE_BYTES = 64
 
 cdef uint64_t NULL_BITS = <uint64_t>1 << 63
-
-
-cdef inline void expect_leaf(const Node *node) noexcept nogil:
-    cdef Py_ssize_t position = 0
-    while position < node.length:
-        prefetch(node.records + position)
-        position += CACHE_LINE_BYTES
 
 
 cdef class Plan(Walk):
@@ -53,7 +40,6 @@ cdef class Plan(Walk):
         memset(&self.spare, 0, sizeof(self.spare))
 
     def __dealloc__(self):
-        release(&self.spare)
         free(self.spare.nodes)
         free(self.positions)
         free(self.kinds)
@@ -158,7 +144,7 @@ cdef class Plan(Walk):
             return 0
         for index in range(present.count):
             self._join_one(level, index, records_max)
-        release(&self.levels[level])
+        self.levels[level].count = 0
         present = self.levels[level]
         self.levels[level] = self.spare
         self.spare = present
@@ -234,7 +220,6 @@ cdef class Plan(Walk):
         """Take a node over into the list with the joined ones."""
         cdef Node *kept = push(&self.spare)
         kept[0] = node[0]
-        Py_XINCREF(kept.page)
         return kept
 
     cdef Py_ssize_t _untouched_total(self, int level, Node *node, Py_ssize_t slot) noexcept:
@@ -250,13 +235,11 @@ cdef class Plan(Walk):
         cdef const unsigned char *record = above.records + slot * stride
         cdef Pointer sibling = load_pointer(record + self.key_length)
         cdef View view
-        page = self.deltas.view(self.cache, self.owner, self.held, sibling, level, &view)
-        if page is None:
+        if not self.deltas.view(self.cache, self.owner, self.held, sibling, level, &view):
             self.missing.append((sibling.offset, sibling.length, level))
             return 0
         added = push(&self.spare)
-        Py_INCREF(page)
-        added.page = <PyObject *>page
+        added.page = view.page
         added.records = view.records
         added.offset = sibling.offset
         added.length = sibling.length

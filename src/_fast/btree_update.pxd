@@ -13,10 +13,11 @@ cdef class Update:
     """The pages that a batch of changes leads to, and the tree as it will be."""
 
     cdef readonly uint64_t offset
-    cdef readonly list buffers
+    cdef readonly bytes data
     cdef readonly Footer footer
     cdef readonly uint64_t moved_bytes
-    cdef list dropped
+    # Where the pages lie that it replaces, 8 bytes each.
+    cdef bytes dropped
     # What its delta adds, or None if it writes the index; and where the lowest leaf lies then.
     cdef bytes entries
     cdef uint64_t lowest
@@ -32,7 +33,9 @@ cdef class Rebuild(Plan):
     # What the update before wrote, without what it only moved.
     cdef uint64_t own_bytes
     # Of the update under way.
-    cdef list dropped
+    cdef uint64_t *dropped
+    cdef Py_ssize_t dropped_count
+    cdef Py_ssize_t _dropped_capacity
     cdef PageWriter writer
     cdef uint64_t front
     cdef uint64_t moved_bytes

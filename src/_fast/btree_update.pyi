@@ -6,7 +6,7 @@ from _fast.btree_page import Footer
 class Update:
     """The pages that a batch of changes leads to, and the tree as it will be.
 
-    The caller writes ``buffers``, one behind the other, at ``offset``, which is the end of what was
+    The caller writes ``data`` at ``offset``, which is the end of what was
     written before. When all of it is durable, ``Tree.commit`` makes it the tree; the footer that
     has to be found again after a restart is ``footer``. When that is durable too, and no reader
     needs an older tree, everything before ``truncate_offset`` may go.
@@ -15,14 +15,16 @@ class Update:
     @property
     def offset(self) -> int: ...
     @property
-    def buffers(self) -> list[bytes]: ...
+    def data(self) -> bytes:
+        """Pages, perhaps a delta, and the footer."""
+
     @property
     def length(self) -> int:
         """How many bytes the update writes."""
 
     @property
     def footer(self) -> Footer:
-        """The footer at the end of ``buffers``."""
+        """The footer at the end of ``data``."""
 
     @property
     def truncate_offset(self) -> int:

@@ -17,11 +17,12 @@ Invariants:
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.math cimport cbrt, ceil, sqrt
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from _fast.btree_batch cimport Batch
 from _fast.btree_delta cimport DELTA_HEAD_BYTES, ENTRY_BYTES, LINK_BYTES, LINKS_MAX, Deltas
-from _fast.btree_plan cimport KEEP, INSERT, REMOVE, Plan
+from _fast.btree_plan cimport KEEP, INSERT, LEAVES_AHEAD, REMOVE, Plan, expect_leaf
 from _fast.btree_moves cimport Moves
 from _fast.btree_page cimport (
     HEADER_BYTES,
@@ -34,7 +35,7 @@ from _fast.btree_page cimport (
     store16,
     store64,
 )
-from _fast.btree_walk cimport ZEROS, Level, Node, release
+from _fast.btree_walk cimport ZEROS, Level, Node
 from _fast.btree_writer cimport NewPage, PageWriter
 
 cdef enum:
@@ -49,7 +50,7 @@ cdef enum:
 cdef class Update:
     """The pages that a batch of changes leads to, and the tree as it will be.
 
-    ``buffers`` belong at ``offset``; when they are there, ``Tree.commit`` makes them the tree, and
+    ``data`` belongs at ``offset``; when it is there, ``Tree.commit`` makes them the tree, and
     nothing before ``truncate_offset`` is needed any more.
     """
 
@@ -71,6 +72,9 @@ cdef class Rebuild(Plan):
         self.writer = PageWriter(key_length)
         self.deltas = Deltas(key_length)
         self.moves = Moves(key_length)
+
+    def __dealloc__(self):
+        free(self.dropped)
 
     cdef object run(self, Footer present, uint64_t end, Batch batch, dict held):
         """An ``Update``, or None if nothing changes, or a list of pages that are needed first."""
@@ -111,7 +115,7 @@ cdef class Rebuild(Plan):
         self.batch = batch
         self.held = held
         self.missing = []
-        self.dropped = []
+        self.dropped_count = 0
         self.writer.reset(end)
         self.entry_count = <int64_t>present.entry_count
         self.moved_bytes = 0
@@ -120,14 +124,14 @@ cdef class Rebuild(Plan):
         return 0
 
     cdef void _release(self) noexcept:
-        """Let go of the pages of the update under way, if there is one."""
+        """Let go of the update under way, if there is one."""
         self.release_nodes()
-        release(&self.spare)
+        self.spare.count = 0
+        self.writer.release()
         self.present = None
         self.batch = None
         self.held = None
         self.missing = None
-        self.dropped = None
 
     cdef uint64_t _compaction_front(self, uint64_t end) noexcept:
         """Leaves before this offset are moved.
@@ -198,19 +202,24 @@ cdef class Rebuild(Plan):
         cdef Level *present = &self.levels[level]
         cdef Py_ssize_t index, end
         cdef Node *node
+        if level == 0:
+            for index in range(min(LEAVES_AHEAD, present.count)):
+                expect_leaf(present.nodes + index)
         for index in range(present.count):
             node = present.nodes + index
             if node.moved and not node.changed and not node.joined:
                 self._replace(node, level)
                 node.out_first = self.writer.page_count
                 node.out_count = 1
-                self.writer.move(<object>node.page, node.lower)
+                self.writer.move(node.page, node.length, node.lower)
                 self.moved_bytes += self.writer.pages[node.out_first].length
         index = 0
         while index < present.count:
             end = index + 1
             while present.nodes[end - 1].joins_next:
                 end += 1
+            if level == 0 and end - 1 + LEAVES_AHEAD < present.count:
+                expect_leaf(present.nodes + end - 1 + LEAVES_AHEAD)
             if present.nodes[index].changed or end - index > 1:
                 self._emit_group(level, index, end)
             index = end
@@ -247,9 +256,18 @@ cdef class Rebuild(Plan):
     cdef int _replace(self, Node *node, int level) except -1:
         """The page of a node is not needed any more."""
         node.consumed = True
-        if node.page != NULL:
-            self.dropped.append(node.offset)
-            self.writer.forget(level, node.length)
+        if node.length == 0:
+            return 0
+        if self.dropped_count == self._dropped_capacity:
+            capacity = max(self._dropped_capacity * 2, 64)
+            dropped = <uint64_t *>realloc(self.dropped, <size_t>capacity * sizeof(uint64_t))
+            if dropped == NULL:
+                raise MemoryError("no room for the pages of an update")
+            self.dropped = dropped
+            self._dropped_capacity = capacity
+        self.dropped[self.dropped_count] = node.offset
+        self.dropped_count += 1
+        self.writer.forget(level, node.length)
         return 0
 
     cdef int _stream_leaf(self, Node *node) except -1:
@@ -311,11 +329,12 @@ cdef class Rebuild(Plan):
         footer.live_bytes = <uint64_t>(<int64_t>present.live_bytes + writer.live_bytes)
         footer.pages_sum = writer.pages_sum
         update.offset = writer.start
-        update.buffers = writer.buffers
-        update.buffers.append(footer.encode())
+        update.data = writer.finish(footer.encode())
         update.footer = footer
         update.moved_bytes = self.moved_bytes
-        update.dropped = self.dropped
+        update.dropped = PyBytes_FromStringAndSize(
+            <const char *>self.dropped, self.dropped_count * <Py_ssize_t>sizeof(uint64_t)
+        )
         return update
 
     cdef int _put_root(self, Footer footer) except -1:
@@ -397,7 +416,7 @@ cdef class Rebuild(Plan):
         for index in range(leaf.out_count):
             page = self.writer.pages + leaf.out_first + index
             if index:
-                memcpy(to, page.key, <size_t>self.key_length)
+                memcpy(to, self.writer.key_of(page), <size_t>self.key_length)
                 to += self.key_length
             store64(to, page.offset)
             store16(to + 8, <uint16_t>page.length)

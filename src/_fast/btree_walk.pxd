@@ -1,6 +1,5 @@
 """Which pages take part in an update, for the modules that replace them."""
 
-from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
 from _fast.btree_batch cimport Batch
@@ -13,12 +12,13 @@ cdef unsigned char ZEROS[KEY_BYTES_MAX]
 
 
 cdef struct Node:
-    # A page of the present tree that the update reads, and as a rule replaces: what keeps its
-    # records, they, how many there are, and where it lies.
-    PyObject *page
+    # A page of the present tree that the update reads, and as a rule replaces: its bytes unless
+    # its records differ from them, these, how many there are, and where it lies.
+    const unsigned char *page
     const unsigned char *records
     Py_ssize_t count
     uint64_t offset
+    # 0 stands for the empty tree.
     Py_ssize_t length
     # Keys below this one belong to another page.
     const unsigned char *lower
@@ -65,7 +65,6 @@ cdef struct Visit:
 
 
 cdef Node *push(Level *level) except NULL
-cdef void release(Level *level) noexcept
 
 
 cdef class Walk:

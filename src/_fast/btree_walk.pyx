@@ -8,8 +8,6 @@ Invariants:
 2. Whatever is missing is told; a walk that missed something is good for nothing else.
 """
 
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memset
@@ -26,6 +24,11 @@ from _fast.btree_page cimport (
     load_pointer,
     record_bytes,
 )
+
+cdef enum:
+    # Where changes lie closer together in an index page than this, on average, each is sought from
+    # where the one before it was found.
+    NEAR_SLOTS = 64
 
 memset(ZEROS, 0, KEY_BYTES_MAX)
 
@@ -57,14 +60,6 @@ cdef Node *push(Level *level) except NULL:
     return node
 
 
-cdef void release(Level *level) noexcept:
-    """Let go of the pages of a level's nodes."""
-    cdef Py_ssize_t index
-    for index in range(level.count):
-        Py_XDECREF(level.nodes[index].page)
-    level.count = 0
-
-
 cdef class Walk:
     """The nodes of one update after the other."""
 
@@ -73,16 +68,15 @@ cdef class Walk:
         memset(self.levels, 0, sizeof(self.levels))
 
     def __dealloc__(self):
-        self.release_nodes()
         for level in range(LEVELS_MAX):
             free(self.levels[level].nodes)
         free(self.visits)
 
     cdef void release_nodes(self) noexcept:
-        """Let go of the pages of the update under way."""
+        """Forget the pages of the update under way."""
         cdef int level
         for level in range(LEVELS_MAX):
-            release(&self.levels[level])
+            self.levels[level].count = 0
 
     cdef int find_pages(self, uint64_t front, uint64_t end, bint writes_index) except -1:
         """Find the pages that take part: leaves before ``front`` are among them."""
@@ -102,7 +96,7 @@ cdef class Walk:
         self._enter()
         for level in range(self.present.root_level, 0, -1):
             for index in range(self.levels[level].count):
-                if self.levels[level].nodes[index].page != NULL:
+                if self.levels[level].nodes[index].records != NULL:
                     self._descend(level, index)
             self._load(level - 1)
         return 0
@@ -153,19 +147,17 @@ cdef class Walk:
         cdef Node *root
         child.offset = present.root_offset
         child.length = present.root_length
+        # The empty tree is taken for a leaf without records.
+        view.page = NULL
         view.records = ZEROS
         view.count = 0
-        page = None
-        # The empty tree is taken for a leaf without records.
-        if present.root_level >= 0:
-            page = self.deltas.view(self.cache, self.owner, self.held, child, level, &view)
-            if page is None:
-                self.missing.append((child.offset, child.length, level))
-                return 0
+        if present.root_level >= 0 and not self.deltas.view(
+            self.cache, self.owner, self.held, child, level, &view
+        ):
+            self.missing.append((child.offset, child.length, level))
+            return 0
         root = push(&self.levels[level])
-        if page is not None:
-            Py_INCREF(page)
-            root.page = <PyObject *>page
+        root.page = view.page
         root.records = view.records
         root.count = root.total = view.count
         root.offset = child.offset
@@ -191,6 +183,7 @@ cdef class Walk:
         cdef Py_ssize_t visits_end = node.visits_end
         cdef Py_ssize_t slot = 0
         cdef Py_ssize_t target, target_of_visit, end, visit_end
+        cdef bint dense = (last - change) * NEAR_SLOTS > node.count
         while True:
             if level == 1:
                 while visit < visits_end and self.visits[visit].level == 1:
@@ -199,7 +192,7 @@ cdef class Walk:
             if change < last:
                 target = child_slot(
                     records, stride, key_length, slot, node.count,
-                    changes + change * change_stride,
+                    changes + change * change_stride, dense,
                 )
             if visit < visits_end:
                 target_of_visit = child_slot(
@@ -286,7 +279,7 @@ cdef class Walk:
         cdef Pointer child
         cdef View view
         for index in range(count):
-            self.cache.expect_place(self.owner, nodes[index].offset)
+            self.cache.expect_bucket(self.owner, nodes[index].offset)
         for index in range(count):
             self.cache.expect_entry(self.owner, nodes[index].offset)
         for index in range(count):
@@ -294,12 +287,10 @@ cdef class Walk:
         for index in range(count):
             child.offset = nodes[index].offset
             child.length = nodes[index].length
-            page = self.deltas.view(self.cache, self.owner, self.held, child, level, &view)
-            if page is None:
+            if not self.deltas.view(self.cache, self.owner, self.held, child, level, &view):
                 self.missing.append((child.offset, child.length, level))
                 continue
-            Py_INCREF(page)
-            nodes[index].page = <PyObject *>page
+            nodes[index].page = view.page
             nodes[index].records = view.records
             nodes[index].count = nodes[index].total = view.count
         return 0

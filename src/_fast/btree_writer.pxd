@@ -1,10 +1,11 @@
 """The writing of pages, for the rebuilding of a tree."""
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 
 cdef struct NewPage:
-    # The lowest key that belongs into it.
+    # The lowest key that belongs into it: NULL if that is the first that it has.
     const unsigned char *key
     uint64_t offset
     uint64_t min_offset
@@ -16,7 +17,12 @@ cdef class PageWriter:
     # Where the update begins, and where the next page will lie.
     cdef uint64_t start
     cdef uint64_t end
-    cdef list buffers
+    # What lies from `start` to `end`, with room behind it.
+    cdef PyObject *_buffer
+    cdef unsigned char *_data
+    cdef Py_ssize_t _room_bytes
+    # As much room as an update begins with.
+    cdef Py_ssize_t _usual_bytes
     cdef uint32_t pages_sum
     cdef int64_t leaf_count
     cdef int64_t index_count
@@ -32,8 +38,8 @@ cdef class PageWriter:
     cdef bint _ascending
     cdef const unsigned char *_key
     cdef const unsigned char *_first_key
-    # Its page under way.
-    cdef bytes _page
+    # Its page under way: how many records it gets, where the next goes, and how many are left.
+    cdef Py_ssize_t _page_records
     cdef unsigned char *_to
     cdef Py_ssize_t _room
 
@@ -49,16 +55,22 @@ cdef class PageWriter:
     cdef void next_source(self, const unsigned char *lower) noexcept
     cdef int put(self, const unsigned char *records, Py_ssize_t count) except -1
     cdef int put_page(self, Py_ssize_t index) except -1
-    cdef int move(self, object page, const unsigned char *key) except -1
+    cdef int move(
+        self, const unsigned char *page, Py_ssize_t length, const unsigned char *key
+    ) except -1
     cdef void forget(self, int level, Py_ssize_t length) noexcept
-    cdef int append(self, object delta) except -1
+    cdef int append(self, bytes delta) except -1
+    cdef bytes finish(self, bytes footer)
+    cdef void release(self) noexcept
+    cdef const unsigned char *key_of(self, const NewPage *page) noexcept
+    cdef unsigned char *_reserve(self, Py_ssize_t length) except NULL
     cdef int _open_page(self) except -1
     cdef int _close_page(self) except -1
     cdef int _add(
         self,
-        object page,
         int level,
         Py_ssize_t count,
+        Py_ssize_t length,
         uint32_t records_sum,
         const unsigned char *key,
     ) except -1

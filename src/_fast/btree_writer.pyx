@@ -6,9 +6,12 @@ Invariants:
 1. A row of pages holds exactly the records that it was begun for, in the order they are put.
 2. In a row that grows at its end all pages but the last are full; otherwise they are equally full.
 3. A page that only moves keeps its records and their sum: just its header is written anew.
+4. What was written lies in one buffer, which moves as it grows.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE, _PyBytes_Resize
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_CLEAR
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
@@ -26,6 +29,16 @@ from _fast.btree_page cimport (
 )
 from _fast.crc cimport crc32c_of
 
+cdef extern from "Python.h":
+    # The buffer belongs to nobody but the writer while it grows, so it is no object for Cython.
+    PyObject *PyBytes_FromStringAndSize_ "PyBytes_FromStringAndSize"(const char *, Py_ssize_t)
+    char *PyBytes_AS_STRING_ "PyBytes_AS_STRING"(PyObject *)
+
+cdef enum:
+    ROOM_BYTES_MIN = 2048
+    # The room that an update begins with is more than the last one took by such a part.
+    SPARE_PART = 8
+
 
 cdef class PageWriter:
     """The pages of one update."""
@@ -34,16 +47,16 @@ cdef class PageWriter:
         self.key_length = key_length
 
     def __dealloc__(self):
+        self.release()
         free(self.pages)
 
     cdef int reset(self, uint64_t end) except -1:
         """Begin an update whose first page will lie at ``end``."""
         self.start = self.end = end
-        self.buffers = []
+        self.release()
         self.pages_sum = 0
         self.leaf_count = self.index_count = self.live_bytes = 0
         self.page_count = 0
-        self._page = None
         return 0
 
     cdef int begin_row(
@@ -91,10 +104,11 @@ cdef class PageWriter:
     cdef int put_page(self, Py_ssize_t index) except -1:
         """Put the record of a page that was written earlier."""
         cdef NewPage page = self.pages[index]
-        cdef const unsigned char *key = page.key
+        cdef const unsigned char *key
         cdef Pointer pointer
         if self._room == 0:
             self._open_page()
+        key = self.key_of(&page)
         if self._first_key != NULL:
             key = self._first_key
             self._first_key = NULL
@@ -109,19 +123,12 @@ cdef class PageWriter:
             self._close_page()
         return 0
 
-    cdef int move(self, object page, const unsigned char *key) except -1:
+    cdef int move(
+        self, const unsigned char *page, Py_ssize_t length, const unsigned char *key
+    ) except -1:
         """Write a leaf again as it is."""
-        cdef Py_ssize_t length = PyBytes_GET_SIZE(page)
-        copy = PyBytes_FromStringAndSize(NULL, length)
-        memcpy(PyBytes_AS_STRING(copy), PyBytes_AS_STRING(page), <size_t>length)
-        self._add(
-            copy,
-            page_level(page),
-            page_count(page),
-            load32(<const unsigned char *>PyBytes_AS_STRING(page) + 4),
-            key,
-        )
-        return 0
+        memcpy(self._reserve(length), page, <size_t>length)
+        return self._add(page_level(page), page_count(page), length, load32(page + 4), key)
 
     cdef void forget(self, int level, Py_ssize_t length) noexcept:
         """Count a page out that the update replaces."""
@@ -131,14 +138,55 @@ cdef class PageWriter:
             self.leaf_count -= 1
         self.live_bytes -= length
 
-    cdef int append(self, object delta) except -1:
+    cdef int append(self, bytes delta) except -1:
         """Put a delta behind the pages."""
-        self.pages_sum = crc32c_of(
-            <const unsigned char *>PyBytes_AS_STRING(delta), 4, self.pages_sum
-        )
-        self.buffers.append(delta)
-        self.end += <uint64_t>PyBytes_GET_SIZE(delta)
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(delta)
+        cdef unsigned char *to = self._reserve(length)
+        memcpy(to, PyBytes_AS_STRING(delta), <size_t>length)
+        self.pages_sum = crc32c_of(to, 4, self.pages_sum)
+        self.end += <uint64_t>length
         return 0
+
+    cdef bytes finish(self, bytes footer):
+        """All that was written, and the footer behind it."""
+        cdef Py_ssize_t length = <Py_ssize_t>(self.end - self.start) + PyBytes_GET_SIZE(footer)
+        cdef unsigned char *to = self._reserve(PyBytes_GET_SIZE(footer))
+        memcpy(to, PyBytes_AS_STRING(footer), <size_t>PyBytes_GET_SIZE(footer))
+        self._usual_bytes = length + length // SPARE_PART
+        _PyBytes_Resize(&self._buffer, length)
+        data = <bytes>self._buffer
+        self.release()
+        return data
+
+    cdef void release(self) noexcept:
+        """Let go of what was written."""
+        Py_CLEAR(self._buffer)
+        self._data = NULL
+        self._room_bytes = 0
+
+    cdef const unsigned char *key_of(self, const NewPage *page) noexcept:
+        """The lowest key that belongs into a page."""
+        if page.key != NULL:
+            return page.key
+        return self._data + (page.offset - self.start) + HEADER_BYTES
+
+    cdef unsigned char *_reserve(self, Py_ssize_t length) except NULL:
+        """Where the next bytes go, with room for so many; what was written before may move."""
+        cdef Py_ssize_t used = <Py_ssize_t>(self.end - self.start)
+        cdef Py_ssize_t room
+        if used + length > self._room_bytes:
+            if self._buffer == NULL:
+                room = max(self._usual_bytes, length, ROOM_BYTES_MIN)
+                self._buffer = PyBytes_FromStringAndSize_(NULL, room)
+                if self._buffer == NULL:
+                    raise MemoryError("no room for an update")
+            else:
+                room = max(2 * self._room_bytes, used + length)
+                self._room_bytes = 0
+                _PyBytes_Resize(&self._buffer, room)
+            self._room_bytes = room
+            self._data = <unsigned char *>PyBytes_AS_STRING_(self._buffer)
+        return self._data + used
 
     cdef int _open_page(self) except -1:
         cdef Py_ssize_t pages = (self._left + self._records_max - 1) // self._records_max
@@ -147,38 +195,33 @@ cdef class PageWriter:
             self._room = min(self._left, self._records_max)
         else:
             self._room = (self._left + pages - 1) // pages
-        self._page = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + self._room * self._stride)
-        self._to = <unsigned char *>PyBytes_AS_STRING(self._page) + HEADER_BYTES
+        self._to = self._reserve(HEADER_BYTES + self._room * self._stride) + HEADER_BYTES
+        self._page_records = self._room
         self._left -= self._room
         return 0
 
     cdef int _close_page(self) except -1:
-        cdef bytes page = self._page
-        cdef const unsigned char *records
-        cdef Py_ssize_t length = PyBytes_GET_SIZE(page) - HEADER_BYTES
-        records = <const unsigned char *>PyBytes_AS_STRING(page) + HEADER_BYTES
-        self._page = None
-        self._add(
-            page,
-            self._level,
-            length // self._stride,
-            crc32c_of(records, <size_t>length, 0),
-            records if self._key == NULL else self._key,
-        )
+        cdef Py_ssize_t length = self._page_records * self._stride
+        cdef const unsigned char *key = self._key
         self._key = NULL
-        return 0
+        return self._add(
+            self._level,
+            self._page_records,
+            HEADER_BYTES + length,
+            crc32c_of(self._to - length, <size_t>length, 0),
+            key,
+        )
 
     cdef int _add(
         self,
-        object page,
         int level,
         Py_ssize_t count,
+        Py_ssize_t length,
         uint32_t records_sum,
         const unsigned char *key,
     ) except -1:
-        """Give a page its header and its place."""
-        cdef unsigned char *data = <unsigned char *>PyBytes_AS_STRING(page)
-        cdef Py_ssize_t length = PyBytes_GET_SIZE(page)
+        """Give the page at the end its header and its place."""
+        cdef unsigned char *data = self._data + (self.end - self.start)
         cdef NewPage *added
         if self.page_count == self._capacity:
             capacity = max(self._capacity * 2, 64)
@@ -195,7 +238,6 @@ cdef class PageWriter:
         added.length = <uint32_t>length
         added.min_offset = self.end if level == 0 else lowest(data, count, self.key_length, level)
         self.page_count += 1
-        self.buffers.append(page)
         self.end += <uint64_t>length
         self.live_bytes += length
         if level:

@@ -6,7 +6,7 @@ import pytest
 
 from _fast.btree import FOOTER_BYTES, PAGE_BYTES_MAX, Footer
 from _fast.btree_page import PAGE_HEADER_BYTES, unpack_page
-from segstore.testing.stored_tree import StoredTree, key_of, stored_tree
+from segstore.testing.stored_tree import StoredTree, key_of, parts_of, stored_tree
 
 K = {number: key_of(number + 10) for number in range(-1, 4)}
 """The five keys of Figure 4; the numbers say how they ascend."""
@@ -42,12 +42,10 @@ def figure_four(*, compaction: bool) -> tuple[list[str], int]:
     ):
         update = tree.update(changes, truncates=False)
         assert update is not None
-        offset = update.offset
-        for page in update.buffers[:-1]:
+        for offset, page in parts_of(update)[:-1]:
             level, records = unpack_page(page, offset=offset)
             layout.append(name_of(level, [record[0] for record in records]))
             offsets.append(offset)
-            offset += len(page)
     return layout, offsets.index(update.truncate_offset)
 
 

@@ -94,7 +94,7 @@ class TreeModel(RuleBasedStateMachine):
         given = [(self.key(number), value) for number, value in changes]
         first, second = self.tree.prepare(given), self.tree.prepare(given)
         if first is not None and second is not None:
-            assert first.buffers == second.buffers
+            assert first.data == second.data
         else:
             assert first is second
 

@@ -57,8 +57,24 @@ from segstore.operations import (
     UpdateAttributesOperation,
     decode_operation,
 )
-from segstore.storage.rolling import RollingSegmentStorage, chunk_name
+from segstore.storage.chunk_metadata import ChunkMetadata
+from segstore.storage.older_layout import everything_belongs, import_older
+from segstore.storage.records import (
+    AddChunk,
+    Change,
+    Collected,
+    Condemn,
+    Forget,
+    MoveChunks,
+    RecordDamagedError,
+    Truncate,
+    decode_change,
+    decode_frames,
+    encode_change,
+    encode_frame,
+)
 from segstore.tables.entries import TableDataError, encode_entry, parse_entries
+from segstore.testing.stored_tree import parts_of
 from segstore.tiers.api import ChunkInfo, DigestedEntry, LogAddress
 from segstore.tiers.journal.files import JournalFile, parse_name
 from segstore.tiers.journal.format import (
@@ -541,8 +557,8 @@ def listings() -> list[bytes]:
     """Lines of a chunk's name and length."""
     segment = "scope/stream/0.S-1"
     chunks = [(0, 5), (5, 7), (12, 0)]
-    lines = [f"{chunk_name(segment, start)} {length}" for start, length in chunks]
-    lines.append(f"{chunk_name(segment + '2', 3)} 4")
+    lines = [f"{segment}${start:020d} {length}" for start, length in chunks]
+    lines.append(f"{segment}2${3:020d} 4")
     return ["\n".join(lines).encode(), "\n".join(lines[1:]).encode(), b""]
 
 
@@ -552,8 +568,54 @@ def parse_listing(data: bytes, random: Random) -> object:
         name, _, length = line.rpartition(" ")
         if length.isascii() and length.isdigit() and len(length) < 19:
             chunks.append(ChunkInfo(name, int(length)))
-    storage = RollingSegmentStorage(_Listing(chunks))  # type: ignore[arg-type]
-    return at_once(storage.stored_length("scope/stream/0.S-1"))
+    listing = _Listing(sorted(chunks, key=lambda chunk: chunk.name))
+    return at_once(import_older(listing, everything_belongs))  # type: ignore[arg-type]
+
+
+CHANGES: list[Change] = [
+    AddChunk("s", 0, 1, "s$0.E1.1"),
+    AddChunk("s", 5, 1, "s$5.E1.2"),
+    AddChunk("t", 100, 1, "t$100.E1.3"),
+    MoveChunks("t", 120, "s", 9),
+    Forget("s"),
+    Truncate("t", 121, 129),
+    Condemn(("a$1", "b")),
+    Collected(("b",)),
+]
+
+
+def chunk_changes() -> list[bytes]:
+    """Each change alone."""
+    return [encode_change(change) for change in CHANGES]
+
+
+def parse_chunk_change(data: bytes, random: Random) -> object:
+    change = decode_change(data)
+    assert decode_change(encode_change(change)) == change
+    return change
+
+
+def chunk_journals() -> list[bytes]:
+    """All changes after each other."""
+    return [b"".join(encode_frame(number, change) for number, change in enumerate(CHANGES, 1))]
+
+
+def parse_chunk_journal(data: bytes, random: Random) -> object:
+    return decode_frames(data)
+
+
+def chunk_snapshots() -> list[bytes]:
+    """What is known after each change."""
+    metadata, snapshots = ChunkMetadata(), []
+    for number, change in enumerate(CHANGES, 1):
+        metadata.apply(change)
+        snapshots.append(metadata.encode(epoch=1, sequence=number))
+    return snapshots
+
+
+def parse_chunk_snapshot(data: bytes, random: Random) -> object:
+    metadata, sequence = ChunkMetadata.decode(data)
+    return sequence, [metadata.get(name) for name in metadata.segment_names()]
 
 
 def at_once(coroutine: Coroutine[Any, Any, object]) -> object:
@@ -603,12 +665,8 @@ def tree_update(count: int) -> tuple[bytes, list[tuple[int, int]]]:
     update = tree.prepare(Batch(8, [(struct.pack(">Q", i * 5), i) for i in range(count)]))
     assert update is not None
     assert not isinstance(update, list)
-    buffers = [bytes(buffer) for buffer in update.buffers]
-    places, position = [], 0
-    for buffer in buffers:
-        places.append((position, len(buffer)))
-        position += len(buffer)
-    return b"".join(buffers), places
+    places = [(offset - update.offset, len(part)) for offset, part in parts_of(update)]
+    return update.data, places
 
 
 def footers() -> list[bytes]:
@@ -764,6 +822,9 @@ def all_targets() -> list[Target]:
             corrupt_log,
         ),
         Target("chunk listing", listings, parse_listing, (StorageError,)),
+        Target("chunk change", chunk_changes, parse_chunk_change, (RecordDamagedError,)),
+        Target("chunk journal", chunk_journals, parse_chunk_journal, (RecordDamagedError,)),
+        Target("chunk snapshot", chunk_snapshots, parse_chunk_snapshot, (RecordDamagedError,)),
         Target("table entries", table_entries, parse_table, (TableDataError,)),
         Target("tree footer", footers, parse_footer, (CorruptPageError,), repair_footer),
         Target("tree page", tree_pages, parse_page, (CorruptPageError,), repair_page),

@@ -33,13 +33,13 @@ class PageMemory:
     def __init__(self) -> None:
         self.start = 0
         self.end = 0
-        self.stored: deque[tuple[int, list[bytes]]] = deque()
+        self.stored: deque[tuple[int, bytes]] = deque()
 
     def write(self, update: Update) -> None:
         """Append an update, and let go of what is not needed any more."""
         self.end = update.footer.end
         self.start = update.truncate_offset
-        self.stored.append((self.end, update.buffers))
+        self.stored.append((self.end, update.data))
         while self.stored[0][0] <= self.start:
             self.stored.popleft()
 
@@ -55,7 +55,7 @@ class PageFile:
 
     def write(self, update: Update) -> None:
         """Append an update."""
-        os.pwrite(self.file.fileno(), b"".join(update.buffers), update.offset)
+        os.pwrite(self.file.fileno(), update.data, update.offset)
         self.end = update.footer.end
         self.start = update.truncate_offset
 

@@ -115,7 +115,7 @@ class AttributeIndex:
             self._unwritten = update, sequence_number
         update, sequence_number = self._unwritten
         await self._storage.write(
-            self.name, offset=update.offset, data=update.buffers, rollover_bytes=ROLLOVER_BYTES
+            self.name, offset=update.offset, data=[update.data], rollover_bytes=ROLLOVER_BYTES
         )
         self._tree.commit(update)
         self._unwritten = None

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from _fast.btree import FOOTER_BYTES, Batch, Footer, PageCache, Tree, Update
+from _fast.btree_page import PAGE_HEADER_BYTES
 
 Missing = tuple[int, int, int]
+DELTA_LEVEL = 64
+
 Changes = bytes | Mapping[bytes, int | None] | Iterable[tuple[bytes, int | None]]
 
 
@@ -34,11 +37,10 @@ class PageStore:
         self.read_bytes += length
         return bytes(self.data[offset - self.start : offset - self.start + length])
 
-    def append(self, offset: int, buffers: Iterable[bytes]) -> None:
+    def append(self, offset: int, data: bytes) -> None:
         """Write at the end."""
         assert offset == self.end
-        for buffer in buffers:
-            self.data += buffer
+        self.data += data
 
     def truncate(self, offset: int) -> None:
         """Forget all before the offset."""
@@ -126,8 +128,8 @@ class StoredTree:
 
     def write(self, update: Update) -> None:
         """Write and commit an update."""
-        assert update.length == sum(len(buffer) for buffer in update.buffers)
-        self.store.append(update.offset, update.buffers)
+        assert update.length == len(update.data)
+        self.store.append(update.offset, update.data)
         self.tree.commit(update)
         assert self.tree.end == self.store.end
 
@@ -144,17 +146,37 @@ class StoredTree:
 
 def stored_tree(
     *,
+    cache: PageCache | None = None,
     cache_bytes: int = 1 << 26,
     start: int = 0,
     key_length: int = 16,
     **options: Any,
 ) -> StoredTree:
     """An empty tree, whose storage begins at ``start``; options are those of ``Tree``."""
-    cache = PageCache(cache_bytes)
+    pages = cache or PageCache(cache_bytes)
     return StoredTree(
-        lambda: Tree(cache, key_length=key_length, **options),
+        lambda: Tree(pages, key_length=key_length, **options),
         PageStore(start),
     )
+
+
+def parts_of(update: Update) -> list[tuple[int, bytes]]:
+    """The pages of an update, its delta if it has one, and its footer, each with its offset."""
+    key_length = update.footer.key_length
+    position, end = 0, update.footer.offset - update.offset
+    parts = []
+    while position < end:
+        level, count = update.data[position + 9], update.data[position + 10 : position + 12]
+        length = PAGE_HEADER_BYTES + int.from_bytes(count, "big") * (
+            key_length + (18 if level else 8)
+        )
+        if level == DELTA_LEVEL:
+            high = update.data[position + 14 : position + 16]
+            length = int.from_bytes(high + count, "big")
+        parts.append((update.offset + position, update.data[position : position + length]))
+        position += length
+    assert position == end
+    return [*parts, (update.footer.offset, update.data[end:])]
 
 
 def key_of(number: int, length: int = 16) -> bytes:
