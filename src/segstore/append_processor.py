@@ -40,6 +40,7 @@ from segstore.attributes.updates import (
 from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
+    ContainerOfflineError,
     InvalidRequestError,
     SegmentSealedError,
     SegmentStoreError,
@@ -241,6 +242,10 @@ class AppendProcessor:
                 )
             )
             self._close(f"writer {state.writer_id.hex()} appends on another connection too")
+            return
+        if isinstance(error, ContainerOfflineError):
+            # It may be stored or not: only setting the writer up again tells.
+            self._close(f"append failed: {error}")
             return
         # Only a seal tells which event it refused.
         offset = append.last_event_number if isinstance(error, SegmentSealedError) else NO_OFFSET

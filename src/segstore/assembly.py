@@ -5,14 +5,14 @@ Owns: which journal, cache and tier 2 the containers of a process share, and the
 Invariants:
 1. Tier 1 outlives every container; a container that is being closed can still write.
 2. A container's run has a view of tier 2 of its own, which knows the epoch of its log.
-3. A journal that failed is never used again: the block ends with the error, the process with it,
-   and the next process recovers from what is on disk.
+3. A journal that failed takes its containers offline, and is opened again; other containers go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import trio
 
@@ -28,9 +28,11 @@ from segstore.data_directory import DataDirectory
 from segstore.registry import OpenContainer
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.throttling.throttle import ThrottlePolicy
-from segstore.tier_two import EpochNotingLogs, belongs_to, open_storage
+from segstore.tier_one import KeptJournal, raise_when_failed
+from segstore.tier_two import EpochNotingLogs, StorageOfOwner, belongs_to, open_storage
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
-from segstore.tiers.journal import Journal, JournalSettings, open_journal
+from segstore.tiers.journal import JournalSettings, open_journal
+from segstore.tiers.journal.disk import Disk, LocalDisk
 
 
 @asynccontextmanager
@@ -39,61 +41,124 @@ async def open_containers(
     *,
     data_logs: DurableDataLogFactory | None = None,
     chunk_storage: ChunkStorage | None = None,
+    disk_of: Callable[[Path], Disk] = LocalDisk,
 ) -> AsyncIterator[OpenContainer]:
     """Open the data directory and yield what opens a container in it.
 
-    Measurements give tiers of their own; by default these are journals and what the configuration
-    says. Raises ``DataDirectoryError`` when the data directory cannot be used,
-    ``StorageConfigurationError`` or ``StorageUnreachableError`` when tier 2 cannot, and leaves the
-    block with a ``DataLogError`` when a journal fails.
+    Measurements give tiers of their own, tests disks that fail; by default these are journals and
+    what the configuration says. Raises ``DataDirectoryError`` when the data directory cannot be
+    used, ``StorageConfigurationError`` or ``StorageUnreachableError`` when tier 2 cannot, and
+    ``DataLogError`` when a journal cannot be opened.
     """
     directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
-    page_bytes_max = config.cache_bytes_max * config.attribute_pages_percent // 100
-    attribute_pages = PageCache(page_bytes_max)
-    cache_manager = CacheManager(StreamingCache(config.cache_bytes_max - page_bytes_max))
+    is_open = False
+    try:
+        async with AsyncExitStack() as stack:
+            storage_of = await stack.enter_async_context(
+                open_storage(config, directory, given=chunk_storage)
+            )
+            numbers = {directory.journal_of(n) for n in config.hosted_containers}
+            journals = {
+                number: _kept_journal(
+                    number, stack.enter_context(directory.lock_journal(number)), config, disk_of
+                )
+                for number in (sorted(numbers) if data_logs is None else ())
+            }
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            for kept in journals.values():
+                stack.callback(kept.stop)
+                await nursery.start(kept.run)
+            is_open = True
+            yield _Opener(config, directory, storage_of, data_logs, journals).open
+    except BaseExceptionGroup as group:
+        if not is_open and len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
+
+
+def _kept_journal(
+    number: int, path: Path, config: SegmentStoreConfig, disk_of: Callable[[Path], Disk]
+) -> KeptJournal:
     settings = JournalSettings(
         file_bytes=config.journal_file_bytes, journal_bytes_max=config.journal_bytes_max
     )
-    async with AsyncExitStack() as stack:
-        storage_of = await stack.enter_async_context(
-            open_storage(config, directory, given=chunk_storage)
+    return KeptJournal(
+        number,
+        lambda: open_journal(path, settings, disk=disk_of(path), digest=digest_frame),
+        restart_seconds_min=config.restart_seconds_min,
+        restart_seconds_max=config.restart_seconds_max,
+    )
+
+
+class _Opener:
+    """Opens containers on what the process has."""
+
+    def __init__(
+        self,
+        config: SegmentStoreConfig,
+        directory: DataDirectory,
+        storage_of: StorageOfOwner,
+        data_logs: DurableDataLogFactory | None,
+        journals: Mapping[int, KeptJournal],
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._storage_of = storage_of
+        self._data_logs = data_logs
+        self._journals = journals
+        page_bytes_max = config.cache_bytes_max * config.attribute_pages_percent // 100
+        self._attribute_pages = PageCache(page_bytes_max)
+        self._cache_manager = CacheManager(StreamingCache(config.cache_bytes_max - page_bytes_max))
+
+    @asynccontextmanager
+    async def open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
+        """Serve a container inside the block; its journal's failure is the container's."""
+        if self._data_logs is not None:
+            async with self._open_on(self._data_logs, container_id, None) as container:
+                yield container
+            return
+        journal = await self._journals[self._directory.journal_of(container_id)].wait_open()
+        file_bytes = self._config.journal_file_bytes
+
+        def log_bytes() -> int:
+            return journal.statistics().needed_file_count * file_bytes
+
+        async with (
+            self._open_on(journal, container_id, log_bytes) as container,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(raise_when_failed, journal)
+            yield container
+            nursery.cancel_scope.cancel()
+
+    def _open_on(
+        self,
+        data_logs: DurableDataLogFactory,
+        container_id: int,
+        log_bytes: Callable[[], int] | None,
+    ) -> AbstractAsyncContextManager[SegmentContainer]:
+        config = self._config
+        logs = EpochNotingLogs(data_logs)
+        return open_container(
+            container_id,
+            logs,
+            ChunkedSegmentStorage(
+                self._storage_of(logs.epoch_now),
+                epoch=logs.epoch_now,
+                container_id=container_id,
+                belongs=belongs_to(container_id, config.container_count),
+            ),
+            self._cache_manager,
+            drain_seconds=config.drain_seconds,
+            held_bytes_max=config.held_bytes_max,
+            throttling=_throttle_policy(config),
+            log_bytes=log_bytes,
+            attribute_pages=self._attribute_pages,
+            attribute_cache=AttributeCache(
+                segment_count_max=config.attributes_cached_segment_max,
+                container_count_max=config.attributes_cached_max,
+            ),
         )
-        journals: dict[int, Journal] = {}
-        numbers = {directory.journal_of(n) for n in config.hosted_containers}
-        for number in sorted(numbers) if data_logs is None else ():
-            path = stack.enter_context(directory.lock_journal(number))
-            journals[number] = await stack.enter_async_context(
-                open_journal(path, settings, digest=digest_frame)
-            )
-
-        def open_hosted(container_id: int) -> AbstractAsyncContextManager[SegmentContainer]:
-            logs = EpochNotingLogs(data_logs or journals[directory.journal_of(container_id)])
-            return open_container(
-                container_id,
-                logs,
-                ChunkedSegmentStorage(
-                    storage_of(logs.epoch_now),
-                    epoch=logs.epoch_now,
-                    container_id=container_id,
-                    belongs=belongs_to(container_id, config.container_count),
-                ),
-                cache_manager,
-                drain_seconds=config.drain_seconds,
-                held_bytes_max=config.held_bytes_max,
-                throttling=_throttle_policy(config),
-                log_bytes=_log_bytes(journals, directory.journal_of(container_id), config),
-                attribute_pages=attribute_pages,
-                attribute_cache=AttributeCache(
-                    segment_count_max=config.attributes_cached_segment_max,
-                    container_count_max=config.attributes_cached_max,
-                ),
-            )
-
-        nursery = await stack.enter_async_context(trio.open_nursery())
-        for journal in journals.values():
-            nursery.start_soon(_end_when_failed, journal)
-        yield open_hosted
-        nursery.cancel_scope.cancel()
 
 
 def _throttle_policy(config: SegmentStoreConfig) -> ThrottlePolicy:
@@ -105,19 +170,3 @@ def _throttle_policy(config: SegmentStoreConfig) -> ThrottlePolicy:
         attributes_dirty_max=settings.attributes_dirty_max,
         batching_seconds_max=settings.batching_seconds_max,
     )
-
-
-def _log_bytes(
-    journals: Mapping[int, Journal], number: int, config: SegmentStoreConfig
-) -> Callable[[], int] | None:
-    """How much of a journal cannot be freed, whoever holds it."""
-    journal = journals.get(number)
-    if journal is None:
-        return None
-    return lambda: journal.statistics().needed_file_count * config.journal_file_bytes
-
-
-async def _end_when_failed(journal: Journal) -> None:
-    await journal.failed.wait()
-    assert journal.failure is not None
-    raise journal.failure

@@ -416,7 +416,10 @@ async def open_container(
     that they share; without it the log's own is taken. Raises ``DataLogError`` when tier 1 fails or
     is damaged.
     """
+    began = trio.current_time()
     log = await log_factory.open_log(container_id)
+    opened = trio.current_time()
+    log_bytes_replayed = log.bytes_since_truncation
     container = Container(
         container_id,
         log,
@@ -431,10 +434,19 @@ async def open_container(
     )
     try:
         operation_count = await container.recover()
-        logger.info("container recovered", container=container_id, operations=operation_count)
+        replayed = trio.current_time()
         async with trio.open_nursery() as nursery:
             lifetime = trio.CancelScope()
             await nursery.start(container.run, lifetime)
+            logger.info(
+                "container recovered",
+                container=container_id,
+                operations=operation_count,
+                log_bytes=log_bytes_replayed,
+                open_seconds=round(opened - began, 3),
+                replay_seconds=round(replayed - opened, 3),
+                start_seconds=round(trio.current_time() - replayed, 3),
+            )
             # When the owner is cancelled the tasks go on until the drain is over. Not before they
             # have started: whoever waits for that could not be cancelled, nor come to the drain.
             lifetime.shield = True

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import Enum
 
 import structlog
 import trio
@@ -33,11 +35,41 @@ The block is cancelled, and left with the error, when the container fails.
 logger = structlog.get_logger(__name__)
 
 
+class ContainerState(Enum):
+    """Where in its life a container is."""
+
+    STARTING = "starting"
+    """Being opened for the first time, or again."""
+    ONLINE = "online"
+    FAILED = "failed"
+    """Waits for the next attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    """A container at one moment; times are of the event loop's clock."""
+
+    container_id: int
+    state: ContainerState
+    since: float
+    failure: str
+    """What it failed at last; empty when it never did."""
+    failure_count: int
+    """How often it failed since it was online for long."""
+    restart_seconds: float
+    """How long it waits, or waited last, before it is opened again."""
+
+
 class HostedContainer:
     """One container number of this process, and the container while it is online."""
 
     def __init__(self, container_id: int) -> None:
         self.container_id = container_id
+        self._state = ContainerState.STARTING
+        self._since = 0.0
+        self._failure = ""
+        self._failure_count = 0
+        self._restart_seconds = 0.0
         self.tried = trio.Event()
         """Set when the container has been opened, or has failed, once."""
         self._online: tuple[SegmentContainer, TableSegments] | None = None
@@ -58,9 +90,37 @@ class HostedContainer:
         """The container's table segments, else ``ContainerOfflineError``."""
         return self._require()[1]
 
+    @property
+    def status(self) -> ContainerStatus:
+        """What can be told of the container now."""
+        return ContainerStatus(
+            self.container_id,
+            self._state,
+            self._since,
+            self._failure,
+            self._failure_count,
+            self._restart_seconds,
+        )
+
+    def note_starting(self) -> None:
+        """It is being opened."""
+        self._enter(ContainerState.STARTING)
+
+    def note_failed(self, error: Exception, restart_seconds: float, *, anew: bool) -> None:
+        """It failed, for the first time after all was well if ``anew``."""
+        self._failure = ", ".join(f"{type(e).__name__}: {e}" for e in _leaves(error))
+        self._failure_count = 1 if anew else self._failure_count + 1
+        self._restart_seconds = restart_seconds
+        self._enter(ContainerState.FAILED)
+
+    def _enter(self, state: ContainerState) -> None:
+        self._state = state
+        self._since = trio.current_time()
+
     def put_online(self, container: SegmentContainer, tables: TableSegments) -> None:
         """Serve from now on."""
         self._online = (container, tables)
+        self._enter(ContainerState.ONLINE)
         self._came_online.set()
 
     def take_offline(self) -> None:
@@ -77,6 +137,13 @@ class HostedContainer:
         if self._online is None:
             raise ContainerOfflineError(f"container {self.container_id} is offline")
         return self._online
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors that a group is made of, or the one."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]
 
 
 class ContainerRegistry:
@@ -103,6 +170,10 @@ class ContainerRegistry:
     def online_count(self) -> int:
         """How many containers serve."""
         return sum(hosted.is_online for hosted in self._hosted.values())
+
+    def statuses(self) -> list[ContainerStatus]:
+        """How all containers are."""
+        return [hosted.status for hosted in self._hosted.values()]
 
     def hosted(self, container_id: int) -> HostedContainer:
         """A container of this process, by its number."""
@@ -138,6 +209,7 @@ class ContainerRegistry:
         pause = self._restart_seconds_min
         while True:
             was_online = False
+            hosted.note_starting()
             try:
                 async with self._open_container(hosted.container_id) as container:
                     tables = TableSegments(container, self._table_settings)
@@ -154,10 +226,11 @@ class ContainerRegistry:
             except Exception as error:
                 if was_online:
                     pause = self._restart_seconds_min
+                hosted.note_failed(error, pause, anew=was_online)
                 logger.exception(
                     "container failed",
                     container=hosted.container_id,
-                    error=repr(error),
+                    error=hosted.status.failure,
                     restart_seconds=pause,
                 )
             hosted.tried.set()

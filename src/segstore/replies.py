@@ -6,7 +6,7 @@ Invariants:
 1. A reply carries the request's id and the segment name that the peer knows the request by; the
    ``offset`` of a read's refusal is the offset that was asked for.
 2. An error without a reply in the table closes the connection: the client connects again and asks
-   again, which is right for everything that passes (recovery, a moved container).
+   again, which is right for everything that passes.
 3. Stack traces never leave the process.
 """
 
@@ -19,6 +19,7 @@ from typing import Any, Final
 from pravega_wire import commands as wire
 from segstore.errors import (
     BadOffsetError,
+    ContainerOfflineError,
     InvalidRequestError,
     NoSuchSegmentError,
     SegmentExistsError,
@@ -80,6 +81,9 @@ _REPLIES: Final[dict[type[SegmentStoreError], Callable[[Asked, Any], wire.Reply]
     SegmentTruncatedError: _truncated,
     BadOffsetError: _bad_offset,
     WrongHostError: lambda asked, _: wire.WrongHost(asked.request_id, asked.segment, ""),
+    # As the original's: the client looks again where the segment is, and others on the connection
+    # are not disturbed. The container may be back by then, or elsewhere.
+    ContainerOfflineError: lambda asked, _: wire.WrongHost(asked.request_id, asked.segment, ""),
     UnsupportedRequestError: lambda asked, _: wire.OperationUnsupported(
         asked.request_id, asked.operation
     ),

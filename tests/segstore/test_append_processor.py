@@ -447,10 +447,10 @@ async def test_a_container_that_stops_closes_the_connection_without_a_reply(
     store.recovering[0] = trio.Event()
     store.fail()
     await client.expect_close()
-    # Until it has recovered, every request about it does the same.
+    # Until it has recovered the writer shall look for it elsewhere.
     again = store.connect()
-    await again.send(wire.SetupAppend(1, WRITER, SEGMENT, ""))
-    await again.expect_close()
+    reply = await again.call(wire.SetupAppend(1, WRITER, SEGMENT, ""))
+    assert reply == wire.WrongHost(1, SEGMENT, "")
 
 
 # ---- Conditional appends -------------------------------------------------------------------------

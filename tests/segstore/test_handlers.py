@@ -462,20 +462,21 @@ async def test_segments_of_other_hosts_are_told_apart(store: MemoryStore) -> Non
     ],
     ids=lambda request: type(request).__name__,
 )
-async def test_a_container_that_recovers_closes_the_connection(
+async def test_a_container_that_recovers_sends_clients_to_look_for_it_and_disturbs_no_others(
     store: MemoryStore, request_: wire.Request
 ) -> None:
     store.recovering[0] = trio.Event()
     store.fail()
     await trio.testing.wait_all_tasks_blocked()
     client = store.connect()
-    await client.send(request_)
-    await client.expect_close()
+    for _ in range(2):
+        reply = await client.call(request_)
+        assert isinstance(reply, wire.WrongHost)
+        assert reply.request_id == 3
     store.recovering[0].set()
     await store.wait_online(SEGMENT)
-    again = store.connect()
     assert isinstance(
-        await again.call(wire.GetStreamSegmentInfo(3, SEGMENT, "")), wire.StreamSegmentInfo
+        await client.call(wire.GetStreamSegmentInfo(3, SEGMENT, "")), wire.StreamSegmentInfo
     )
 
 

@@ -19,7 +19,7 @@ from random import Random
 
 import trio
 
-from segstore.errors import StorageError
+from segstore.errors import InvalidChunkOffsetError, StorageError
 from segstore.tiers.api import Buffer, ChunkInfo, ChunkStorage
 
 
@@ -33,6 +33,8 @@ class Fault(Enum):
     """The call does its work and fails."""
     PARTIAL = 3
     """A write stores its first half and fails; other calls are refused."""
+    STRANGE = 4
+    """The call finds a chunk of another length than its caller knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,8 @@ class FaultyChunkStorage:
         fault = self._next_fault(call)
         if fault is not Fault.NONE:
             self.fault_count += 1
+        if fault is Fault.STRANGE:
+            raise InvalidChunkOffsetError(f"injected: {call} meets another chunk")
         if fault is Fault.REFUSED or (fault is Fault.PARTIAL and call != "write"):
             raise StorageError(f"injected: {call} was refused")
         return fault

@@ -7,6 +7,8 @@ Invariants:
    Attributes need not be there: what their indexes do not have is in the checkpoint.
 2. A failing tier 2 stops nothing: the writer tries again, the log keeps the data, and writers are
    held back when the cache is full.
+3. A tier 2 that is not what this writer left there ends it, after some attempts: only a recovery
+   asks anew what is there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import trio
 
 from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.durable_log.memory_log import MemoryLog
-from segstore.errors import StorageError
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.metadata import ContainerMetadata
 from segstore.read_index.read_index import ReadIndex
 from segstore.storage.api import SegmentStorage
@@ -33,6 +35,8 @@ FLUSH_BYTES: Final = 4 * 1024 * 1024
 FLUSH_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 0.5
 ERROR_SLEEP_SECONDS: Final = 1.0
+STRANGE_ATTEMPTS_MAX: Final = 5
+"""So many attempts in a row may find chunks missing, or of other lengths."""
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024
 """When a container holds this much of a shared tier 1, it flushes everything and checkpoints."""
 IDLE_CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
@@ -92,7 +96,8 @@ class StorageWriter:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Flush until cancelled."""
+        """Flush until cancelled, or until tier 2 is found to be another than it was left."""
+        strange_count = 0
         while True:
             with trio.move_on_after(POLL_SECONDS):
                 await self._wanted.wait()
@@ -102,7 +107,12 @@ class StorageWriter:
             attributes, self._flush_attributes = self._flush_attributes, False
             try:
                 await self._flush(everything=flush_all, all_attributes=attributes)
+                strange_count = 0
             except StorageError as error:
+                strange = isinstance(error, ChunkNotFoundError | InvalidChunkOffsetError)
+                strange_count = strange_count + 1 if strange else 0
+                if strange_count == STRANGE_ATTEMPTS_MAX:
+                    raise
                 logger.warning(
                     "storage writer tries again",
                     container=self._metadata.container_id,

@@ -1,0 +1,107 @@
+"""A journal that is opened again after it has failed.
+
+Owns: ``KeptJournal``: which opening of a journal is the one in use, and when there is another.
+
+Invariants:
+1. A journal that failed is never written again: it is closed, its files are let settle and read
+   anew, and only then containers get logs from it.
+2. Whoever holds a log of an opening that failed learns of it by ``raise_when_failed``.
+3. Nobody else is touched: other journals of the process go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Never
+
+import structlog
+import trio
+
+from segstore.errors import DataLogError
+from segstore.tiers.journal import Journal
+
+OpenJournal = Callable[[], AbstractAsyncContextManager[Journal]]
+
+logger = structlog.get_logger(__name__)
+
+
+class KeptJournal:
+    """One journal of a process, through its failures. Times are in seconds."""
+
+    def __init__(
+        self,
+        number: int,
+        open_journal: OpenJournal,
+        *,
+        restart_seconds_min: float,
+        restart_seconds_max: float,
+    ) -> None:
+        self.number = number
+        self._open_journal = open_journal
+        self._restart_seconds_min = restart_seconds_min
+        self._restart_seconds_max = restart_seconds_max
+        self._journal: Journal | None = None
+        self._opened = trio.Event()
+        self._scope = trio.CancelScope()
+        self.failure_count = 0
+
+    async def wait_open(self) -> Journal:
+        """The journal, as soon as it can be used."""
+        while self._journal is None:
+            await self._opened.wait()
+        return self._journal
+
+    def stop(self) -> None:
+        """Close it, when nobody needs it any more."""
+        self._scope.cancel()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep it open until it is stopped; a cancellation from outside counts only at first.
+
+        An error of the first opening ends this, and is raised.
+        """
+        pause = self._restart_seconds_min
+        with self._scope:
+            while True:
+                began = trio.current_time()
+                error: Exception | None
+                try:
+                    error = await self._serve_until_failed(task_status)
+                except (DataLogError, OSError) as failure:
+                    if not self._scope.shield:
+                        raise
+                    error = failure
+                if trio.current_time() - began > self._restart_seconds_max:
+                    pause = self._restart_seconds_min
+                self.failure_count += 1
+                logger.error(
+                    "journal failed",
+                    journal=self.number,
+                    error=str(error),
+                    restart_seconds=pause,
+                )
+                await trio.sleep(pause)
+                pause = min(2 * pause, self._restart_seconds_max)
+
+    async def _serve_until_failed(self, task_status: trio.TaskStatus[None]) -> DataLogError | None:
+        async with self._open_journal() as journal:
+            self._journal = journal
+            self._opened.set()
+            if not self._scope.shield:
+                # Containers that are being closed need it still.
+                self._scope.shield = True
+                task_status.started()
+            try:
+                await journal.failed.wait()
+            finally:
+                self._journal = None
+                self._opened = trio.Event()
+            return journal.failure
+
+
+async def raise_when_failed(journal: Journal) -> Never:
+    """Wait for the failure of a journal, and raise it."""
+    await journal.failed.wait()
+    assert journal.failure is not None
+    raise journal.failure

@@ -1,0 +1,220 @@
+"""A container that fails goes offline alone, says why, and comes back with all that was durable."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from structlog.testing import capture_logs
+
+from _fast.cache import StreamingCache
+from segstore.assembly import open_containers
+from segstore.cache.manager import CacheManager
+from segstore.config import MIB, SegmentStoreConfig
+from segstore.container import open_container
+from segstore.data_directory import DataDirectory
+from segstore.errors import ContainerOfflineError, DataLogCorruptError, StorageError
+from segstore.registry import ContainerRegistry, ContainerState
+from segstore.testing.chunk_owners import next_owner
+from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
+from segstore.testing.faulty_disk import FaultyDisk
+from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
+from segstore.tiers.journal.disk import Disk, LocalDisk
+from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+
+CONTAINER_COUNT = 4
+IN_0, IN_1 = "examples/test/0", "examples/test/1"
+
+
+@asynccontextmanager
+async def hosted(
+    path: Path,
+    *,
+    data_logs: DurableDataLogFactory | None = None,
+    chunk_storage: ChunkStorage | None = None,
+    disk_of: Callable[[Path], Disk] = LocalDisk,
+    container_ids: tuple[int, ...] = (0, 1),
+) -> AsyncIterator[ContainerRegistry]:
+    config = SegmentStoreConfig(
+        data_dir=path,
+        container_count=CONTAINER_COUNT,
+        container_ids=container_ids,
+        cache_bytes_max=32 * MIB,
+        journal_file_bytes=MIB,
+        restart_seconds_min=0.05,
+        restart_seconds_max=0.2,
+        drain_seconds=1,
+    )
+    async with open_containers(
+        config, data_logs=data_logs, chunk_storage=chunk_storage, disk_of=disk_of
+    ) as opener:
+        registry = ContainerRegistry(
+            opener,
+            container_count=CONTAINER_COUNT,
+            container_ids=container_ids,
+            tables=config.tables,
+            restart_seconds_min=config.restart_seconds_min,
+            restart_seconds_max=config.restart_seconds_max,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(registry.run)
+            await registry.wait_until_tried()
+            yield registry
+            nursery.cancel_scope.cancel()
+
+
+async def content(registry: ContainerRegistry, name: str) -> bytes:
+    container = registry.container_for(name)
+    length = container.segment_info(name).length
+    parts = []
+    offset = 0
+    while offset < length:
+        parts.append((await container.read(name, offset=offset, length_max=MIB)).data)
+        offset += len(parts[-1])
+    return b"".join(parts)
+
+
+async def test_a_failing_journal_takes_its_containers_offline_and_no_others(
+    tmp_path: Path,
+) -> None:
+    DataDirectory.open(tmp_path, container_count=CONTAINER_COUNT, journal_count=2)
+    disks: dict[str, FaultyDisk] = {}
+
+    def disk_of(path: Path) -> FaultyDisk:
+        # The error is the disk's: another opening of the journal meets it too.
+        return disks.setdefault(path.name, FaultyDisk(path))
+
+    with trio.fail_after(60):
+        async with hosted(tmp_path, disk_of=disk_of) as registry:
+            for name in (IN_0, IN_1):
+                await registry.container_for(name).create_segment(name)
+                await registry.container_for(name).append(name, b"durable")
+            other = registry.container_for(IN_1)
+            disks["journal-0"].error = errno.EIO
+            with capture_logs() as logs, pytest.raises(ContainerOfflineError):
+                await registry.container_for(IN_0).append(IN_0, b" lost")
+            while registry.hosted(0).is_online:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            # Several attempts fail meanwhile; the other container does not notice.
+            for _ in range(20):
+                await other.append(IN_1, b".")
+                await trio.sleep(0.02)
+            assert registry.container_for(IN_1) is other
+            with pytest.raises(ContainerOfflineError):
+                registry.container_for(IN_0)
+            status = registry.hosted(0).status
+            assert status.state is not ContainerState.ONLINE
+            assert "Input/output error" in status.failure
+            assert registry.hosted(1).status.failure == ""
+            assert any(line["event"] == "journal failed" for line in logs)
+            disks["journal-0"].error = None
+            await registry.hosted(0).wait_online()
+            assert registry.hosted(0).status.state is ContainerState.ONLINE
+            assert await content(registry, IN_0) == b"durable"
+            assert await registry.container_for(IN_0).append(IN_0, b", again") == 14
+            assert await content(registry, IN_1) == b"durable" + 20 * b"."
+        async with hosted(tmp_path) as registry:
+            assert await content(registry, IN_0) == b"durable, again"
+
+
+async def test_a_journal_that_cannot_be_opened_at_first_ends_the_start(tmp_path: Path) -> None:
+    async with hosted(tmp_path) as registry:
+        await registry.container_for(IN_0).create_segment(IN_0)
+    [file] = sorted((tmp_path / "journal-0").glob("*"))[:1]
+    data = bytearray(file.read_bytes())
+    data[: len(data) // 2] = bytes(len(data) // 2)
+    file.write_bytes(data)
+    with pytest.raises(DataLogCorruptError):
+        async with hosted(tmp_path):
+            pytest.fail("it opened")
+
+
+async def test_a_tier_2_that_is_another_makes_a_container_recover_alone(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    strange = False
+    memory = MemoryChunkStorage()
+    faulty = FaultyChunkStorage(
+        memory, next_fault=lambda call: Fault.STRANGE if strange and call == "write" else Fault.NONE
+    )
+    logs = MemoryDataLogFactory()
+    async with hosted(tmp_path, data_logs=logs, chunk_storage=faulty) as registry:
+        for name in (IN_0, IN_1):
+            await registry.container_for(name).create_segment(name)
+        other = registry.container_for(IN_1)
+        await trio.sleep(20)
+        strange = True
+        await registry.container_for(IN_0).append(IN_0, bytes(5 * MIB))
+        while registry.hosted(0).status.failure_count == 0:  # noqa: ASYNC110
+            await trio.sleep(0.5)
+        assert "InvalidChunkOffsetError" in registry.hosted(0).status.failure
+        strange = False
+        await registry.hosted(0).wait_online()
+        assert registry.container_for(IN_1) is other
+        assert registry.hosted(1).status.failure_count == 0
+        await trio.sleep(20)
+        assert await content(registry, IN_0) == bytes(5 * MIB)
+        info = registry.container_for(IN_0).segment_info(IN_0)
+        assert info.storage_length == info.length
+
+
+async def test_a_failing_read_of_tier_2_costs_that_read_alone(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    failing = False
+    faulty = FaultyChunkStorage(
+        MemoryChunkStorage(),
+        next_fault=lambda call: Fault.REFUSED if failing and call == "read" else Fault.NONE,
+    )
+    logs = MemoryDataLogFactory()
+    async with hosted(tmp_path, data_logs=logs, chunk_storage=faulty) as registry:
+        await registry.container_for(IN_0).create_segment(IN_0)
+        await registry.container_for(IN_0).append(IN_0, b"history")
+    async with hosted(tmp_path, data_logs=logs, chunk_storage=faulty) as registry:
+        failing = True
+        with pytest.raises(StorageError):
+            await content(registry, IN_0)
+        failing = False
+        assert await content(registry, IN_0) == b"history"
+        assert registry.hosted(0).status.failure_count == 0
+
+
+async def test_a_recovery_tells_its_stages_and_reads_what_tier_2_does_not_have(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    small, large = await recovered_after(10), await recovered_after(40)
+    assert small["operations"] == 12
+    assert large["operations"] == 42
+    assert isinstance(small["log_bytes"], int)
+    assert large["log_bytes"] == pytest.approx(4 * small["log_bytes"], rel=0.01)
+    for stage in ("open_seconds", "replay_seconds", "start_seconds"):
+        assert stage in small
+
+
+async def recovered_after(append_count: int) -> dict[str, object]:
+    """What a recovery says when tier 2 has nothing of so many appends."""
+    logs = MemoryDataLogFactory()
+    failing = False
+    chunks = FaultyChunkStorage(
+        MemoryChunkStorage(),
+        next_fault=lambda call: Fault.REFUSED if failing and call == "write" else Fault.NONE,
+    )
+    for count in (append_count, 0):
+        manager = CacheManager(StreamingCache(32 * MIB))
+        with capture_logs() as lines:
+            failing = False
+            async with open_container(
+                0, logs, next_owner(chunks), manager, drain_seconds=0
+            ) as container:
+                failing = True
+                if count:
+                    await container.create_segment("s")
+                for _ in range(count):
+                    await container.append("s", bytes(100_000))
+    [line] = [each for each in lines if each["event"] == "container recovered"]
+    return dict(line)
