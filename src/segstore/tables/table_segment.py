@@ -44,6 +44,9 @@ from segstore.tables.layouts import FixedKeyLayout, HashKey, HashLayout
 from segstore.tables.table_index import TableIndex, TableLayout
 from segstore.tables.updates import CompactionCopy, Turn, UpdateBatch, Waiting
 
+# Members of an enum are slow, and this is asked with every request.
+_TABLE: Final = int(SegmentType.TABLE)
+_FIXED_KEY_TABLE: Final = int(SegmentType.FIXED_KEY_TABLE)
 _ATTEMPTS_MAX: Final = 3
 _ROOM_PAUSE_SECONDS: Final = 0.05
 """Somebody holds the tail: it is short."""
@@ -53,9 +56,9 @@ _COPIES_MAX: Final = 4_096
 
 def is_fixed_key_table(info: SegmentInfo) -> bool:
     """Tell the layout of a table segment; raises ``InvalidRequestError`` for any other segment."""
-    if not info.segment_type & SegmentType.TABLE:
+    if not info.segment_type & _TABLE:
         raise InvalidRequestError(info.name, f"{info.name} is not a table segment")
-    return info.segment_type & SegmentType.FIXED_KEY_TABLE == SegmentType.FIXED_KEY_TABLE
+    return info.segment_type & _FIXED_KEY_TABLE == _FIXED_KEY_TABLE
 
 
 class TableSegment:
@@ -81,6 +84,7 @@ class TableSegment:
         self._in_flight: UpdateBatch | None = None
         self._turn: Waiting | None = None
         self._compacting = False
+        self._is_frozen = False
 
     @property
     def is_idle(self) -> bool:
@@ -93,8 +97,9 @@ class TableSegment:
         return 0 if self._index is None else self._index.known.memory_bytes
 
     def drop_index(self) -> None:
-        """Forget the index; the next use builds it again."""
+        """Forget the index; the next use opens it again."""
         self._index = None
+        self._is_frozen = False
 
     async def index(self) -> TableIndex:
         """The index, opened now if it is not. Valid until the next await.
@@ -301,16 +306,20 @@ class TableSegment:
 
     def wants_step(self) -> bool:
         """Whether the attributes should take over a part of the tail."""
-        return self._index is not None and self._index.wants_step
+        return self._index is not None and self._index.wants_step and not self._is_frozen
 
     def has_tail(self) -> bool:
-        """Whether there is something that the attributes do not have."""
-        return self._index is not None and self._index.unindexed_bytes > 0
+        """Whether there is something that the attributes do not have yet."""
+        index = self._index
+        return index is not None and index.unindexed_bytes > 0 and not self._is_frozen
 
     async def follow(self) -> None:
         """Let the attributes take over what is in the tail now, if there is an open index."""
         if self._index is not None:
-            await self._index.follow()
+            try:
+                await self._index.follow()
+            except SegmentSealedError:
+                self._is_frozen = True
 
     def wants_compaction(self) -> bool:
         """Whether too few of the indexed entries count."""

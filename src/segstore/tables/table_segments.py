@@ -34,7 +34,6 @@ from segstore.config import TableSettings
 from segstore.errors import (
     InvalidRequestError,
     NoSuchSegmentError,
-    SegmentSealedError,
     SegmentStoreError,
     SegmentTruncatedError,
     UnsupportedRequestError,
@@ -184,6 +183,7 @@ class TableSegments:
         """The committed index, valid until the next await."""
         table = self._table(name)
         index = await table.index()
+        self._note_tail(table)
         self._bound_memory(table)
         return index
 
@@ -191,12 +191,16 @@ class TableSegments:
         self._bound_memory(table)
         if self._tables.get(table.name) is not table:
             return
-        now = trio.current_time()
         if table.wants_step():
-            self._due[table.name] = now
+            self._due[table.name] = trio.current_time()
             self._work.set()
-        elif table.name not in self._due:
-            self._due[table.name] = now + self._settings.index_seconds
+        self._note_tail(table)
+
+    def _note_tail(self, table: TableSegment) -> None:
+        """Let the attributes take over the table's tail after a while."""
+        name = table.name
+        if name not in self._due and table.has_tail():
+            self._due[name] = trio.current_time() + self._settings.index_seconds
             if len(self._due) == 1:
                 self._work.set()
 
@@ -440,14 +444,11 @@ class TableSegments:
                 await table.compact()
         except NoSuchSegmentError:
             self.forget(name)
-        except SegmentSealedError:
-            return  # what the attributes do not have they will never have
         except SegmentStoreError:
             self._due.setdefault(name, trio.current_time() + self._settings.index_seconds)
             raise
         else:
-            if table.has_tail():
-                self._due.setdefault(name, trio.current_time() + self._settings.index_seconds)
+            self._note_tail(table)
             self._bound_memory(table)
 
 

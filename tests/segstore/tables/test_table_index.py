@@ -23,7 +23,7 @@ from segstore.attributes.updates import (
     core_attribute,
 )
 from segstore.config import TableSettings
-from segstore.errors import SegmentSealedError, StorageError, TableKeyVersionError
+from segstore.errors import SegmentSealedError, StorageError
 from segstore.tables.entries import encode_entry
 from segstore.tables.layouts import HashKey, backpointer, hash_key
 from segstore.tables.table_segments import TableSegments
@@ -294,6 +294,21 @@ async def test_tables_are_indexed_in_the_background_after_a_while(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_tail_that_was_only_read_is_indexed_too(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    container = MemoryContainer()
+    await fill(Table(container), 10)
+    table = Table(container)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(table.tables.run)
+        await table.get(b"0001")
+        await trio.sleep(SETTINGS.index_seconds + 1)
+        length = table.container.segment_info("t").length
+        assert await table.attributes(TABLE_INDEX_OFFSET) == {TABLE_INDEX_OFFSET: length}
+        nursery.cancel_scope.cancel()
+
+
 async def test_the_tail_is_bounded_and_updates_keep_their_order() -> None:
     settings = msgspec.structs.replace(SETTINGS, unindexed_count_max=3, append_bytes_max=60)
     table = Table(MemoryContainer(), settings=settings)
@@ -331,26 +346,22 @@ async def make_watched() -> tuple[Table, WatchedContainer]:
 
 async def test_an_update_waits_for_its_keys_and_keeps_back_those_behind_it() -> None:
     table, container = await make_watched()
+    known = (await Table(container).get(b"0003"))[1]
     container.gate = trio.Event()
-    order: list[str] = []
+    versions: dict[bytes, int] = {}
 
-    async def put(name: str, version: int) -> None:
-        try:
-            await table.put(b"0003", name.encode(), version)
-        except TableKeyVersionError:
-            order.append(f"{name} refused")
-        else:
-            order.append(name)
+    async def put(value: bytes, version: int) -> None:
+        versions[value] = await table.put(b"0003", value, version)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(put, "first", NOT_EXISTS)
+        nursery.start_soon(put, b"first", known)
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(put, "second", NO_VERSION)
+        nursery.start_soon(put, b"second", NO_VERSION)
         await trio.testing.wait_all_tasks_blocked()
-        assert order == []
+        assert versions == {}
         container.gate.set()
-    assert order == ["first refused", "second"]
-    assert (await table.get(b"0003"))[0] == b"second"
+    assert versions[b"first"] < versions[b"second"]
+    assert await table.get(b"0003") == (b"second", versions[b"second"])
 
 
 async def test_a_cancelled_update_that_waits_for_its_keys_keeps_nobody_back() -> None:
