@@ -1,7 +1,7 @@
 """``python -m pravega_admin``: the command line, and the entry of the servers' processes.
 
-Owns: the one special verb ``child``, which the supervisor uses; it skips the command line's imports
-because a process's start is part of the time until the store is ready.
+Owns: the two special verbs ``child`` and ``supervise``, which a standalone store uses for its own
+processes; they skip the command line's imports, which take time and memory.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ def _main() -> None:
         from pravega_admin.child import main as child_main
 
         sys.exit(child_main(sys.argv[2:]))
+    if sys.argv[1:2] == ["supervise"]:
+        from pravega_admin.supervise import main as supervise_main
+
+        sys.exit(supervise_main(sys.argv[2:]))
     from pravega_admin.cli import main
 
     main()

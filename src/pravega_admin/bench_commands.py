@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pravega_admin.errors import AdminError, leaf_errors
-from pravega_admin.options import LogFormat, LogLevel, OutputOption
+from pravega_admin.log_options import LogFormat, LogLevel
+from pravega_admin.options import OutputOption
 from pravega_admin.output import OutputFormat, print_rows, progress
 
 if TYPE_CHECKING:

@@ -16,6 +16,10 @@ from collections.abc import Sequence
 
 from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
 from pravega_admin.errors import EXIT_FAILED, EXIT_OK, AdminError
+from pravega_admin.put_off import put_off_imports
+
+NEVER_USED = ("asyncio", "grpc.aio", "hmac", "ssl")
+"""What trio, gRPC and the log library import for features that a server without TLS never uses."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,10 +30,11 @@ def main(arguments: Sequence[str]) -> int:
     # The log library imports rich if it can, which takes longer than the rest of it; a server
     # process draws nothing.
     sys.modules["rich"] = None  # type: ignore[assignment]
+    put_off_imports(NEVER_USED)
     import structlog
 
+    from pravega_admin.log_options import LogFormat, LogLevel
     from pravega_admin.logs import configure_logs
-    from pravega_admin.options import LogFormat, LogLevel
     from pravega_admin.serve import SERVERS, run_server
 
     configure_logs(

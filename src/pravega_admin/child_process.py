@@ -1,80 +1,112 @@
-"""Starts one server process for a supervisor.
+"""Starts one server process for a supervisor, and knows how it ended.
 
 Owns: how a child is started: its environment, its descriptors, its pid file.
 
 Invariants:
-1. This module does not import trio, so that the first children start before the supervisor's own
-   imports are done: theirs take just as long.
-2. Children are started from the main thread; see ``child_protocol``.
+1. This module imports almost nothing: the supervisor has it in memory for as long as a store runs,
+   and the first children start before anything slow is imported.
+2. Children are started from a thread that lives as long as they shall; see ``child_protocol``.
+3. A process is known by its id alone, so that a program that takes the place of ours in the same
+   process can go on with its children.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from dataclasses import dataclass
-from typing import IO
 
 from pravega_admin.child_protocol import READY_VARIABLE, SUPERVISOR_VARIABLE
-from pravega_admin.data_directory import RunDirectory
+from pravega_admin.run_directory import RunDirectory
 
 
-@dataclass(frozen=True, slots=True)
 class ChildSpec:
     """A process to keep running; ``drain_seconds`` is how long it may take to end by itself."""
 
-    name: str
-    command: tuple[str, ...]
-    drain_seconds: float = 10.0
+    __slots__ = ("command", "drain_seconds", "name")
+
+    def __init__(self, name: str, command: tuple[str, ...], drain_seconds: float = 10.0) -> None:
+        self.name = name
+        self.command = command
+        self.drain_seconds = drain_seconds
 
 
-@dataclass(frozen=True, slots=True)
 class ChildProcess:
     """A started process; ``verdict_pipe`` is where it says how its start went."""
 
-    process: subprocess.Popen[bytes]
-    verdict_pipe: int
+    __slots__ = ("_code", "pid", "verdict_pipe")
+
+    def __init__(self, pid: int, verdict_pipe: int) -> None:
+        self.pid = pid
+        self.verdict_pipe = verdict_pipe
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
+        code = self._wait(0)
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        # It keeps its id, as a zombie, until we have waited for it.
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
     def abandon(self) -> None:
         """End a process that nobody has taken over."""
         os.close(self.verdict_pipe)
-        self.process.kill()
-        self.process.wait()
+        self.send_signal(signal.SIGKILL)
+        self.wait()
+
+    def _wait(self, options: int) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid == self.pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
 
 
-def spawn(
-    spec: ChildSpec, directory: RunDirectory, *, log_file: IO[bytes] | None = None
-) -> ChildProcess:
-    """Start the process; ``log_file`` takes its output, else our stderr does."""
+def spawn(spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = None) -> ChildProcess:
+    """Start the process; the descriptor ``log_file`` takes its output, else our stderr does."""
     reader, writer = os.pipe()
     environment = {
         **os.environ,
         SUPERVISOR_VARIABLE: str(os.getpid()),
         READY_VARIABLE: str(writer),
     }
+    output = 2 if log_file is None else log_file
     try:
-        process = subprocess.Popen(
+        pid = os.posix_spawn(
+            spec.command[0],
             spec.command,
-            stdin=subprocess.DEVNULL,
-            stdout=log_file or 2,
-            stderr=log_file,
-            pass_fds=(writer, directory.lock_descriptor),
-            env=environment,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_DUP2, output, 2),
+                # Onto themselves: that is how they are inherited.
+                (os.POSIX_SPAWN_DUP2, writer, writer),
+                (os.POSIX_SPAWN_DUP2, directory.lock_descriptor, directory.lock_descriptor),
+            ],
             # Ctrl-C is for the supervisor alone.
-            process_group=0,
+            setpgroup=0,
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
         )
     except BaseException:
         os.close(reader)
         raise
     finally:
         os.close(writer)
-    directory.write_pid(spec.name, process.pid)
-    return ChildProcess(process, reader)
+    directory.write_pid(spec.name, pid)
+    return ChildProcess(pid, reader)
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, of its exit code as ``subprocess`` gives it."""
+    """How a process ended, of its exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import dataclass
 
 SUPERVISOR_VARIABLE = "SEGSTORE_SUPERVISOR"
 READY_VARIABLE = "SEGSTORE_READY_FD"
@@ -29,12 +28,22 @@ CONTROLLER = "controller"
 _PR_SET_PDEATHSIG = 1
 
 
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What a child says of its start; ``error`` is the sentence when it cannot."""
 
-    is_ready: bool
-    error: str | None = None
+    # No dataclass: those import more than all the rest that a supervisor has in memory.
+    __slots__ = ("error", "is_ready")
+
+    def __init__(self, *, is_ready: bool, error: str | None = None) -> None:
+        self.is_ready = is_ready
+        self.error = error
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Verdict):
+            return NotImplemented
+        return (self.is_ready, self.error) == (other.is_ready, other.error)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def die_with_supervisor() -> None:

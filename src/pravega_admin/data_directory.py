@@ -1,6 +1,6 @@
-"""Who runs a standalone store in a data directory, and under which process ids.
+"""Who runs a standalone store in a data directory.
 
-Owns: ``<data-dir>/run``: a pid file for the supervisor and for each server process.
+Owns: becoming the supervisor of a data directory.
 
 Invariants:
 1. Two supervisors never use the same directory. Their children inherit the lock, so that it is
@@ -16,26 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pravega_admin.errors import ConfigurationError
+from pravega_admin.run_directory import SUPERVISOR, RunDirectory
 from segstore.data_directory import DataDirectory
 from segstore.errors import DataDirectoryError
-
-SUPERVISOR = "standalone"
-
-
-class RunDirectory:
-    """``<data-dir>/run``. Children must inherit ``lock_descriptor``."""
-
-    def __init__(self, path: Path, lock_descriptor: int) -> None:
-        self.path = path
-        self.lock_descriptor = lock_descriptor
-
-    def write_pid(self, name: str, pid: int) -> None:
-        """Note which process plays the part ``name``."""
-        (self.path / f"{name}.pid").write_text(f"{pid}\n")
-
-    def remove_pid(self, name: str) -> None:
-        """The process that played the part ``name`` has ended."""
-        (self.path / f"{name}.pid").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -52,7 +35,7 @@ def open_run_directory(data_dir: Path, *, container_count: int = 4) -> Iterator[
             raise ConfigurationError(str(error)) from error
         run = RunDirectory(data_dir / "run", descriptor)
         try:
-            run.path.mkdir(exist_ok=True)
+            (data_dir / "run").mkdir(exist_ok=True)
             run.write_pid(SUPERVISOR, os.getpid())
         except OSError as error:
             raise ConfigurationError(

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from pravega_admin.options import LogFormat, LogLevel
+from pravega_admin.log_options import LogFormat, LogLevel
 
 
 def configure_logs(process: str, *, level: LogLevel, format: LogFormat) -> None:

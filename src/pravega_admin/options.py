@@ -46,23 +46,6 @@ class Start(enum.StrEnum):
     TAIL = "tail"
 
 
-class LogFormat(enum.StrEnum):
-    """Lines for people or for programs; AUTO looks whether stderr is a terminal."""
-
-    AUTO = "auto"
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(enum.StrEnum):
-    """The least important lines that are written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
 @dataclass(frozen=True, slots=True)
 class StreamName:
     """A stream's name, with its scope."""

@@ -18,7 +18,7 @@ import typer
 
 from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.errors import ConfigurationError, UsageError
-from pravega_admin.options import LogFormat, LogLevel
+from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.output import note
 
 HostOption: TypeAlias = Annotated[

@@ -14,24 +14,19 @@ import contextlib
 import errno
 import ipaddress
 import json
-import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from pravega_admin.child_process import ChildSpec, spawn
 from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.data_directory import open_run_directory
-from pravega_admin.errors import AdminError, ConfigurationError, leaf_errors
-from pravega_admin.options import LogFormat, LogLevel
-from pravega_admin.output import note
-
-if TYPE_CHECKING:
-    from pravega_admin.supervisor import Supervisor
+from pravega_admin.errors import ConfigurationError
+from pravega_admin.log_options import LogFormat, LogLevel
+from pravega_admin.supervise import hand_over
 
 ANY_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -59,7 +54,8 @@ class StandaloneSettings:
 def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
     """Run the store until it is told to end; ``began`` is when we did, by the monotonic clock.
 
-    Raises ``ConfigurationError`` when it cannot run as told.
+    Does not return: this process becomes the store's supervisor, with another program. Raises
+    ``ConfigurationError`` when it cannot run as told.
     """
     check_exposure(settings.host, allow_insecure=settings.allow_insecure)
     with (
@@ -73,18 +69,21 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
         check_port(settings.host, settings.controller_port, "--controller-port")
         check_port(settings.host, settings.segment_store_port, "--segment-store-port")
         specs = child_specs(settings)
+        log_descriptor = None if log_file is None else log_file.fileno()
         started = []
         for spec in specs:
-            child = spawn(spec, directory, log_file=log_file)
+            child = spawn(spec, directory, log_file=log_descriptor)
             first_children.callback(child.abandon)
             started.append(child)
-        from pravega_admin.supervisor import Supervisor
-
-        supervisor = Supervisor(
-            specs, directory=directory, report=_report, log_file=log_file, started=started
+        # What the command line has in memory is three times what a supervisor needs.
+        hand_over(
+            specs,
+            started,
+            directory=directory,
+            log_file=log_descriptor,
+            welcome=_welcome(settings),
+            began=began,
         )
-        first_children.pop_all()
-        _supervise(supervisor, settings, began)
 
 
 def check_exposure(host: str, *, allow_insecure: bool) -> None:
@@ -152,64 +151,20 @@ def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
     ]
 
 
-def _supervise(supervisor: Supervisor, settings: StandaloneSettings, began: float) -> None:
-    import trio
-
-    async def run() -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with trio.open_nursery() as outer:
-                scope = trio.CancelScope()
-                outer.start_soon(end_on_signals, signals, scope)
-                with scope:
-                    async with trio.open_nursery() as nursery:
-                        await nursery.start(supervisor.run)
-                        _welcome(settings, time.monotonic() - began)
-                outer.cancel_scope.cancel()
-
-    async def end_on_signals(signals: Any, scope: trio.CancelScope) -> None:
-        is_first = True
-        async for _ in signals:
-            if is_first:
-                note("stopping; press Ctrl-C again to stop at once")
-                scope.cancel()
-            else:
-                supervisor.kill_all()
-            is_first = False
-
-    try:
-        trio.run(run)
-    except BaseExceptionGroup as group:
-        for error in leaf_errors(group):
-            if isinstance(error, AdminError):
-                raise error from group
-        raise
-    finally:
-        supervisor.kill_all()
-
-
-def _welcome(settings: StandaloneSettings, seconds: float) -> None:
+def _welcome(settings: StandaloneSettings) -> str:
     from importlib.metadata import version
 
     host = settings.published_address or ANY_ADDRESSES.get(settings.host, settings.host)
     host = f"[{host}]" if ":" in host else host
     uri = f"tcp://{host}:{settings.controller_port}"
-    print(
-        f"""segstore {version("segstore")}, data in {settings.data_dir.resolve()}
+    return f"""segstore {version("segstore")}, data in {settings.data_dir.resolve()}
 
   controller     {uri}
   segment store  {host}:{settings.segment_store_port}
 
   Java           ClientConfig.builder().controllerURI(URI.create("{uri}")).build()
   Python         pravega_client.StreamManager("{uri}")
-  OpenMessaging  client: {{controllerURI: "{uri}", scopeName: examples}}
-
-segstore is ready in {seconds:.2f} s""",
-        flush=True,
-    )
-
-
-def _report(sentence: str) -> None:
-    note(f"segstore: {sentence}")
+  OpenMessaging  client: {{controllerURI: "{uri}", scopeName: examples}}"""
 
 
 @contextlib.contextmanager

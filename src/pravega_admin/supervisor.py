@@ -3,8 +3,8 @@
 Owns: the processes and their pid files.
 
 Invariants:
-1. The event loop runs in the main thread: that is where children must be started, see
-   ``child_protocol``. All of them start at once.
+1. This module imports almost nothing: it is what a supervisor has in memory for as long as a store
+   runs. One thread waits for everything: ends of children, what they say, and requests to stop.
 2. A child that dies is started again: at once the first time, then after 0.1 s and ever longer up
    to 5 s; one that stayed up for ``STABLE_SECONDS`` begins anew.
 3. Nobody restarts what cannot work: a child that exits with the code of ``ConfigurationError``, or
@@ -15,20 +15,18 @@ Invariants:
 from __future__ import annotations
 
 import os
+import select
 import signal
-import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from itertools import chain
-from typing import IO
-
-import trio
 
 from pravega_admin.backoff import delays
 from pravega_admin.child_process import ChildProcess, ChildSpec, describe_exit, spawn
 from pravega_admin.child_protocol import Verdict, parse_verdict
-from pravega_admin.data_directory import RunDirectory
 from pravega_admin.errors import AdminError, ConfigurationError
+from pravega_admin.run_directory import RunDirectory
 
 STABLE_SECONDS = 2.0
 START_ATTEMPTS = 4
@@ -41,24 +39,63 @@ def _pauses() -> Iterator[float]:
     return chain([0.0], delays(0.1))
 
 
-@dataclass(eq=False, slots=True)
 class _Child:
     """A process that is kept running."""
 
-    spec: ChildSpec
-    started: ChildProcess | None = None
-    """The process that runs now."""
-    is_listened_to: bool = False
-    """Whether the verdict's pipe has an owner who closes it."""
-    was_ready: bool = False
-    ready: trio.Event = field(default_factory=trio.Event)
+    __slots__ = (
+        "end_descriptor",
+        "failed_starts",
+        "line",
+        "pauses",
+        "process",
+        "ready_at",
+        "spec",
+        "start_at",
+        "was_ready",
+    )
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self.spec = spec
+        self.process: ChildProcess | None = None
+        self.end_descriptor = -1
+        """Readable when the process has ended."""
+        self.line = b""
+        """What it said of its start, up to now."""
+        self.start_at: float | None = 0.0
+        """When to start it, while it does not run."""
+        self.ready_at: float | None = None
+        self.was_ready = False
+        self.pauses = _pauses()
+        self.failed_starts = 0
+
+    def adopt(self, process: ChildProcess) -> None:
+        """Look after a process that was started."""
+        self.process = process
+        self.line = b""
+        self.start_at = self.ready_at = None
+        self.end_descriptor = os.pidfd_open(process.pid)
+
+    def close_verdict(self) -> None:
+        """Hear no more of its start. Idempotent."""
+        if self.process is not None and self.process.verdict_pipe >= 0:
+            os.close(self.process.verdict_pipe)
+            self.process.verdict_pipe = -1
+
+    def end(self) -> int:
+        """Collect the process, once it has ended; its exit code."""
+        assert self.process is not None
+        self.close_verdict()
+        code = self.process.wait()
+        os.close(self.end_descriptor)
+        self.process = None
+        return code
 
 
 class Supervisor:
     """Keeps processes running. ``report`` is told, in sentences, what happens to them.
 
-    ``log_file`` takes the output of the children; they share our stderr if it is None. ``started``
-    are the first processes of the children, if they run already.
+    The descriptor ``log_file`` takes the output of the children; they share our stderr if it is
+    None. ``started`` are the first processes of the children, if they run already.
     """
 
     def __init__(
@@ -67,121 +104,141 @@ class Supervisor:
         *,
         directory: RunDirectory,
         report: Report,
-        log_file: IO[bytes] | None = None,
+        log_file: int | None = None,
         started: Sequence[ChildProcess] = (),
     ) -> None:
         self._children = [_Child(spec) for spec in specs]
         for child, process in zip(self._children, started, strict=False):
-            child.started = process
+            child.adopt(process)
         self._directory = directory
         self._report = report
         self._log_file = log_file
         self._by_force = False
+        self._stopping = False
+        self._wake_reader, self._wake_writer = os.pipe()
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the children running until cancelled; it has started when all are ready.
+    def run(self, *, on_ready: Callable[[], None]) -> None:
+        """Keep the children running until ``stop``; ``on_ready`` is called once, when all are.
 
         Ends them, the last one first, each within its ``drain_seconds``. Raises
         ``ConfigurationError`` or ``AdminError`` when a child cannot be kept running.
         """
+        announced = False
         try:
-            async with trio.open_nursery() as nursery:
-                for child in self._children:
-                    nursery.start_soon(self._tend, child)
-                for child in self._children:
-                    await child.ready.wait()
-                task_status.started()
+            while not self._stopping:
+                self._start_due()
+                self._wait()
+                if not announced and all(child.was_ready for child in self._children):
+                    announced = True
+                    on_ready()
         finally:
-            with trio.CancelScope(shield=True):
-                await self._stop()
+            self._stop_children()
+            reader, self._wake_reader = self._wake_reader, -1
+            os.close(reader)
+            os.close(self._wake_writer)
+
+    def stop(self) -> None:
+        """Have ``run`` end the children and return. From any thread or signal handler."""
+        self._stopping = True
+        if self._wake_reader >= 0:
+            os.write(self._wake_writer, b"!")
 
     def kill_all(self) -> None:
-        """End every child at once."""
+        """End every child at once. From a signal handler, too."""
         self._by_force = True
         for child in self._children:
-            if child.started is not None:
-                child.started.process.kill()
+            if child.process is not None:
+                # Not by its id: whoever was interrupted may be collecting it just now.
+                with suppress(OSError):
+                    signal.pidfd_send_signal(child.end_descriptor, signal.SIGKILL)
 
-    async def _tend(self, child: _Child) -> None:
-        """Keep one child running."""
-        pauses = _pauses()
-        failed_starts = 0
-        while True:
-            if child.started is None:
-                self._spawn(child)
-            verdict, ready_at = await self._wait_until_ready(child)
-            code = await self._wait_until_gone(child)
-            if code == ConfigurationError.exit_code:
-                raise ConfigurationError(verdict.error or f"{child.spec.name} cannot start")
-            how = describe_exit(code)
-            if not child.was_ready:
-                failed_starts += 1
-                if failed_starts >= START_ATTEMPTS:
-                    reason = verdict.error or f"it {how}; see its log"
-                    raise AdminError(f"{child.spec.name} cannot start: {reason}")
-            if ready_at is not None and trio.current_time() - ready_at >= STABLE_SECONDS:
-                pauses = _pauses()
-            self._report(f"{child.spec.name} {how}; starting it again")
-            await trio.sleep(next(pauses))
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for child in self._children:
+            if child.start_at is not None and child.start_at <= now:
+                child.adopt(spawn(child.spec, self._directory, log_file=self._log_file))
 
-    def _spawn(self, child: _Child) -> None:
-        child.started = spawn(child.spec, self._directory, log_file=self._log_file)
+    def _wait(self) -> None:
+        """Wait for the next thing to happen, and see to it."""
+        poll = select.poll()
+        poll.register(self._wake_reader, select.POLLIN)
+        hearing: dict[int, _Child] = {}
+        ending: dict[int, _Child] = {}
+        for child in self._children:
+            if child.process is None:
+                continue
+            poll.register(child.end_descriptor, select.POLLIN)
+            ending[child.end_descriptor] = child
+            if child.process.verdict_pipe >= 0:
+                poll.register(child.process.verdict_pipe, select.POLLIN)
+                hearing[child.process.verdict_pipe] = child
+        due = [child.start_at for child in self._children if child.start_at is not None]
+        timeout = None if not due else max(0.0, min(due) - time.monotonic()) * 1000 + 1
+        ready = {descriptor for descriptor, _ in poll.poll(timeout)}
+        # What a child says comes before its end, which closes the pipe.
+        for descriptor in ready & hearing.keys():
+            self._hear(hearing[descriptor])
+        for descriptor in ready & ending.keys():
+            self._see_to_end(ending[descriptor])
 
-    async def _wait_until_ready(self, child: _Child) -> tuple[Verdict, float | None]:
-        """What the child says of its start, and when it was ready."""
-        assert child.started is not None
-        line = b""
-        async with trio.lowlevel.FdStream(child.started.verdict_pipe) as pipe:
-            child.is_listened_to = True
-            async for data in pipe:
-                line += data
-                if b"\n" in line or len(line) > VERDICT_BYTES_MAX:
-                    break
-        verdict = parse_verdict(line)
-        if not verdict.is_ready:
-            return verdict, None
+    def _hear(self, child: _Child) -> None:
+        """Take in what a child says of its start."""
+        assert child.process is not None
+        data = os.read(child.process.verdict_pipe, VERDICT_BYTES_MAX)
+        child.line += data
+        if data and b"\n" not in child.line and len(child.line) <= VERDICT_BYTES_MAX:
+            return
+        child.close_verdict()
+        if not parse_verdict(child.line).is_ready:
+            return
         if child.was_ready:
             self._report(f"{child.spec.name} is back")
         child.was_ready = True
-        child.ready.set()
-        return verdict, trio.current_time()
+        child.ready_at = time.monotonic()
 
-    async def _wait_until_gone(self, child: _Child) -> int:
-        """The child's exit code, once it has ended."""
-        assert child.started is not None
-        await _wait_for_exit(child.started.process)
-        code = child.started.process.wait()
-        child.started = None
-        child.is_listened_to = False
+    def _see_to_end(self, child: _Child) -> None:
+        """A child has ended: start it again later, or give up."""
+        assert child.process is not None
+        while child.process.verdict_pipe >= 0:
+            self._hear(child)
+        verdict = parse_verdict(child.line)
+        code = child.end()
         self._directory.remove_pid(child.spec.name)
-        return code
+        if code == ConfigurationError.exit_code:
+            raise ConfigurationError(verdict.error or f"{child.spec.name} cannot start")
+        how = describe_exit(code)
+        if not child.was_ready:
+            self._count_failed_start(child, verdict, how)
+        if child.ready_at is not None and time.monotonic() - child.ready_at >= STABLE_SECONDS:
+            child.pauses = _pauses()
+        self._report(f"{child.spec.name} {how}; starting it again")
+        child.start_at = time.monotonic() + next(child.pauses)
 
-    async def _stop(self) -> None:
+    def _count_failed_start(self, child: _Child, verdict: Verdict, how: str) -> None:
+        child.failed_starts += 1
+        if child.failed_starts >= START_ATTEMPTS:
+            reason = verdict.error or f"it {how}; see its log"
+            raise AdminError(f"{child.spec.name} cannot start: {reason}")
+
+    def _stop_children(self) -> None:
         """End the children, the last one first; by force those that do not end in time."""
         for child in reversed(self._children):
-            if child.started is None:
+            process = child.process
+            if process is None:
                 continue
-            if not child.is_listened_to:
-                os.close(child.started.verdict_pipe)
-            process = child.started.process
-            if process.poll() is None and not self._by_force:
+            child.close_verdict()
+            if not self._by_force:
                 process.send_signal(signal.SIGTERM)
-                with trio.move_on_after(child.spec.drain_seconds):
-                    await _wait_for_exit(process)
-            if process.poll() is None:
-                if not self._by_force:
+                ended = _wait_for_end(child.end_descriptor, child.spec.drain_seconds)
+                if not ended and not self._by_force:
                     self._report(f"{child.spec.name} does not end by itself; killing it")
-                process.kill()
-            await self._wait_until_gone(child)
+            process.send_signal(signal.SIGKILL)
+            child.end()
+            self._directory.remove_pid(child.spec.name)
 
 
-async def _wait_for_exit(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the process has ended, without collecting its exit code."""
-    if process.returncode is not None:
-        # Collected already: the kernel knows it no more.
-        return
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        await trio.lowlevel.wait_readable(descriptor)
-    finally:
-        os.close(descriptor)
+def _wait_for_end(descriptor: int, seconds: float) -> bool:
+    """Whether the process ends within that time."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

@@ -1,5 +1,6 @@
 """The supervisor, with real processes."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -7,16 +8,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import trio
 
 from pravega_admin.child_process import ChildSpec, describe_exit, spawn
-from pravega_admin.data_directory import RunDirectory, open_run_directory
-from pravega_admin.errors import AdminError, ConfigurationError, leaf_errors
+from pravega_admin.data_directory import open_run_directory
+from pravega_admin.errors import AdminError, ConfigurationError
+from pravega_admin.run_directory import RunDirectory
 from pravega_admin.supervisor import Supervisor
 
 SECONDS_MAX = 15.0
@@ -46,15 +48,38 @@ def sentences() -> list[str]:
     return []
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(SECONDS_MAX):
-        while not condition():  # noqa: ASYNC110 - other processes set no events
-            await trio.sleep(0.01)
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def running(supervisor: Supervisor) -> Iterator[None]:
+    """All children are ready inside the block; in the end they are stopped.
+
+    They die with the thread that started them: it is the one that stops them, too.
+    """
+    ready = threading.Event()
+    thread = threading.Thread(target=supervisor.run, kwargs={"on_ready": ready.set})
+    thread.start()
+    try:
+        assert ready.wait(SECONDS_MAX)
+        yield
+    finally:
+        supervisor.stop()
+        thread.join(SECONDS_MAX)
+    assert not thread.is_alive()
+
+
+def never() -> None:
+    pytest.fail("it was ready")
 
 
 def pid_of(directory: RunDirectory, name: str) -> int | None:
     try:
-        return int((directory.path / f"{name}.pid").read_text())
+        return int(Path(directory.path, f"{name}.pid").read_text())
     except (FileNotFoundError, ValueError):
         return None
 
@@ -68,29 +93,27 @@ def is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-async def test_children_are_started_again_after_being_killed(
+def test_children_are_started_again_after_being_killed(
     directory: RunDirectory, sentences: list[str]
 ) -> None:
     specs = [child("one", SLEEPER), child("two", SLEEPER)]
     supervisor = Supervisor(specs, directory=directory, report=sentences.append)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(supervisor.run)
+    with running(supervisor):
         first, untouched = pid_of(directory, "one"), pid_of(directory, "two")
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        await eventually(lambda: "one is back" in sentences)
+        eventually(lambda: "one is back" in sentences)
         second = pid_of(directory, "one")
         assert second is not None
         assert second != first
         assert pid_of(directory, "two") == untouched
         assert sentences[0] == "one was killed by SIGKILL; starting it again"
-        nursery.cancel_scope.cancel()
     assert not is_alive(second)
     assert pid_of(directory, "one") is None
     assert pid_of(directory, "two") is None
 
 
-async def test_a_child_that_cannot_start_as_configured_ends_the_supervisor(
+def test_a_child_that_cannot_start_as_configured_ends_the_supervisor(
     directory: RunDirectory, sentences: list[str]
 ) -> None:
     refusing = """
@@ -103,30 +126,24 @@ async def test_a_child_that_cannot_start_as_configured_ends_the_supervisor(
     started = [spawn(spec, directory) for spec in specs]
     fine = pid_of(directory, "fine")
     supervisor = Supervisor(specs, directory=directory, report=sentences.append, started=started)
-    with pytest.raises(BaseExceptionGroup) as caught, trio.fail_after(SECONDS_MAX):
-        await supervisor.run()
-    errors = list(leaf_errors(caught.value))
-    assert [type(error) for error in errors] == [ConfigurationError]
-    assert str(errors[0]) == "port 9 is in use"
+    with pytest.raises(ConfigurationError, match=r"^port 9 is in use$"):
+        supervisor.run(on_ready=never)
     assert fine is not None
     assert not is_alive(fine)
 
 
-async def test_a_child_that_is_never_ready_is_given_up(
+def test_a_child_that_is_never_ready_is_given_up(
     directory: RunDirectory, sentences: list[str]
 ) -> None:
     supervisor = Supervisor(
         [child("broken", "raise SystemExit(3)")], directory=directory, report=sentences.append
     )
-    with pytest.raises(BaseExceptionGroup) as caught, trio.fail_after(SECONDS_MAX):
-        await supervisor.run()
-    (error,) = leaf_errors(caught.value)
-    assert isinstance(error, AdminError)
-    assert "broken cannot start: it ended with exit code 3" in str(error)
+    with pytest.raises(AdminError, match="broken cannot start: it ended with exit code 3"):
+        supervisor.run(on_ready=never)
     assert len(sentences) == 3
 
 
-async def test_a_child_that_ignores_the_request_to_end_is_killed(
+def test_a_child_that_ignores_the_request_to_end_is_killed(
     directory: RunDirectory, sentences: list[str]
 ) -> None:
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + textwrap.dedent(
@@ -137,17 +154,14 @@ async def test_a_child_that_ignores_the_request_to_end_is_killed(
         directory=directory,
         report=sentences.append,
     )
-    with trio.fail_after(SECONDS_MAX):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(supervisor.run)
-            pid = pid_of(directory, "stubborn")
-            nursery.cancel_scope.cancel()
+    with running(supervisor):
+        pid = pid_of(directory, "stubborn")
     assert pid is not None
     assert not is_alive(pid)
     assert sentences == ["stubborn does not end by itself; killing it"]
 
 
-async def test_children_end_the_last_one_first(
+def test_children_end_the_last_one_first(
     directory: RunDirectory, sentences: list[str], tmp_path: Path
 ) -> None:
     log = tmp_path / "ends"
@@ -165,13 +179,12 @@ async def test_children_end_the_last_one_first(
     """
     specs = [child(name, gentle, name, str(log)) for name in ("store", "controller")]
     supervisor = Supervisor(specs, directory=directory, report=sentences.append)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(supervisor.run)
-        nursery.cancel_scope.cancel()
+    with running(supervisor):
+        pass
     assert log.read_text().split() == ["controller", "store"]
 
 
-async def test_the_pauses_between_starts_grow(
+def test_the_pauses_between_starts_grow(
     directory: RunDirectory, sentences: list[str], tmp_path: Path
 ) -> None:
     log = tmp_path / "starts"
@@ -186,10 +199,8 @@ async def test_the_pauses_between_starts_grow(
     supervisor = Supervisor(
         [child("fickle", fickle, str(log))], directory=directory, report=sentences.append
     )
-    async with trio.open_nursery() as nursery:
-        await nursery.start(supervisor.run)
-        await eventually(lambda: log.exists() and len(log.read_text().split()) >= 5)
-        nursery.cancel_scope.cancel()
+    with running(supervisor):
+        eventually(lambda: log.exists() and len(log.read_text().split()) >= 5)
     starts = [float(text) for text in log.read_text().split()]
     gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
     assert gaps[1] >= 0.1
@@ -198,20 +209,16 @@ async def test_the_pauses_between_starts_grow(
 
 def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     source = """
-        import sys, textwrap, trio
+        import sys, textwrap
         from pathlib import Path
         from pravega_admin.data_directory import open_run_directory
         from pravega_admin.child_process import ChildSpec
         from pravega_admin.supervisor import Supervisor
-        async def main():
-            with open_run_directory(Path(sys.argv[1])) as directory:
-                command = (sys.executable, "-c", textwrap.dedent(sys.argv[2]))
-                specs = [ChildSpec("one", command), ChildSpec("two", command)]
-                supervisor = Supervisor(specs, directory=directory, report=print)
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(supervisor.run)
-                    print("ready", flush=True)
-        trio.run(main)
+        with open_run_directory(Path(sys.argv[1])) as directory:
+            command = (sys.executable, "-c", textwrap.dedent(sys.argv[2]))
+            specs = [ChildSpec("one", command), ChildSpec("two", command)]
+            supervisor = Supervisor(specs, directory=directory, report=print)
+            supervisor.run(on_ready=lambda: print("ready", flush=True))
     """
     command = [sys.executable, "-c", textwrap.dedent(source), str(tmp_path), SLEEPER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
@@ -228,7 +235,7 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         pass
 
 
-async def test_output_of_children_goes_to_the_log_file(
+def test_output_of_children_goes_to_the_log_file(
     directory: RunDirectory, sentences: list[str], tmp_path: Path
 ) -> None:
     talkative = "import sys; print('out'); print('err', file=sys.stderr)\n" + textwrap.dedent(
@@ -240,12 +247,10 @@ async def test_output_of_children_goes_to_the_log_file(
             [child("talkative", talkative)],
             directory=directory,
             report=sentences.append,
-            log_file=log,
+            log_file=log.fileno(),
         )
-        async with trio.open_nursery() as nursery:
-            await nursery.start(supervisor.run)
-            await eventually(lambda: "err" in path.read_text())
-            nursery.cancel_scope.cancel()
+        with running(supervisor):
+            eventually(lambda: "err" in path.read_text())
 
 
 def test_a_child_without_a_supervisor_runs_all_the_same() -> None:
@@ -303,3 +308,50 @@ def test_starting_a_child_imports_no_event_loop() -> None:
         [sys.executable, "-c", source], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_a_supervisor_has_little_in_memory() -> None:
+    source = "import sys, pravega_admin.supervise; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    heavy = {"asyncio", "dataclasses", "inspect", "pathlib", "ssl", "subprocess", "trio", "typer"}
+    assert loaded & heavy == set()
+    assert not any(name.startswith("segstore") for name in loaded)
+
+
+def test_another_program_in_the_same_process_goes_on_with_the_children(tmp_path: Path) -> None:
+    source = """
+        import os, sys, textwrap, time
+        from pathlib import Path
+        from pravega_admin.child_process import ChildSpec, spawn
+        from pravega_admin.data_directory import open_run_directory
+        from pravega_admin.supervise import hand_over
+        with open_run_directory(Path(sys.argv[1])) as directory:
+            spec = ChildSpec("one", (sys.executable, "-c", textwrap.dedent(sys.argv[2])))
+            process = spawn(spec, directory)
+            hand_over(
+                [spec], [process], directory=directory, log_file=None, welcome="hello", began=0.0
+            )
+    """
+    command = [sys.executable, "-c", textwrap.dedent(source), str(tmp_path), SLEEPER]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as supervisor:
+        assert supervisor.stdout is not None
+        assert [supervisor.stdout.readline() for _ in range(2)] == ["hello\n", "\n"]
+        assert supervisor.stdout.readline().startswith("segstore is ready in ")
+        with (
+            pytest.raises(ConfigurationError, match=rf"in use.*process {supervisor.pid}"),
+            open_run_directory(tmp_path),
+        ):
+            pytest.fail("opened twice")
+        pid = int((tmp_path / "run" / "one.pid").read_text())
+        os.kill(pid, signal.SIGKILL)
+        supervisor.send_signal(signal.SIGTERM)
+        _, sentences = supervisor.communicate(timeout=SECONDS_MAX)
+    assert supervisor.returncode == 0
+    assert "stopping; press Ctrl-C again to stop at once" in sentences
+    assert list((tmp_path / "run").iterdir()) == []
+    assert not is_alive(pid)

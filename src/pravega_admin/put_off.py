@@ -1,0 +1,84 @@
+"""Imports that are put off until somebody uses what they import.
+
+Owns: ``put_off_imports``, for modules that libraries import and a server process never uses: they
+cost it memory for as long as it runs, and time before it is ready.
+
+Invariants:
+1. A module that is put off is there when it is first used, as if it had been imported then: nothing
+   is missing, whoever needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_loading = threading.RLock()
+
+
+class _PutOffModule(ModuleType):
+    """A module whose body has not been run."""
+
+    def __getattr__(self, name: str) -> Any:
+        with _loading:
+            if type(self) is _PutOffModule:
+                _load(self)
+        return getattr(self, name)
+
+
+class _PutOffLoader(Loader):
+    """Makes a module without running it; ``spec`` is what would be run."""
+
+    def __init__(self, spec: ModuleSpec) -> None:
+        self.spec = spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """The usual module will do."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Whoever imports something below the module asks for this first.
+        module.__dict__.pop("__path__", None)
+        module.__class__ = _PutOffModule
+
+
+class _PutOffFinder(MetaPathFinder):
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self._names:
+            return None
+        found = PathFinder.find_spec(name, path, target)
+        if found is None:
+            return None
+        return ModuleSpec(
+            name, _PutOffLoader(found), is_package=found.submodule_search_locations is not None
+        )
+
+
+def put_off_imports(names: Iterable[str]) -> None:
+    """From now on let the modules ``names`` be imported when they are used."""
+    sys.meta_path.insert(0, _PutOffFinder(names))
+
+
+def _load(module: ModuleType) -> None:
+    """Run the module's body."""
+    loader = module.__loader__
+    assert isinstance(loader, _PutOffLoader)
+    spec = loader.spec
+    assert spec.loader is not None
+    module.__class__ = ModuleType
+    module.__spec__ = spec
+    module.__loader__ = spec.loader
+    module.__file__ = spec.origin
+    module.__dict__["__cached__"] = spec.cached
+    if spec.submodule_search_locations is not None:
+        module.__path__ = spec.submodule_search_locations
+    spec.loader.exec_module(module)

@@ -1,0 +1,35 @@
+"""The notes of a data directory that tell which processes run a store in it.
+
+Owns: ``<data-dir>/run``: a pid file for the supervisor and for each server process.
+
+Invariants:
+1. This module imports almost nothing: the supervisor has it in memory for as long as a store runs.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+SUPERVISOR = "standalone"
+
+
+class RunDirectory:
+    """``<data-dir>/run``. Children must inherit ``lock_descriptor``."""
+
+    def __init__(self, path: str | os.PathLike[str], lock_descriptor: int) -> None:
+        self.path = path
+        self.lock_descriptor = lock_descriptor
+
+    def write_pid(self, name: str, pid: int) -> None:
+        """Note which process plays the part ``name``."""
+        with open(self._file(name), "w", encoding="ascii") as file:
+            file.write(f"{pid}\n")
+
+    def remove_pid(self, name: str) -> None:
+        """The process that played the part ``name`` has ended."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._file(name))
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.path, f"{name}.pid")

@@ -1,0 +1,119 @@
+"""The supervisor's program, in place of the command line: ``-m pravega_admin supervise TASK``.
+
+Owns: how a command line that has started the first children hands them over. It replaces its own
+program (``exec``): the process, its id, its children and its descriptors stay, and what the command
+line had in memory is gone.
+
+Invariants:
+1. This module imports almost nothing, see ``supervisor``.
+2. What goes wrong is one sentence on stderr and an exit code, as in the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+from pravega_admin.child_process import ChildProcess, ChildSpec
+from pravega_admin.errors import EXIT_OK, AdminError
+from pravega_admin.run_directory import SUPERVISOR, RunDirectory
+from pravega_admin.supervisor import Supervisor
+
+
+def hand_over(
+    specs: Sequence[ChildSpec],
+    started: Sequence[ChildProcess],
+    *,
+    directory: RunDirectory,
+    log_file: int | None,
+    welcome: str,
+    began: float,
+) -> None:
+    """Become the supervisor of the children. Returns only by an error.
+
+    ``welcome`` is printed when they are ready, and then how long that took since ``began``.
+    """
+    task = {
+        "run_directory": os.fspath(directory.path),
+        "lock": directory.lock_descriptor,
+        "log_file": log_file,
+        "welcome": welcome,
+        "began": began,
+        "children": [
+            {
+                "name": spec.name,
+                "command": spec.command,
+                "drain_seconds": spec.drain_seconds,
+                "pid": process.pid,
+                "verdict_pipe": process.verdict_pipe,
+            }
+            for spec, process in zip(specs, started, strict=True)
+        ],
+    }
+    for descriptor in _descriptors(task):
+        os.set_inheritable(descriptor, True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = [sys.executable, "-m", "pravega_admin", "supervise", json.dumps(task)]
+    os.execv(sys.executable, command)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Supervise until told to end; the exit code."""
+    task = json.loads(arguments[0])
+    for descriptor in _descriptors(task):
+        os.set_inheritable(descriptor, False)
+    directory = RunDirectory(task["run_directory"], task["lock"])
+    supervisor = Supervisor(
+        [
+            ChildSpec(child["name"], tuple(child["command"]), child["drain_seconds"])
+            for child in task["children"]
+        ],
+        directory=directory,
+        report=lambda sentence: _note(f"segstore: {sentence}"),
+        log_file=task["log_file"],
+        started=[ChildProcess(child["pid"], child["verdict_pipe"]) for child in task["children"]],
+    )
+    signals = 0
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            _note("stopping; press Ctrl-C again to stop at once")
+            supervisor.stop()
+        else:
+            supervisor.kill_all()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+    def welcome() -> None:
+        seconds = time.monotonic() - task["began"]
+        print(f"{task['welcome']}\n\nsegstore is ready in {seconds:.2f} s", flush=True)
+
+    try:
+        supervisor.run(on_ready=welcome)
+    except AdminError as error:
+        _note(f"segstore: {error}")
+        return error.exit_code
+    finally:
+        directory.remove_pid(SUPERVISOR)
+    return EXIT_OK
+
+
+def _descriptors(task: Mapping[str, object]) -> list[int]:
+    """The descriptors that a task is about."""
+    children = task["children"]
+    assert isinstance(children, list)
+    found = [task["lock"], task["log_file"], *(child["verdict_pipe"] for child in children)]
+    return [descriptor for descriptor in found if isinstance(descriptor, int)]
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
