@@ -322,6 +322,8 @@ class Store:
 
     @asynccontextmanager
     async def _serving(self, container: SegmentContainer) -> AsyncIterator[None]:
+        # A life that was killed while it recovered serves nobody.
+        await trio.lowlevel.checkpoint_if_cancelled()
         checked = self._container = CheckedContainer(container, self._model, self._trace)
         session = self.session = Session(checked)
         async with trio.open_nursery() as nursery:
