@@ -83,7 +83,7 @@ class ServerConnection:
         self._log = logger.bind(peer=transport.peer)
         self._protocol = Connection(Role.SERVER)
         self._context = RequestContext(store)
-        self._replies = SendBuffer(pause_bytes=settings.send_bytes_pause)
+        self._replies = SendBuffer(pause_bytes=settings.send_bytes_pause, flusher=transport.flusher)
         self._outstanding = OutstandingBytes(outstanding_total)
         self._appends = AppendProcessor(
             store.registry,

@@ -18,6 +18,8 @@ from typing import Final, Protocol
 
 import trio
 
+from segstore.transport import Flusher
+
 JOINED_BYTES_MAX: Final = 256 * 1024
 
 
@@ -36,8 +38,11 @@ class LateReply(Protocol):
 class SendBuffer:
     """See the module. ``size`` is the number of unsent bytes."""
 
-    def __init__(self, *, pause_bytes: int) -> None:
+    def __init__(self, *, pause_bytes: int, flusher: Flusher | None = None) -> None:
         self.size = 0
+        self._flusher = flusher
+        self._flushing = False
+        self._rest: bytes | None = None
         self._pause_bytes = pause_bytes
         self._chunks: deque[bytes | LateReply] = deque()
         self._wake: trio.Event | None = None
@@ -56,19 +61,43 @@ class SendBuffer:
         self._chunks.append(data)
         self.size += len(data)
         if self._wake is not None:
-            self._wake.set()
-            self._wake = None
+            if self._flusher is None:
+                self._wake_up()
+            elif not self._flushing:
+                self._flushing = True
+                self._flusher.flush_soon(self._flush)
 
-    def finish(self) -> None:
-        """Take nothing more. Idempotent."""
-        self._finished = True
+    def _wake_up(self) -> None:
         if self._wake is not None:
             self._wake.set()
             self._wake = None
 
+    def _flush(self) -> None:
+        """Send without a task what the socket takes at once; the task gets the rest."""
+        self._flushing = False
+        flusher = self._flusher
+        assert flusher is not None
+        while self._wake is not None and self._chunks:
+            data = self._next_chunk()
+            try:
+                sent = flusher.send_now(data)
+            except trio.BrokenResourceError:
+                sent = 0  # the task will find out and tell
+            self.size -= sent
+            if sent < len(data):
+                self._rest = data[sent:]
+                self._wake_up()
+        self._note_room()
+
+    def finish(self) -> None:
+        """Take nothing more. Idempotent."""
+        self._finished = True
+        self._wake_up()
+
     def discard(self) -> None:
         """Drop what is unsent and take nothing more: there is nobody to send it to."""
         self._chunks.clear()
+        self._rest = None
         self.size = 0
         self._note_room()
         self.finish()
@@ -83,13 +112,13 @@ class SendBuffer:
     async def run(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         """Send what comes, until finished."""
         while True:
-            if not self._chunks:
+            if self._rest is None and not self._chunks:
                 if self._finished:
                     return
                 self._wake = trio.Event()
                 await self._wake.wait()
                 continue
-            data = self._next_chunk()
+            data, self._rest = self._rest or self._next_chunk(), None
             await send(data)
             self.size = max(0, self.size - len(data))
             self._note_room()

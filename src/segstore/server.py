@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from segstore.connection import ServerConnection
 from segstore.errors import DataDirectoryError, SegmentStoreError
 from segstore.handler_table import Store
 from segstore.outstanding_bytes import OutstandingTotal
+from segstore.readiness import ReadySockets
 from segstore.registry import ContainerRegistry, OpenContainer
 from segstore.transport import SocketTransport, StreamTransport, Transport
 
@@ -55,6 +57,7 @@ class ConnectionServer:
         self._receive_buffer = memoryview(bytearray(settings.receive_bytes))
         self._connections: set[ServerConnection] = set()
         self._draining = False
+        self.ready_sockets: ReadySockets | None = None
 
     @property
     def connection_count(self) -> int:
@@ -91,7 +94,7 @@ class ConnectionServer:
 
     def _transport(self, stream: trio.abc.HalfCloseableStream) -> Transport:
         if isinstance(stream, trio.SocketStream):
-            return SocketTransport(stream, self._receive_buffer)
+            return SocketTransport(stream, self._receive_buffer, self.ready_sockets)
         return StreamTransport(stream)
 
 
@@ -118,19 +121,34 @@ async def serve_connections(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Accept and serve until ``shutdown``, then drain."""
-    async with trio.open_nursery() as connections:
-        async with trio.open_nursery() as acceptors:
-            # It survives a lack of file descriptors, with a line in the log.
-            await acceptors.start(
-                partial(
-                    trio.serve_listeners, server.serve, list(listeners), handler_nursery=connections
-                )
+    with closing(ReadySockets()) as ready_sockets:
+        server.ready_sockets = ready_sockets
+        async with trio.open_nursery() as watching:
+            watching.start_soon(ready_sockets.run)
+            async with trio.open_nursery() as connections:
+                await _accept(server, listeners, connections, shutdown, task_status)
+                server.drain()
+                connections.cancel_scope.deadline = trio.current_time() + drain_seconds
+            watching.cancel_scope.cancel()
+
+
+async def _accept(
+    server: ConnectionServer,
+    listeners: Sequence[trio.abc.Listener[StreamType]],
+    connections: trio.Nursery,
+    shutdown: trio.Event,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    async with trio.open_nursery() as acceptors:
+        # It survives a lack of file descriptors, with a line in the log.
+        await acceptors.start(
+            partial(
+                trio.serve_listeners, server.serve, list(listeners), handler_nursery=connections
             )
-            task_status.started()
-            await shutdown.wait()
-            acceptors.cancel_scope.cancel()
-        server.drain()
-        connections.cancel_scope.deadline = trio.current_time() + drain_seconds
+        )
+        task_status.started()
+        await shutdown.wait()
+        acceptors.cancel_scope.cancel()
 
 
 async def serve(

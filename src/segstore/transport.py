@@ -13,14 +13,29 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import trio
+
+from segstore.readiness import ReadySockets
 
 _KEEP_ALIVE_IDLE_SECONDS: Final = 60
 _KEEP_ALIVE_INTERVAL_SECONDS: Final = 15
 _KEEP_ALIVE_COUNT: Final = 4
 _RECEIVE_BYTES: Final = 64 * 1024
+
+
+class Flusher(Protocol):
+    """Sends without waiting."""
+
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        """Call ``flush`` in the next turn of the event loop."""
+        ...
+
+    def send_now(self, data: bytes) -> int:
+        """Send what the socket takes at once, and return how many bytes that was."""
+        ...
 
 
 class Transport(Protocol):
@@ -39,6 +54,11 @@ class Transport(Protocol):
         """Send all of ``data``."""
         ...
 
+    @property
+    def flusher(self) -> Flusher | None:
+        """How replies leave without a task of their own; None when only ``send`` can be used."""
+        ...
+
     async def send_eof(self) -> None:
         """Tell the peer that nothing more comes."""
         ...
@@ -51,39 +71,61 @@ class Transport(Protocol):
 class SocketTransport:
     """A TCP socket. ``buffer`` may be shared by all transports of an event loop."""
 
-    def __init__(self, stream: trio.SocketStream, buffer: memoryview) -> None:
+    def __init__(
+        self,
+        stream: trio.SocketStream,
+        buffer: memoryview,
+        ready_sockets: ReadySockets | None = None,
+    ) -> None:
         self._stream = stream
+        self._ready_sockets = ready_sockets
         self._buffer = buffer
         self._descriptor = stream.socket.fileno()
         self._peer = _peer_name(stream)
         _keep_alive(stream.socket)
+        self._readiness = None if ready_sockets is None else ready_sockets.watch(self._descriptor)
+
+    @property
+    def flusher(self) -> Flusher | None:
+        return None if self._ready_sockets is None else self
+
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        assert self._ready_sockets is not None
+        self._ready_sockets.flush_soon(flush)
 
     @property
     def peer(self) -> str:
         return self._peer
 
     async def receive(self) -> bytes:
-        buffer = self._buffer
+        buffer, readiness = self._buffer, self._readiness
         while True:
-            await trio.lowlevel.wait_readable(self._descriptor)
+            if readiness is None:
+                await trio.lowlevel.wait_readable(self._descriptor)
+            else:
+                await readiness.wait()
             try:
                 count = os.readv(self._descriptor, (buffer,))
             except BlockingIOError:
+                if readiness is not None:
+                    readiness.note_read(emptied=True)
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
+            if readiness is not None:
+                readiness.note_read(emptied=count < len(buffer))
             return bytes(buffer[:count])
 
     async def send(self, data: bytes) -> None:
-        sent = self._send_now(data)
+        sent = self.send_now(data)
         if sent == len(data):
             return
         rest = memoryview(data)[sent:]
         while rest:
             await trio.lowlevel.wait_writable(self._descriptor)
-            rest = rest[self._send_now(rest) :]
+            rest = rest[self.send_now(rest) :]
 
-    def _send_now(self, data: bytes | memoryview) -> int:
+    def send_now(self, data: bytes | memoryview) -> int:
         try:
             return os.write(self._descriptor, data)
         except BlockingIOError:
@@ -95,6 +137,8 @@ class SocketTransport:
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
+        if self._ready_sockets is not None:
+            self._ready_sockets.forget(self._descriptor)
         await trio.aclose_forcefully(self._stream)
 
 
@@ -102,6 +146,7 @@ class StreamTransport:
     """Any stream of trio, such as those in memory."""
 
     peer = "memory"
+    flusher = None
 
     def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
         self._stream = stream

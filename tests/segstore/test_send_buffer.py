@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import trio
 import trio.testing
@@ -33,6 +35,90 @@ async def test_what_is_put_in_one_turn_leaves_in_one_send() -> None:
         buffer.finish()
     assert stream.sent == [b"one two three", b"four"]
     assert buffer.size == 0
+
+
+class RecordingSocket:
+    """Takes at most ``room`` bytes at once; what has to be flushed waits for ``turn``."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.taken: list[bytes] = []
+        self.flushes: list[Callable[[], None]] = []
+
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        self.flushes.append(flush)
+
+    def send_now(self, data: bytes) -> int:
+        if self.room < 0:
+            raise trio.BrokenResourceError("gone")
+        count = min(self.room, len(data))
+        self.room -= count
+        self.taken.append(bytes(data[:count]))
+        return count
+
+    def turn(self) -> None:
+        flushes, self.flushes = self.flushes, []
+        for flush in flushes:
+            flush()
+
+
+async def test_with_a_flusher_replies_leave_without_the_task() -> None:
+    socket, stream = RecordingSocket(room=100), RecordingStream()
+    buffer = SendBuffer(pause_bytes=10, flusher=socket)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(buffer.run, stream.send)
+        await trio.testing.wait_all_tasks_blocked()
+        for part in (b"one ", b"two ", b"three"):
+            buffer.put(part)
+        assert buffer.is_full
+        assert len(socket.flushes) == 1
+        socket.turn()
+        assert (buffer.size, buffer.is_full) == (0, False)
+        buffer.finish()
+    assert socket.taken == [b"one two three"]
+    assert stream.sent == []
+
+
+async def test_the_task_sends_what_the_socket_does_not_take_and_all_that_comes_after() -> None:
+    socket, stream = RecordingSocket(room=5), RecordingStream()
+    buffer = SendBuffer(pause_bytes=100, flusher=socket)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(buffer.run, stream.send)
+        await trio.testing.wait_all_tasks_blocked()
+        buffer.put(b"12345678")
+        socket.turn()
+        buffer.put(b"9")
+        socket.turn()
+        await trio.testing.wait_all_tasks_blocked()
+        assert buffer.size == 0
+        buffer.finish()
+    assert b"".join([*socket.taken, *stream.sent]) == b"123456789"
+    assert [bytes(part) for part in stream.sent] == [b"678", b"9"]
+
+
+async def test_a_peer_that_is_gone_is_left_to_the_task() -> None:
+    socket, stream = RecordingSocket(room=-1), RecordingStream()
+    buffer = SendBuffer(pause_bytes=100, flusher=socket)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(buffer.run, stream.send)
+        await trio.testing.wait_all_tasks_blocked()
+        buffer.put(b"lost")
+        socket.turn()
+        await trio.testing.wait_all_tasks_blocked()
+        buffer.finish()
+    assert [bytes(part) for part in stream.sent] == [b"lost"]
+
+
+async def test_what_is_discarded_before_its_turn_is_not_sent() -> None:
+    socket, stream = RecordingSocket(room=100), RecordingStream()
+    buffer = SendBuffer(pause_bytes=100, flusher=socket)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(buffer.run, stream.send)
+        await trio.testing.wait_all_tasks_blocked()
+        buffer.put(b"dropped")
+        buffer.discard()
+        socket.turn()
+    assert (socket.taken, stream.sent, buffer.size) == ([], [], 0)
 
 
 async def test_large_replies_are_not_copied_together() -> None:

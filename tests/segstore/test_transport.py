@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 import pytest
 import trio
 import trio.testing
 
+from segstore.readiness import ReadySockets
 from segstore.transport import SocketTransport, StreamTransport
 
 
@@ -18,14 +20,24 @@ class Pair:
         self.other = other
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
+@pytest.fixture(params=["alone", "watched"])
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         other = await trio.open_tcp_stream(*listener.socket.getsockname())
         stream = await listener.accept()
+        buffer = memoryview(bytearray(1000))
         async with other, stream:
-            yield Pair(SocketTransport(stream, memoryview(bytearray(1000))), other)
+            if request.param == "alone":
+                yield Pair(SocketTransport(stream, buffer), other)
+                return
+            with closing(ReadySockets()) as ready_sockets:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ready_sockets.run)
+                    transport = SocketTransport(stream, buffer, ready_sockets)
+                    yield Pair(transport, other)
+                    await transport.aclose()
+                    nursery.cancel_scope.cancel()
 
 
 async def test_bytes_come_as_they_are_there(pair: Pair) -> None:

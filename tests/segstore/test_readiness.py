@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+
+import pytest
+import trio
+import trio.testing
+
+from segstore.readiness import ReadySockets
+
+
+@pytest.fixture
+async def ready_sockets() -> AsyncIterator[ReadySockets]:
+    with closing(ReadySockets()) as watched:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watched.run)
+            yield watched
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+async def test_what_comes_wakes_who_waits(
+    ready_sockets: ReadySockets, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = sockets
+    readiness = ready_sockets.watch(ours.fileno())
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(readiness.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            theirs.send(b"a")
+        assert ours.recv(10) == b"a"
+        readiness.note_read(emptied=True)
+        theirs.send(b"b")
+        await readiness.wait()
+        assert ours.recv(10) == b"b"
+
+
+async def test_who_has_not_read_everything_need_not_wait(
+    ready_sockets: ReadySockets, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = sockets
+    readiness = ready_sockets.watch(ours.fileno())
+    theirs.send(b"ab")
+    with trio.fail_after(5):
+        await readiness.wait()
+        assert ours.recv(1) == b"a"
+        readiness.note_read(emptied=False)
+        await readiness.wait()
+    readiness.note_read(emptied=True)
+    with trio.move_on_after(0.05) as waiting:
+        await readiness.wait()
+    assert waiting.cancelled_caught
+
+
+async def test_an_end_that_came_with_the_last_bytes_is_seen_after_them(
+    ready_sockets: ReadySockets, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = sockets
+    readiness = ready_sockets.watch(ours.fileno())
+    theirs.send(b"last")
+    theirs.close()
+    with trio.fail_after(5):
+        await readiness.wait()
+        assert ours.recv(10) == b"last"
+        readiness.note_read(emptied=True)
+        await readiness.wait()
+        assert ours.recv(10) == b""
+
+
+async def test_what_comes_after_a_cancelled_wait_is_remembered(
+    ready_sockets: ReadySockets, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = sockets
+    readiness = ready_sockets.watch(ours.fileno())
+    with trio.move_on_after(0.01) as waiting:
+        await readiness.wait()
+    assert waiting.cancelled_caught
+    theirs.send(b"a")
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert readiness.ready
+    await readiness.wait()
+
+
+async def test_nobody_waits_for_a_forgotten_socket(
+    ready_sockets: ReadySockets, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = sockets
+    readiness = ready_sockets.watch(ours.fileno())
+    ready_sockets.forget(ours.fileno())
+    ready_sockets.forget(ours.fileno())
+    theirs.send(b"a")
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    with pytest.raises(trio.ClosedResourceError):
+        await readiness.wait()
+
+
+async def test_flushes_come_in_order_in_the_next_turn(ready_sockets: ReadySockets) -> None:
+    flushed: list[int] = []
+
+    def again() -> None:
+        flushed.append(1)
+        ready_sockets.flush_soon(lambda: flushed.append(3))
+
+    ready_sockets.flush_soon(again)
+    ready_sockets.flush_soon(lambda: flushed.append(2))
+    assert flushed == []
+    await trio.testing.wait_all_tasks_blocked()
+    assert flushed == [1, 2, 3]
