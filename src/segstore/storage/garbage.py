@@ -32,6 +32,9 @@ async def collect_garbage(
     chunks: ChunkStorage, journal: SystemJournal, delay_seconds: float
 ) -> None:
     """Delete what is condemned, until cancelled or fenced out."""
+    # Recovery or the first flush opens the metadata; there is no hurry to do it here.
+    with trio.move_on_after(delay_seconds):
+        await journal.opened.wait()
     while True:
         try:
             await journal.ready()

@@ -87,7 +87,7 @@ class SystemJournal:
         self._import_older = import_older
         self._snapshot_bytes_min = snapshot_bytes_min
         self.metadata = ChunkMetadata()
-        self._is_ready = False
+        self.opened = trio.Event()
         self._is_fenced_out = False
         self._lock = trio.Lock()
         self._attempt_count = 0
@@ -116,12 +116,12 @@ class SystemJournal:
 
     async def ready(self) -> None:
         """Claim the epoch and read the metadata, at the first call that succeeds."""
-        if self._is_ready:
+        if self.opened.is_set():
             return
         async with self._lock:
-            if not self._is_ready:
+            if not self.opened.is_set():
                 await self._open()
-                self._is_ready = True
+                self.opened.set()
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
