@@ -76,6 +76,11 @@ bench-quick: $(VENV)/.tested java ## a line a row beside the last landed ratio, 
 bench-budget: $(VENV)/.tested ## what one append block costs, by stage (perf and strace if there)
 	$(BIN)/python -m benchmarks.bench_budget $(ARGS)
 
+.PHONY: bench-scale
+bench-scale: $(VENV)/.tested java ## many segments, writers and readers, long history, and restarts with all of it
+	$(BIN)/python -m benchmarks.bench_streams --rows S1-16,S1-500,S1-5000,S2-10,S2-100 --rounds 1
+	$(BIN)/python -m benchmarks.bench_scale $(ARGS)
+
 .PHONY: bench-cache
 bench-cache: $(VENV)/.tested java ## the streaming cache beside the original's
 	@$(PIP) install --only-binary :all: 'rocksdict>=0.3.20,<0.4' || echo "going on without RocksDB: no wheel fits"

@@ -68,10 +68,21 @@ class SegstoreStandalone:
             started_epoch=self._server.started_epoch,
         )
 
+    @property
+    def segment_store_port(self) -> int:
+        """Where the segment store of the last start listens."""
+        return self._ports[1]
+
     def stop(self) -> None:
         """End all processes."""
         if self._server is not None:
             self._server.stop()
+            self._server = None
+
+    def kill(self) -> None:
+        """End all processes at once."""
+        if self._server is not None:
+            self._server.kill()
             self._server = None
 
 
