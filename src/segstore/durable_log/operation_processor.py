@@ -87,7 +87,7 @@ class OperationProcessor:
         self._prefetcher = prefetcher
         prefetcher.give_back = self._enqueue_first
         self._queue: deque[Operation] = deque()
-        self._overtakers = Overtakers(self._queue, self._can_truncate)
+        self._overtakers = Overtakers(self._queue)
         self._delayed_since: float | None = None
         self._resume_at = 0.0
         self._submitted_at: deque[float] = deque()
@@ -276,12 +276,6 @@ class OperationProcessor:
                 names.add(operation.name)
         if without_room:
             self._enqueue_first(without_room)
-
-    def _can_truncate(self, operation: TruncateOperation) -> bool:
-        """Whether a truncation is valid now, whatever comes before it in the queue."""
-        return not self._prefetcher.must_wait(operation) and self._pending.has_offset(
-            operation.name, operation.offset
-        )
 
     async def _hold_back(self) -> bool:
         """Give the storage writer time to make room; returns whether to go on."""

@@ -184,14 +184,6 @@ class PendingState:
         elif isinstance(operation, DeleteOperation):
             self._settle_name(operation.name)
 
-    def has_offset(self, name: str, offset: int) -> bool:
-        """Whether a segment may be truncated at an offset."""
-        try:
-            pending = self._find(name)
-        except NoSuchSegmentError:
-            return False
-        return pending.start_offset <= offset <= pending.length
-
     def missing_attributes(
         self, operation: Operation
     ) -> tuple[SegmentMetadata | None, set[AttributeId]]:

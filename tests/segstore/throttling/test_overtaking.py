@@ -36,10 +36,6 @@ operations = st.one_of(
 )
 
 
-def can_truncate(operation: TruncateOperation) -> bool:
-    return operation.offset == 0
-
-
 def names_of(operation: Operation) -> set[str]:
     source = {operation.source_name} if isinstance(operation, MergeOperation) else set()
     return {operation.name} | source
@@ -50,7 +46,7 @@ def test_nothing_overtakes_on_its_own_segments(
     arrivals: list[list[Operation]], lowest: Priority
 ) -> None:
     queue: deque[Operation] = deque()
-    overtakers = Overtakers(queue, can_truncate)
+    overtakers = Overtakers(queue)
     passed: list[Operation] = []
     everything: list[Operation] = []
     for arrived in arrivals:
@@ -65,15 +61,13 @@ def test_nothing_overtakes_on_its_own_segments(
     for place, operation in enumerate(everything):
         before = [e for e in everything[:place] if id(e) not in done]
         behind = [each for each in before if names_of(each) & names_of(operation)]
-        writes = all(type(e) in (AppendOperation, UpdateAttributesOperation) for e in behind)
-        commutes = isinstance(operation, TruncateOperation) and operation.offset == 0 and writes
         free = bool(operation.name) and priority_of(operation) >= lowest
-        assert (id(operation) in done) == (free and (not behind or commutes))
+        assert (id(operation) in done) == (free and not behind)
 
 
 def test_a_queue_whose_head_has_changed_is_looked_through_again() -> None:
     queue: deque[Operation] = deque([AppendOperation("a", b"x"), DeleteOperation("a")])
-    overtakers = Overtakers(queue, can_truncate)
+    overtakers = Overtakers(queue)
     assert overtakers.take(lowest=Priority.SYSTEM) == []
     queue.popleft()
     overtakers.reset()

@@ -42,6 +42,10 @@ class Plan:
     """For the pages of attribute indexes."""
     held_bytes_max: int
     """The container flushes and checkpoints when it holds so much of the journal."""
+    operations_max: int
+    """Writers stop when tier 2 has not taken so many operations."""
+    attributes_dirty_max: int
+    """The same for changed attributes."""
     journal_files_max: int
     disk_seconds: float
     """A batch takes about so long to become durable."""
@@ -80,6 +84,8 @@ class Plan:
             attributes_cached=random.choice([1, 5, 50, 1000]),
             page_cache_bytes=random.choice([1, 16 * KIB, MIB]),
             held_bytes_max=random.choice([1, 1, 2, 8]) * 512 * KIB,
+            operations_max=random.choice([20, 250_000]),
+            attributes_dirty_max=random.choice([60, 131_072]),
             journal_files_max=random.choice([16, 32]),
             disk_seconds=random.choice([0, 0.0002, 0.005]),
             tier_2_seconds=random.choice([0, 0.001, 0.05, 1]),

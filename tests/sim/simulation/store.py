@@ -35,6 +35,7 @@ from segstore.tables.table_segments import TableSegments
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
+from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal import JournalSettings
@@ -296,6 +297,11 @@ class Store:
                 now_ms=lambda: int(trio.current_time() * 1000),
                 drain_seconds=drain_seconds,
                 held_bytes_max=plan.held_bytes_max,
+                throttling=ThrottlePolicy(
+                    log_bytes_max=self.settings.journal_bytes_max * 3 // 4,
+                    operations_max=plan.operations_max,
+                    attributes_dirty_max=plan.attributes_dirty_max,
+                ),
                 attribute_pages=PageCache(plan.page_cache_bytes),
                 attribute_cache=AttributeCache(
                     segment_count_max=plan.attributes_cached,
