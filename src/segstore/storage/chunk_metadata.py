@@ -67,7 +67,7 @@ class ChunkMetadata:
         data = self._stored.get(segment)
         if data is None:
             return None
-        record = decode_record(segment, data)
+        record = decode_record(segment, _record_of(data))
         self._use(segment, record)
         return record
 
@@ -82,7 +82,7 @@ class ChunkMetadata:
         if len(self._in_use) > RECORDS_IN_USE_MAX:
             oldest, unused = self._in_use.popitem(last=False)
             if oldest not in self._stored:
-                self._stored[oldest] = encode_record(oldest, unused)
+                self._stored[oldest] = _entry(oldest, unused)
 
     def _remove(self, segment: str) -> None:
         self._in_use.pop(segment, None)
@@ -94,7 +94,7 @@ class ChunkMetadata:
             yield from (chunk.name for chunk in record.chunks)
         for segment, data in self._stored.items():
             if segment not in self._in_use:
-                yield from (chunk.name for chunk in decode_record(segment, data).chunks)
+                yield from (chunk.name for chunk in decode_record(segment, _record_of(data)).chunks)
 
     def apply(self, change: Change) -> None:
         """Make a change. Raises ``RecordDamagedError`` when it does not fit the state."""
@@ -175,12 +175,8 @@ class ChunkMetadata:
         """A snapshot: all changes up to ``sequence`` are in it."""
         for segment, record in self._in_use.items():
             if segment not in self._stored:
-                self._stored[segment] = encode_record(segment, record)
-        parts = []
-        for segment, data in self._stored.items():
-            parts += [encode_text(segment), _ENTRY.pack(len(data)), data]
-        parts += [encode_text(name) for name in self.condemned]
-        body = b"".join(parts)
+                self._stored[segment] = _entry(segment, record)
+        body = b"".join([*self._stored.values(), *map(encode_text, self.condemned)])
         header = _HEADER.pack(
             MAGIC, VERSION, epoch, sequence, len(self._stored), len(self.condemned), len(body)
         )
@@ -202,13 +198,39 @@ class ChunkMetadata:
         if crc32c(memoryview(data)[: -_ENTRY.size]) != _ENTRY.unpack(data[-_ENTRY.size :])[0]:
             raise RecordDamagedError("a snapshot has not its checksum")
         metadata = cls()
-        reader = Reader(memoryview(data)[_HEADER.size : -_ENTRY.size])
-        for _ in range(count):
-            segment = reader.text()
-            metadata._stored[segment] = reader.take(reader.u32())
+        body = data[_HEADER.size : -_ENTRY.size]
+        position = metadata._take_entries(body, count)
+        reader = Reader(memoryview(body)[position:])
         metadata.condemned = {reader.text(): None for _ in range(condemned_count)}
         reader.end()
         return metadata, sequence
+
+    def _take_entries(self, body: bytes, count: int) -> int:
+        """Take a snapshot's entries as they are; returns where they end. This is most of what
+        opening a container with many segments costs."""
+        position = 0
+        try:
+            for _ in range(count):
+                start = position
+                name_end = start + 2 + (body[start] << 8 | body[start + 1])
+                name = body[start + 2 : name_end].decode("utf-8", "surrogatepass")
+                position = name_end + 4 + _ENTRY.unpack_from(body, name_end)[0]
+                self._stored[name] = body[start:position]
+        except (IndexError, struct.error, UnicodeDecodeError) as error:
+            raise RecordDamagedError(f"a snapshot's entry is damaged: {error}") from error
+        if position > len(body):
+            raise RecordDamagedError("a snapshot's last entry is not whole")
+        return position
+
+
+def _entry(segment: str, record: SegmentRecord) -> bytes:
+    """A segment's record as it stands in a snapshot, behind its name."""
+    data = encode_record(segment, record)
+    return b"".join([encode_text(segment), _ENTRY.pack(len(data)), data])
+
+
+def _record_of(entry: bytes) -> bytes:
+    return entry[2 + (entry[0] << 8 | entry[1]) + _ENTRY.size :]
 
 
 def gone_chunk_count(record: SegmentRecord, offset: int, end: int) -> int:
