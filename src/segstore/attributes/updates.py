@@ -47,6 +47,8 @@ TABLE_TOTAL_ENTRY_COUNT: Final = core_attribute(_TABLE + 3)
 """Entries between the compaction offset and the index offset, those that do not count included."""
 TABLE_COMPACTION_OFFSET: Final = core_attribute(_TABLE + 4)
 """Before it is nothing that counts."""
+TABLE_INCARNATION: Final = core_attribute(_TABLE + 64)
+"""Tells a table from others that had its name before; not the original's."""
 
 
 def is_core_attribute(attribute_id: AttributeId) -> bool:

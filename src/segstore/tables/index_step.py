@@ -5,7 +5,7 @@ by which its attributes take over a part of the tail.
 
 Invariants:
 1. All changes of a step and the counters after it are one operation, on the condition that the
-   index offset is the one that the step began with.
+   index offset is the one that the step began with, and the table the same, not a namesake.
 2. A bucket leads to the newest entry of each of its keys, each once, the newest first.
 """
 
@@ -21,6 +21,7 @@ from segstore.attributes.updates import (
     TABLE_BUCKET_COUNT,
     TABLE_COMPACTION_OFFSET,
     TABLE_ENTRY_COUNT,
+    TABLE_INCARNATION,
     TABLE_INDEX_OFFSET,
     TABLE_TOTAL_ENTRY_COUNT,
     AttributeId,
@@ -40,6 +41,7 @@ COUNTER_IDS: Final = (
     TABLE_BUCKET_COUNT,
     TABLE_TOTAL_ENTRY_COUNT,
     TABLE_COMPACTION_OFFSET,
+    TABLE_INCARNATION,
 )
 
 
@@ -63,6 +65,7 @@ class Counters:
     bucket_count: int = 0
     total_count: int = 0
     compaction_offset: int = 0
+    incarnation: int = NULL_ATTRIBUTE_VALUE
 
     @property
     def index_offset(self) -> int:
@@ -83,6 +86,7 @@ class Counters:
             values.get(TABLE_BUCKET_COUNT, 0),
             values.get(TABLE_TOTAL_ENTRY_COUNT, 0),
             values.get(TABLE_COMPACTION_OFFSET, 0),
+            values.get(TABLE_INCARNATION, NULL_ATTRIBUTE_VALUE),
         )
 
 
@@ -170,16 +174,13 @@ class IndexStep:
 
     def updates(self) -> list[AttributeUpdate]:
         """The operation."""
-        put = AttributeUpdateType.REPLACE
+        put, compare = AttributeUpdateType.REPLACE, AttributeUpdateType.REPLACE_IF_EQUALS
         before, after = self._before, self.counters
-        expected = before.stored_offset
+        expected = NULL_ATTRIBUTE_VALUE if before.stored_offset is None else before.stored_offset
+        same = before.incarnation
         return [
-            AttributeUpdate(
-                TABLE_INDEX_OFFSET,
-                AttributeUpdateType.REPLACE_IF_EQUALS,
-                after.index_offset,
-                NULL_ATTRIBUTE_VALUE if expected is None else expected,
-            ),
+            AttributeUpdate(TABLE_INCARNATION, compare, same, same),
+            AttributeUpdate(TABLE_INDEX_OFFSET, compare, after.index_offset, expected),
             AttributeUpdate(TABLE_ENTRY_COUNT, put, after.entry_count),
             AttributeUpdate(TABLE_BUCKET_COUNT, put, after.bucket_count),
             AttributeUpdate(TABLE_TOTAL_ENTRY_COUNT, put, after.total_count),

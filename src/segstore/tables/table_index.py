@@ -23,7 +23,7 @@ import trio
 from segstore.api import SegmentContainer
 from segstore.attributes.updates import AttributeId
 from segstore.config import TableSettings
-from segstore.errors import BadAttributeUpdateError
+from segstore.errors import BadAttributeUpdateError, NoSuchSegmentError
 from segstore.tables.entries import EntryHead, StoredEntry, TableDataError
 from segstore.tables.entry_reader import read_heads
 from segstore.tables.index_step import COUNTER_IDS, Bucket, Counters, IndexStep
@@ -390,7 +390,10 @@ class TableIndex:
     async def _resync(self) -> None:
         """Another step was made: one that was abandoned here, or somebody else's."""
         values = await self._container.get_attributes(self.name, COUNTER_IDS)
-        self.counters = Counters.parse(values)
+        counters = Counters.parse(values)
+        if counters.incarnation != self.counters.incarnation:
+            raise NoSuchSegmentError(self.name)  # a namesake
+        self.counters = counters
         # Somebody else's may be ahead of what is known here: that is found out by the next append.
         self.known.resync(min(self.counters.index_offset, self.length))
         self._forget_indexed()

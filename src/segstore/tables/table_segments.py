@@ -16,6 +16,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random, SystemRandom
 from typing import NoReturn
 
 import structlog
@@ -28,6 +29,7 @@ from segstore.attributes.updates import (
     ATTRIBUTE_SEGMENT_TYPE,
     CREATION_TIME,
     ROLLOVER_SIZE,
+    TABLE_INCARNATION,
     SegmentType,
 )
 from segstore.config import TableSettings
@@ -94,7 +96,7 @@ class TableInfo:
 
 
 class TableSegments:
-    """Tables of both layouts on top of a container.
+    """Tables of both layouts on top of a container. ``random`` tells namesakes apart.
 
     ``run`` has to run for tables to be indexed in good time and compacted; everything else works
     without it. Every method raises ``NoSuchSegmentError``, ``ContainerOfflineError``,
@@ -107,8 +109,10 @@ class TableSegments:
         settings: TableSettings,
         *,
         hash_key: HashKey = hash_key,
+        random: Random | None = None,
     ) -> None:
         self._container = container
+        self._random = random or SystemRandom()
         self._settings = settings
         self._hash_key = hash_key
         self._tables: OrderedDict[str, TableSegment] = OrderedDict()
@@ -135,6 +139,7 @@ class TableSegments:
             CREATION_TIME: created_ms,
             ATTRIBUTE_SEGMENT_TYPE: int(kind),
             ROLLOVER_SIZE: max(0, rollover_bytes),
+            TABLE_INCARNATION: self._random.getrandbits(62),
         }
         if key_length:
             attributes[ATTRIBUTE_ID_LENGTH] = key_length

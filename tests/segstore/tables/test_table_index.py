@@ -23,7 +23,7 @@ from segstore.attributes.updates import (
     core_attribute,
 )
 from segstore.config import TableSettings
-from segstore.errors import SegmentSealedError, StorageError
+from segstore.errors import NoSuchSegmentError, SegmentSealedError, StorageError
 from segstore.tables.entries import encode_entry
 from segstore.tables.layouts import HashKey, backpointer, hash_key
 from segstore.tables.table_segments import TableSegments
@@ -260,6 +260,32 @@ async def test_a_step_that_was_abandoned_is_taken_note_of() -> None:
     assert (await table.attributes(TABLE_INDEX_OFFSET))[TABLE_INDEX_OFFSET] == length
     assert (await table.tables.info("t")).entry_count == 20
     assert await Table(container).everything() == contents | {b"0003": b"new"}
+
+
+async def test_a_step_does_not_take_a_namesake_for_its_table() -> None:
+    container = WatchedContainer()
+    table = Table(container)
+    await fill(table, 10)
+    container.gate = trio.Event()
+    outcome: list[str] = []
+
+    async def step() -> None:
+        try:
+            await table.step()
+        except NoSuchSegmentError:
+            outcome.append("no such segment")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(step)
+        await trio.testing.wait_all_tasks_blocked()
+        await container.delete_segment("t")
+        other = TableSegments(container, SETTINGS)
+        await other.create("t")
+        container.gate.set()
+    assert outcome == ["no such segment"]
+    assert await table.attributes(TABLE_INDEX_OFFSET, TABLE_ENTRY_COUNT) == {}
+    await other.update("t", [TableEntry(TableKey(b"new"), b"v")])
+    assert await Table(container).everything() == {b"new": b"v"}
 
 
 async def test_somebody_elses_steps_and_updates_are_taken_note_of() -> None:

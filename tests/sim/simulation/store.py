@@ -117,7 +117,8 @@ class Session:
 
     def __init__(self, container: CheckedContainer) -> None:
         self.container = container
-        self.tables = TableSegments(container, TABLE_SETTINGS)
+        random = Random(repr(trio.current_time()))
+        self.tables = TableSegments(container, TABLE_SETTINGS, random=random)
 
 
 class Store:
