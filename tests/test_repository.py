@@ -226,7 +226,7 @@ def test_commands_in_documents_are_commands() -> None:
 
     import typer.main
 
-    from pravega_admin.cli import app
+    from pravega_admin.verbs import app
 
     root = typer.main.get_command(app)
     checked = 0

@@ -1,5 +1,7 @@
 """A server process of a standalone store: ``python -m pravega_admin child KIND SETTINGS``.
 
+``SETTINGS`` is JSON, or ``@`` and the number of the socket over which it will come.
+
 Owns: nothing but the order of a child's first steps. It is the supervisor's business alone and may
 change at any time; people use ``segstore server`` and ``segstore controller``.
 
@@ -15,6 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
+from pravega_admin.early_children import receive_settings
 from pravega_admin.errors import EXIT_FAILED, EXIT_OK, AdminError
 from pravega_admin.put_off import put_off_imports
 
@@ -26,7 +29,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run a server process until it is told to end; its exit code."""
     die_with_supervisor()
     kind, text = arguments
-    settings = json.loads(text)
     # The log library imports rich if it can, which takes longer than the rest of it; a server
     # process draws nothing.
     sys.modules["rich"] = None  # type: ignore[assignment]
@@ -37,6 +39,13 @@ def main(arguments: Sequence[str]) -> int:
     from pravega_admin.logs import configure_logs
     from pravega_admin.serve import SERVERS, run_server
 
+    if text.startswith("@"):
+        SERVERS[kind].load()
+        received = receive_settings(int(text[1:]))
+        if received is None:
+            return EXIT_FAILED
+        text = received
+    settings = json.loads(text)
     configure_logs(
         settings["name"],
         level=LogLevel(settings["log_level"]),

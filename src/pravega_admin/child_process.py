@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 
 from pravega_admin.child_protocol import READY_VARIABLE, SUPERVISOR_VARIABLE
 from pravega_admin.run_directory import RunDirectory
@@ -72,25 +73,33 @@ class ChildProcess:
 
 def spawn(spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = None) -> ChildProcess:
     """Start the process; the descriptor ``log_file`` takes its output, else our stderr does."""
+    output = 2 if log_file is None else log_file
+    process = start_process(spec.command, inherited=[directory.lock_descriptor], output=output)
+    directory.write_pid(spec.name, process.pid)
+    return process
+
+
+def start_process(
+    command: tuple[str, ...], *, inherited: Sequence[int], output: int = 2
+) -> ChildProcess:
+    """Start a child that inherits these descriptors."""
     reader, writer = os.pipe()
     environment = {
         **os.environ,
         SUPERVISOR_VARIABLE: str(os.getpid()),
         READY_VARIABLE: str(writer),
     }
-    output = 2 if log_file is None else log_file
     try:
         pid = os.posix_spawn(
-            spec.command[0],
-            spec.command,
+            command[0],
+            command,
             environment,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, output, 1),
                 (os.POSIX_SPAWN_DUP2, output, 2),
                 # Onto themselves: that is how they are inherited.
-                (os.POSIX_SPAWN_DUP2, writer, writer),
-                (os.POSIX_SPAWN_DUP2, directory.lock_descriptor, directory.lock_descriptor),
+                *((os.POSIX_SPAWN_DUP2, each, each) for each in (writer, *inherited)),
             ],
             # Ctrl-C is for the supervisor alone.
             setpgroup=0,
@@ -101,7 +110,6 @@ def spawn(spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = No
         raise
     finally:
         os.close(writer)
-    directory.write_pid(spec.name, pid)
     return ChildProcess(pid, reader)
 
 

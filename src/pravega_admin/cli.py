@@ -1,99 +1,31 @@
-"""The ``segstore`` command.
+"""The ``segstore`` command's entry.
 
-Owns: the tree of verbs, and how failures end: one sentence on stderr and an exit code.
+Owns: what happens before the command line is even parsed.
 
 Invariants:
-1. Importing this module imports neither gRPC nor trio nor any server: help is immediate.
-2. Users see no traceback, unless they ask with ``--debug``.
+1. Nothing slow is imported before the server processes of a store that is about to be started.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import Annotated, Any
+from collections.abc import Sequence
 
-import typer
-from typer.core import TyperGroup
-
-from pravega_admin import (
-    bench_commands,
-    event_commands,
-    scope_commands,
-    serve_commands,
-    stream_commands,
-)
-from pravega_admin.errors import EXIT_INTERRUPTED, EXIT_OK, AdminError
-
-EPILOG = (
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 exists already, 5 server"
-    " unavailable, 6 not possible in this state, 7 timed out, 78 a server cannot start as"
-    " configured, 130 interrupted."
-)
-
-
-class _Verbs(TyperGroup):
-    """The root of the verbs: turns every failure into a sentence and an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        if ctx.params.get("debug"):
-            return super().invoke(ctx)
-        try:
-            return super().invoke(ctx)
-        except AdminError as error:
-            print(f"segstore: {error}", file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:
-            # Whoever read our output has enough of it.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(EXIT_OK) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(EXIT_INTERRUPTED) from None
-        except (typer.Exit, typer.Abort):
-            raise
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] in ("typer", "click"):
-                raise
-            print(
-                f"segstore: internal error: {type(error).__name__}: {error}"
-                " (segstore --debug ... shows where)",
-                file=sys.stderr,
-            )
-            raise typer.Exit(AdminError.exit_code) from None
-
-
-app = typer.Typer(
-    cls=_Verbs,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    epilog=EPILOG,
-    help="Run and administer segstore, a stream store that speaks the Pravega protocol.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(scope_commands.app, name="scope")
-app.add_typer(stream_commands.app, name="stream")
-app.add_typer(bench_commands.app, name="bench")
-event_commands.register(app)
-serve_commands.register(app)
-
-
-@app.callback()
-def root(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show a traceback when the command fails.")
-    ] = False,
-) -> None:
-    """Taken from the application's help."""
-
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    from importlib.metadata import version as version_of
-
-    print(version_of("segstore"))
+HELP_OPTIONS = frozenset({"-h", "--help"})
 
 
 def main() -> None:
     """The console script."""
+    if starts_store(sys.argv[1:]):
+        from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
+        from pravega_admin.early_children import start_early
+
+        start_early([SEGMENT_STORE, CONTROLLER])
+    from pravega_admin.verbs import app
+
     app(prog_name="segstore")
+
+
+def starts_store(arguments: Sequence[str]) -> bool:
+    """Whether the command line starts server processes, unless something is wrong with it."""
+    return list(arguments[:1]) == ["standalone"] and HELP_OPTIONS.isdisjoint(arguments)

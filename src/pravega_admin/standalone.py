@@ -15,19 +15,21 @@ import errno
 import ipaddress
 import json
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from pravega_admin.child_process import ChildSpec, spawn
+from pravega_admin.child_process import ChildSpec
 from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.data_directory import open_run_directory
+from pravega_admin.early_children import child_command, start_child
 from pravega_admin.errors import ConfigurationError
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.supervise import hand_over
 
+CHILD_KINDS = {"segment-store-0": SEGMENT_STORE, "controller": CONTROLLER}
+"""The processes of a store, by their names."""
 ANY_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -72,7 +74,8 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
         log_descriptor = None if log_file is None else log_file.fileno()
         started = []
         for spec in specs:
-            child = spawn(spec, directory, log_file=log_descriptor)
+            kind = CHILD_KINDS[spec.name]
+            child = start_child(kind, spec, directory, log_file=log_descriptor)
             first_children.callback(child.abandon)
             started.append(child)
         # What the command line has in memory is three times what a supervisor needs.
@@ -135,20 +138,16 @@ def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
         **settings.controller,
     }
 
-    def spec(kind: str, name: str, config: dict[str, Any]) -> ChildSpec:
+    def spec(name: str, config: dict[str, Any]) -> ChildSpec:
         child = {
             "name": name,
             "log_level": settings.log_level,
             "log_format": settings.log_format,
             "config": config,
         }
-        command = (sys.executable, "-m", "pravega_admin", "child", kind, json.dumps(child))
-        return ChildSpec(name, command)
+        return ChildSpec(name, child_command(CHILD_KINDS[name], json.dumps(child)))
 
-    return [
-        spec(SEGMENT_STORE, "segment-store-0", segment_store),
-        spec(CONTROLLER, "controller", controller),
-    ]
+    return [spec("segment-store-0", segment_store), spec("controller", controller)]
 
 
 def _welcome(settings: StandaloneSettings) -> str:

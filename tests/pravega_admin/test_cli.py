@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from pravega_admin.cli import app
+from pravega_admin.verbs import app
 
 NOBODY = "tcp://127.0.0.1:9"
 """The discard port: nobody listens there."""
@@ -74,7 +74,7 @@ def test_help_names_the_exit_codes() -> None:
 
 def test_help_imports_neither_grpc_nor_trio_nor_servers() -> None:
     source = (
-        "import sys, pravega_admin.cli; print(sorted(name for name in sys.modules"
+        "import sys, pravega_admin.verbs; print(sorted(name for name in sys.modules"
         " if name.split('.')[0] in"
         " ('grpc', 'trio', 'structlog', 'google', 'segstore', 'pravega_controller')))"
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from pravega_admin.cli import app
+from pravega_admin.verbs import app
 
 if TYPE_CHECKING:
     from .conftest import Standalone

@@ -1,0 +1,78 @@
+"""Server processes that are started before it is known how: they import while options are parsed.
+
+Owns: the children that were started early, and how they get their settings.
+
+A child gets, over a socket, its settings as JSON up to the end of the stream, and with the first
+bytes the descriptor of the data directory's lock and, if there is one, that of the log file.
+
+Invariants:
+1. This module imports almost nothing: what is imported here is waited for.
+2. A child that never gets settings ends without a word: when the socket is closed, or when the
+   command line has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from pravega_admin.child_process import ChildProcess, ChildSpec, spawn, start_process
+from pravega_admin.run_directory import RunDirectory
+
+RECEIVED_BYTES = 64 * 1024
+
+_early: dict[str, tuple[ChildProcess, socket.socket]] = {}
+"""The processes that wait for settings, by their kind."""
+
+
+def child_command(kind: str, settings: str) -> tuple[str, ...]:
+    """How a child is started; ``settings`` are JSON, or ``@`` and the socket to wait for them."""
+    return (sys.executable, "-m", "pravega_admin", "child", kind, settings)
+
+
+def start_early(kinds: Sequence[str]) -> None:
+    """Start children of these kinds, which wait for their settings."""
+    for kind in kinds:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = child_command(kind, f"@{theirs.fileno()}")
+            _early[kind] = start_process(command, inherited=[theirs.fileno()]), ours
+
+
+def start_child(
+    kind: str, spec: ChildSpec, directory: RunDirectory, *, log_file: int | None
+) -> ChildProcess:
+    """Start a child, or give the one that was started early what ``spec`` says."""
+    if kind not in _early:
+        return spawn(spec, directory, log_file=log_file)
+    process, channel = _early.pop(kind)
+    descriptors = [directory.lock_descriptor, *([] if log_file is None else [log_file])]
+    settings = spec.command[-1].encode()
+    try:
+        with channel:
+            sent = socket.send_fds(channel, [settings], descriptors)
+            channel.sendall(settings[sent:])
+    except OSError:  # it has ended already
+        process.abandon()
+        return spawn(spec, directory, log_file=log_file)
+    directory.write_pid(spec.name, process.pid)
+    return process
+
+
+def receive_settings(descriptor: int) -> str | None:
+    """Wait, in a child, for its settings; None when there will be none."""
+    with socket.socket(fileno=descriptor) as channel:
+        data, descriptors, _, _ = socket.recv_fds(channel, RECEIVED_BYTES, 2)
+        more = data
+        while more:
+            more = channel.recv(RECEIVED_BYTES)
+            data += more
+    if not data:
+        return None
+    # The first one is the lock: held for as long as it is open.
+    for log_file in descriptors[1:]:
+        os.dup2(log_file, 1)
+        os.dup2(log_file, 2)
+    return data.decode()
