@@ -26,7 +26,14 @@ from segstore.errors import (
 )
 from segstore.operations import AppendOperation, decode_operation
 from segstore.testing.chunk_owners import next_owner
-from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, LogAddress, LogEntry, OnDurable
+from segstore.tiers.api import (
+    LOG_ENTRY_BYTES_MAX,
+    Buffer,
+    DigestedEntry,
+    LogAddress,
+    LogEntry,
+    OnDurable,
+)
 from segstore.tiers.memory import MemoryChunkStorage
 
 WRITER = bytes(range(16))
@@ -53,6 +60,10 @@ class HandLog:
         await trio.lowlevel.checkpoint()
         for position, data in enumerate(self.durable, 1):
             yield LogEntry(LogAddress(position), data)
+
+    async def read_digests(self) -> AsyncIterator[list[DigestedEntry]]:
+        async for entry in self.read():
+            yield [DigestedEntry(entry.address, None, entry.data)]
 
     def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
         [part] = parts
