@@ -33,7 +33,7 @@ from benchmarks.comparison import Metric, Outcome, compare, plain_table, write_j
 MIB = 1024**2
 VALUE = bytes(100)
 TABLE = "scope/_tables/bench"
-CACHE_BYTES = 64 * MIB
+CACHE_BYTES = 256 * MIB
 RATES = ("put", "overwrite", "get", "insert", "iterate")
 METRICS = {
     **{name: Metric(name, "keys/s", "higher") for name in RATES},

@@ -80,6 +80,7 @@ class TableSegment:
         self._on_durable = on_durable
         self._index: TableIndex | None = None
         self._opening = trio.Lock()
+        self._making_room = trio.Lock()
         self._queue: deque[Waiting] = deque()
         self._in_flight: UpdateBatch | None = None
         self._turn: Waiting | None = None
@@ -161,37 +162,43 @@ class TableSegment:
             self._queue.append(member)
             self._start_batches()
             try:
-                await self._prepare(index, member)
-                await member.wait()
+                await self._see_through(index, member)
             finally:
                 if member in self._queue and not member.is_ready:
                     self._queue.remove(member)
                     index.known.unpin(member.keys)
                     self._start_batches()
+            member.check()
             if not member.retry:
                 return member
         assert member.error is not None
         raise member.error
 
-    async def _prepare(self, index: TableIndex, member: Waiting) -> None:
-        """Bring about what keeps a member from its turn."""
+    async def _see_through(self, index: TableIndex, member: Waiting) -> None:
+        """Wait for a member's outcome, and do meanwhile what keeps it from its turn."""
         if not member.is_ready:
             await index.load(member.keys)
             member.is_ready = True
             self._start_batches()
-        while not (member.is_settled or index.has_room):
+        while not member.is_settled:
+            if index.has_room or member not in self._queue:
+                await member.wait_news()
+                continue
             try:
                 await self._make_room(index)
             except SegmentStoreError:
-                # Nobody learns whether it happened: it must not, later.
                 if member in self._queue:
+                    # Nobody would learn whether it happened: it must not, later.
                     member.is_ready = False
-                raise
+                    raise
 
     async def _make_room(self, index: TableIndex) -> None:
-        await index.step()
-        if not index.has_room:
-            await trio.sleep(_ROOM_PAUSE_SECONDS)
+        async with self._making_room:
+            if index.has_room:
+                return
+            await index.step()
+            if not index.has_room:
+                await trio.sleep(_ROOM_PAUSE_SECONDS)
         self._start_batches()
 
     def _start_batches(self) -> None:
@@ -221,7 +228,11 @@ class TableSegment:
                 for member in batch.members:
                     member.settle(None)
             else:
-                return  # the first of the queue is not ready, or there is no room
+                # The first of the queue is not ready, or there is no room: then they make some.
+                if not index.has_room:
+                    for member in self._queue:
+                        member.wake()
+                return
 
     def _next_batch(self, index: TableIndex) -> UpdateBatch:
         batch = UpdateBatch(index)
@@ -320,6 +331,7 @@ class TableSegment:
                 await self._index.follow()
             except SegmentSealedError:
                 self._is_frozen = True
+            self._start_batches()
 
     def wants_compaction(self) -> bool:
         """Whether too few of the indexed entries count."""

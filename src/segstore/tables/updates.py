@@ -48,15 +48,11 @@ class Waiting:
     keys: Sequence[bytes] = ()
 
     def __init__(self) -> None:
-        self._settled = trio.Event()
+        self._news = trio.Event()
+        self.is_settled = False
         self.is_ready = True
         self.error: SegmentStoreError | None = None
         self.retry = False
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the outcome is known."""
-        return self._settled.is_set()
 
     @property
     def encoded_bytes_max(self) -> int:
@@ -70,11 +66,21 @@ class Waiting:
         """Make the outcome known. A refusal noted by the batch stands unless there is an error."""
         self.error = error or self.error
         self.retry = retry
-        self._settled.set()
+        self.is_settled = True
+        self._news.set()
 
-    async def wait(self) -> None:
-        """Wait for the outcome; raises the error if there is one."""
-        await self._settled.wait()
+    def wake(self) -> None:
+        """Let the one who waits look whether there is something to do for it."""
+        self._news.set()
+
+    async def wait_news(self) -> None:
+        """Return when the outcome is known, or there may be something to do for it."""
+        await self._news.wait()
+        if not self.is_settled:
+            self._news = trio.Event()
+
+    def check(self) -> None:
+        """Raise the error of the outcome, if there is one."""
         if self.error is not None and not self.retry:
             raise self.error
 

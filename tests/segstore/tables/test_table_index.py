@@ -356,6 +356,42 @@ async def test_the_tail_is_bounded_and_updates_keep_their_order() -> None:
     assert (await table.everything())[b"k3"] == b"39"
 
 
+async def test_updates_that_were_queued_while_there_was_room_go_on_when_there_is_none() -> None:
+    settings = msgspec.structs.replace(SETTINGS, unindexed_count_max=3, append_bytes_max=60)
+    table = Table(MemoryContainer(), settings=settings)
+    await table.tables.create("t")
+    await table.tables.info("t")
+    table.container.auto_commit = False
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(table.put, b"%02d" % number, b"v")
+            await trio.testing.wait_all_tasks_blocked()
+            table.container.auto_commit = True
+            table.container.commit()
+    assert len(await table.everything()) == 20
+
+
+async def test_a_step_in_the_background_lets_the_queue_go_on() -> None:
+    settings = msgspec.structs.replace(SETTINGS, unindexed_count_max=3, append_bytes_max=60)
+    table = Table(MemoryContainer(), settings=settings)
+    await table.tables.create("t")
+    for number in range(3):
+        await table.put(b"%02d" % number, b"v")
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            for number in range(3, 6):
+                nursery.start_soon(table.put, b"%02d" % number, b"v")
+            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+            scope.cancel()
+    await table.step()
+    await trio.testing.wait_all_tasks_blocked()
+    contents = await table.everything()
+    await table.put(b"zz", b"v")
+    assert await table.everything() == contents | {b"zz": b"v"}
+
+
 # ---- Looks at attributes -------------------------------------------------------------------------
 
 
