@@ -1,0 +1,140 @@
+"""The system journal: what it survives, and what it takes for damage."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from segstore.errors import StorageError
+from segstore.storage.chunked import ChunkedSegmentStorage
+from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
+from segstore.tiers.api import ChunkStorage
+from segstore.tiers.memory import MemoryChunkStorage
+
+PREFIX = "_system/chunks-0$"
+
+
+def owner(chunks: ChunkStorage, epoch: int, **settings: int) -> ChunkedSegmentStorage:
+    return ChunkedSegmentStorage(chunks, epoch=lambda: epoch, **settings)
+
+
+async def system_chunks(chunks: MemoryChunkStorage, kind: str) -> list[str]:
+    return [chunk.name for chunk in await chunks.list_chunks(f"{PREFIX}{kind}")]
+
+
+async def write_some(storage: ChunkedSegmentStorage, count: int) -> None:
+    for number in range(count):
+        await storage.write(f"s{number}", offset=0, data=[b"data"], rollover_bytes=0)
+
+
+async def test_a_torn_end_of_the_journal_is_what_was_not_acknowledged() -> None:
+    chunks = MemoryChunkStorage()
+    await write_some(owner(chunks, 1), 3)
+    [name] = await system_chunks(chunks, "journal")
+    del chunks._chunks[name][-1:]
+    storage = owner(chunks, 2)
+    assert [await storage.stored_length(f"s{number}") for number in range(3)] == [4, 4, 0]
+
+
+async def test_damage_before_the_end_is_told() -> None:
+    chunks = MemoryChunkStorage()
+    await write_some(owner(chunks, 1), 3)
+    [name] = await system_chunks(chunks, "journal")
+    chunks._chunks[name][20] ^= 1
+    with pytest.raises(StorageError, match="journal-0000000001-0000000002 is damaged"):
+        await owner(chunks, 2).stored_length("s0")
+
+
+async def test_a_missing_journal_is_told() -> None:
+    chunks = MemoryChunkStorage()
+    faults: list[Fault] = []
+    storage = owner(
+        FaultyChunkStorage(chunks, next_fault=lambda _: faults.pop() if faults else Fault.NONE), 1
+    )
+    await write_some(storage, 3)
+    faults.append(Fault.REPLY_LOST)
+    with pytest.raises(StorageError):
+        await storage.delete("s0")
+    await storage.delete("s1")
+    first, second = await system_chunks(chunks, "journal")
+    assert await owner(await copied(chunks), 2).segment_names() == ["s2"]
+    without_first, without_second = await copied(chunks), await copied(chunks)
+    await without_first.delete(first)
+    with pytest.raises(StorageError, match="are missing"):
+        await owner(without_first, 2).segment_names()
+    await without_second.delete(second)
+    assert await owner(without_second, 2).segment_names() == ["s1", "s2"]
+
+
+async def copied(chunks: MemoryChunkStorage) -> MemoryChunkStorage:
+    copy = MemoryChunkStorage()
+    copy._chunks = {name: bytearray(data) for name, data in chunks._chunks.items()}
+    return copy
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.REPLY_LOST, Fault.PARTIAL])
+async def test_a_change_that_failed_happens_before_the_next(fault: Fault) -> None:
+    chunks = MemoryChunkStorage()
+    faults: list[Fault] = []
+    faulty = FaultyChunkStorage(chunks, next_fault=lambda _: faults.pop() if faults else Fault.NONE)
+    storage = owner(faulty, 1)
+    await write_some(storage, 2)
+    faults += [fault, fault]
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            await storage.delete("s0")
+    assert await storage.stored_length("s0") == 4, "it is not known to be durable"
+    await storage.delete("s1")
+    for each in (storage, owner(chunks, 2)):
+        assert await each.segment_names() == []
+
+
+async def test_a_snapshot_that_was_not_finished_does_not_count() -> None:
+    chunks = MemoryChunkStorage()
+    faulty = FaultyChunkStorage(chunks)
+    storage = owner(faulty, 1, snapshot_bytes_min=1)
+    await storage.stored_length("nothing")
+    rng = random.Random(1)
+    faulty._next_fault = lambda call: (
+        Fault.PARTIAL if call == "write" and rng.random() < 0.3 else Fault.NONE
+    )
+    for number in range(40):
+        while True:
+            try:
+                await storage.write(f"s{number}", offset=0, data=[b"data"], rollover_bytes=0)
+                break
+            except StorageError:
+                pass
+    snapshots = await system_chunks(chunks, "snapshot")
+    assert len(snapshots) > 3
+    expected = [f"s{number}" for number in range(40)]
+    assert sorted(await owner(await copied(chunks), 2).segment_names()) == sorted(expected)
+    del chunks._chunks[snapshots[-1]][10:]
+    assert sorted(await owner(chunks, 2).segment_names()) == sorted(expected)
+
+
+async def test_a_journal_without_its_snapshot_is_damage() -> None:
+    chunks = MemoryChunkStorage()
+    await write_some(owner(chunks, 1), 3)
+    await write_some(owner(chunks, 2), 3)
+    storage = owner(chunks, 3)
+    await storage.write("more", offset=0, data=[b"data"], rollover_bytes=0)
+    chunks._chunks[(await system_chunks(chunks, "snapshot-0000000003"))[0]][8] ^= 1
+    with pytest.raises(StorageError, match="follows no whole snapshot"):
+        await owner(chunks, 4).segment_names()
+
+
+async def test_what_recovery_reads_is_bounded() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1, snapshot_bytes_min=1000)
+    for number in range(300):
+        await storage.write(f"s{number}", offset=0, data=[b"data"], rollover_bytes=0)
+        await storage.delete(f"s{number}")
+        if number % 10 == 0:
+            await storage.collect()
+    await storage.collect()
+    system = await chunks.list_chunks(PREFIX)
+    assert len(system) <= 4
+    assert sum(chunk.length for chunk in system) < 5000
+    assert len(await chunks.list_chunks("")) == len(system)
