@@ -253,12 +253,12 @@ def _serve(
 
 def _tier_2(location: str | None, *, endpoint: str | None, region: str | None) -> dict[str, Any]:
     """The settings of a segment store that say where its tier 2 is."""
-    from segstore.tiers.s3.location import S3Location, S3LocationError
-
     if location is None:
         if endpoint is not None or region is not None:
             raise UsageError("--s3-endpoint and --s3-region need --tier2 s3://BUCKET/PREFIX")
         return {}
+    from segstore.tiers.s3.location import S3Location, S3LocationError
+
     try:
         S3Location.parse(location)
     except S3LocationError as error:

@@ -52,6 +52,8 @@ from pravega_wire.commands import (
 
 BACKOFF_SECONDS_MIN = 0.02
 BACKOFF_SECONDS_MAX = 1.0
+BACKOFF_SHARE = 0.15
+"""A pause is about this part of the time waited so far: a store that starts is found soon after."""
 CONCURRENT_REQUESTS_MAX = 64
 
 NO_TOKEN = ""
@@ -101,8 +103,7 @@ class SegmentClient:
         Raises ``StoreUnavailableError`` when no store answered for the whole retry time.
         """
         limit = self._retry_seconds_max if retry_seconds_max is None else retry_seconds_max
-        give_up = trio.current_time() + limit
-        delay = BACKOFF_SECONDS_MIN
+        began = trio.current_time()
         while True:
             try:
                 connection = await self._connection(self._placement.store_index(segment))
@@ -112,11 +113,12 @@ class SegmentClient:
                 problem = f"the segment store does not serve {segment}"
             except ConnectionLostError as error:
                 problem = str(error)
-            pause = delay * (0.5 + self._random.random() / 2)
-            if trio.current_time() + pause > give_up:
+            waited = trio.current_time() - began
+            longest = min(BACKOFF_SECONDS_MIN + BACKOFF_SHARE * waited, BACKOFF_SECONDS_MAX)
+            pause = longest * (0.5 + self._random.random() / 2)
+            if waited + pause > limit:
                 raise StoreUnavailableError(f"gave up after {limit:g} s: {problem}")
             await trio.sleep(pause)
-            delay = min(2 * delay, BACKOFF_SECONDS_MAX)
 
     async def create_segment(
         self, segment: str, *, scale_type: int, target_rate: int, rollover_bytes: int

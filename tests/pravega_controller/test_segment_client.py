@@ -286,6 +286,34 @@ async def test_a_peer_that_is_no_segment_store_is_given_up(
             await create(client)
 
 
+@pytest.mark.parametrize("start_seconds", [0.01, 0.7, 2.5])
+async def test_a_store_that_starts_is_found_soon_after(
+    start_seconds: float, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    store = MemorySegmentStore()
+    await nursery.start(store.run)
+    began = trio.current_time()
+    attempts = 0
+
+    async def open_stream(host: str, port: int) -> trio.abc.Stream:
+        nonlocal attempts
+        attempts += 1
+        if trio.current_time() < began + start_seconds:
+            raise ConnectionRefusedError("not yet")
+        return await store.open_stream(host, port)
+
+    async with open_segment_client(
+        PLACEMENT,
+        open_stream=open_stream,
+        random=Random(1),
+        reply_seconds_max=5,
+        retry_seconds_max=20,
+    ) as client:
+        await create(client)
+        assert trio.current_time() - began < 1.15 * start_seconds + 0.03
+    assert attempts < 60
+
+
 async def test_requests_go_to_the_store_of_their_container(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
