@@ -89,21 +89,24 @@ async def test_a_failing_journal_takes_its_containers_offline_and_no_others(
         # The error is the disk's: another opening of the journal meets it too.
         return disks.setdefault(path.name, FaultyDisk(path))
 
-    with trio.fail_after(60):
+    with trio.fail_after(120):
         async with hosted(tmp_path, disk_of=disk_of) as registry:
             for name in (IN_0, IN_1):
                 await registry.container_for(name).create_segment(name)
                 await registry.container_for(name).append(name, b"durable")
             other = registry.container_for(IN_1)
             disks["journal-0"].error = errno.EIO
-            with capture_logs() as logs, pytest.raises(ContainerOfflineError):
-                await registry.container_for(IN_0).append(IN_0, b" lost")
-            while registry.hosted(0).is_online:  # noqa: ASYNC110
-                await trio.sleep(0.01)
-            # Several attempts fail meanwhile; the other container does not notice.
-            for _ in range(20):
-                await other.append(IN_1, b".")
-                await trio.sleep(0.02)
+            with capture_logs() as logs:
+                with pytest.raises(ContainerOfflineError):
+                    await registry.container_for(IN_0).append(IN_0, b" lost")
+                while registry.hosted(0).is_online:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                # Several attempts fail meanwhile; the other container does not notice.
+                for _ in range(20):
+                    await other.append(IN_1, b".")
+                    await trio.sleep(0.02)
+                while not any(line["event"] == "journal failed" for line in logs):  # noqa: ASYNC110
+                    await trio.sleep(0.01)
             assert registry.container_for(IN_1) is other
             with pytest.raises(ContainerOfflineError):
                 registry.container_for(IN_0)
@@ -111,7 +114,6 @@ async def test_a_failing_journal_takes_its_containers_offline_and_no_others(
             assert status.state is not ContainerState.ONLINE
             assert "Input/output error" in status.failure
             assert registry.hosted(1).status.failure == ""
-            assert any(line["event"] == "journal failed" for line in logs)
             disks["journal-0"].error = None
             await registry.hosted(0).wait_online()
             assert registry.hosted(0).status.state is ContainerState.ONLINE
