@@ -76,7 +76,13 @@ class RetryingWriter:
 
     async def use_connection(self) -> None:
         self.is_streaming = False
-        self.note_acked(await self.client.set_up(self.writer_id, SEGMENT))
+        request_id = self.client.next_request_id()
+        set_up = wire.SetupAppend(request_id, self.writer_id, SEGMENT, "")
+        reply = await self.client.call(set_up)
+        if isinstance(reply, wire.WrongHost):
+            return  # the container is not open at the moment
+        assert isinstance(reply, wire.AppendSetup), reply
+        self.note_acked(reply.last_event_number)
         for number in self.in_flight:
             await self.send(number)
         self.is_streaming = True
@@ -88,6 +94,8 @@ class RetryingWriter:
             reply = await self.client.receive()
             if isinstance(reply, wire.InvalidEventNumber):
                 await self.client.expect_close()
+                return
+            if isinstance(reply, wire.WrongHost):
                 return
             assert isinstance(reply, wire.DataAppended), reply
             assert reply.previous_event_number < reply.event_number
