@@ -81,6 +81,10 @@ class RetryingWriter:
         reply = await self.client.call(set_up)
         if isinstance(reply, wire.WrongHost):
             return  # the container is not open at the moment
+        reply = await self.client.call(wire.SetupAppend(request_id, self.writer_id, SEGMENT, ""))
+        if isinstance(reply, wire.WrongHost):
+            # The container recovers: like all clients, come again.
+            raise PeerClosedError
         assert isinstance(reply, wire.AppendSetup), reply
         self.note_acked(reply.last_event_number)
         for number in self.in_flight:
