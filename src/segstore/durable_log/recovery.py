@@ -102,27 +102,28 @@ class Recovery:
                     f" {last.segment_id}, which it does not have"
                 )
             await self._ask_storage(segment)
-            end = last.offset + last.length
             metadata.apply(last, now_ms)
-            state.memory_log.add_range(
-                last.segment_id, run.first_offset, end, run.first_sequence_number
-            )
             for piece in run.pieces:
-                await self._replay_piece(segment, piece)
+                offset, length = await self._replay_piece(segment, piece)
+                # Not before: making room for the next piece moves all that is in there to tier 2.
+                state.memory_log.add_range(
+                    last.segment_id, offset, offset + length, run.first_sequence_number
+                )
         metadata.sequence_number = batch.last_sequence_number
 
     async def _replay_piece(
         self, segment: SegmentMetadata, piece: tuple[int, bytes] | Piece
-    ) -> None:
-        """Make bytes readable, unless tier 2 has them already."""
+    ) -> tuple[int, int]:
+        """Make bytes readable, unless tier 2 has them already; returns offset and length."""
         if len(piece) == 5:
             if piece[0] + piece[1] > segment.storage_length:
                 self._state.read_index.append_logged(segment, piece)
-            return
+            return piece[0], piece[1]
         offset, data = piece
         if offset + len(data) > segment.storage_length:
             await self._wait_for_room(block_bytes(len(data)))
             self._state.read_index.append(segment, offset, data)
+        return offset, len(data)
 
     def _check_order(self, sequence_number: int) -> None:
         """Whether the operation is the next one after those that were replayed."""

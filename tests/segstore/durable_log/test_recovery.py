@@ -12,7 +12,12 @@ import trio
 from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
-from segstore.errors import ContainerOfflineError, DataLogCorruptError, StorageError
+from segstore.errors import (
+    ContainerOfflineError,
+    DataLogCorruptError,
+    SegmentStoreError,
+    StorageError,
+)
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
@@ -130,6 +135,22 @@ async def test_more_than_the_cache_takes_is_recovered_without_tier_2() -> None:
             assert await content_of(container, NAME) == b"".join(data)
         machine.chunks.held = False
         await flushed(container, NAME)
+        assert await content_of(container, NAME) == b"".join(data)
+
+
+async def test_room_is_made_while_a_frame_of_short_appends_is_replayed() -> None:
+    machine, data = Machine(), blocks(7, [3000] * 2200)
+    async with machine.run(cache_bytes=16 * MIB) as container:
+        await container.create_segment(NAME)
+        outcomes: list[SegmentStoreError | None] = []
+        for block in data:
+            container.append_nowait(
+                NAME, block, on_complete=lambda error, _: outcomes.append(error)
+            )
+        await container.wait_in_flight(NAME)
+        assert outcomes == [None] * len(data)
+    machine.chunks.held = False
+    async with machine.run(cache_bytes=4 * MIB) as container:
         assert await content_of(container, NAME) == b"".join(data)
 
 
