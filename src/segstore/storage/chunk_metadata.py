@@ -43,6 +43,10 @@ _HEADER: Final = struct.Struct(">4sHIQIII")
 _ENTRY: Final = struct.Struct(">I")
 
 
+class SnapshotUnfinishedError(RecordDamagedError):
+    """The bytes are the beginning of a snapshot."""
+
+
 class ChunkMetadata:
     """See the module. Nothing here waits."""
 
@@ -187,13 +191,18 @@ class ChunkMetadata:
 
     @classmethod
     def decode(cls, data: bytes) -> tuple[ChunkMetadata, int]:
-        """A snapshot's state and sequence number. Raises ``RecordDamagedError``."""
-        if len(data) < _HEADER.size + _ENTRY.size or data[:4] != MAGIC:
+        """A snapshot's state and sequence number. Raises ``RecordDamagedError``, and of its kinds
+        ``SnapshotUnfinishedError`` for less than a whole one."""
+        if data[:4] != MAGIC[: len(data)]:
             raise RecordDamagedError("this is no snapshot of chunk metadata")
+        if len(data) < _HEADER.size:
+            raise SnapshotUnfinishedError("a snapshot ends in its header")
         _, version, _, sequence, count, condemned_count, length = _HEADER.unpack_from(data)
         if version != VERSION:
             raise RecordDamagedError(f"snapshot version {version} is not known, only {VERSION}")
-        if len(data) != _HEADER.size + length + _ENTRY.size:
+        if len(data) < _HEADER.size + length + _ENTRY.size:
+            raise SnapshotUnfinishedError(f"a snapshot ends early, after {len(data)} bytes")
+        if len(data) > _HEADER.size + length + _ENTRY.size:
             raise RecordDamagedError(f"a snapshot of {len(data)} bytes has not its length")
         if crc32c(memoryview(data)[: -_ENTRY.size]) != _ENTRY.unpack(data[-_ENTRY.size :])[0]:
             raise RecordDamagedError("a snapshot has not its checksum")

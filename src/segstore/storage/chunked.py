@@ -122,6 +122,7 @@ class ChunkedSegmentStorage:
     ) -> None:
         """Store ``data`` at ``offset``; see ``SegmentStorage.write``."""
         record = await self._unchanging(segment)
+        _refuse_moved(segment, record)
         remaining = _Buffers(data)
         if record is not None:
             if offset > record.end:
@@ -141,6 +142,7 @@ class ChunkedSegmentStorage:
     async def truncate(self, segment: str, *, offset: int) -> None:
         """Give up the chunks that end at or before ``offset``."""
         record = await self._unchanging(segment)
+        _refuse_moved(segment, record)
         if record is None or gone_chunk_count(record, offset, record.end) == 0:
             return
         async with self._journal.changing():
@@ -160,6 +162,8 @@ class ChunkedSegmentStorage:
             return
         if given is None:
             raise ChunkNotFoundError(f"segment {source} is not stored: {target} cannot get it")
+        _refuse_moved(target, to)
+        _refuse_moved(source, given)
         if given.end < length or not given.chunks or given.chunks[0].start > 0:
             raise InvalidChunkOffsetError(
                 f"segment {source} has not its bytes up to {length}: {target} cannot get them"
@@ -281,6 +285,12 @@ class _Buffers:
 
 def _with_last(record: SegmentRecord, last: Chunk) -> SegmentRecord:
     return replace(record, chunks=(*record.chunks[:-1], last))
+
+
+def _refuse_moved(segment: str, record: SegmentRecord | None) -> None:
+    """Its chunks are another segment's: what is done to them would be done to that one."""
+    if record is not None and record.is_moved:
+        raise InvalidChunkOffsetError(f"segment {segment} was merged: it can only be deleted")
 
 
 def _start(chunk: Chunk) -> int:

@@ -27,7 +27,7 @@ import structlog
 import trio
 
 from segstore.errors import ChunkNotFoundError, StorageError
-from segstore.storage.chunk_metadata import ChunkMetadata
+from segstore.storage.chunk_metadata import ChunkMetadata, SnapshotUnfinishedError
 from segstore.storage.records import (
     AddChunk,
     Change,
@@ -225,15 +225,23 @@ class SystemJournal:
 
     async def _read_snapshot(self, snapshots: list[_SystemChunk]) -> _SystemChunk | None:
         """Read the last whole snapshot. One that its writer did not finish may be behind it: then
-        the journals behind both go on where the whole one ends."""
+        the journals behind both go on where the whole one ends.
+
+        Where no snapshot is whole nobody has changed anything, unless one was whole once.
+        """
+        damage: tuple[str, RecordDamagedError] | None = None
         for each in sorted(snapshots, key=_order, reverse=True):
             data = await self._chunks.read(each.name, offset=0, length=each.length)
             try:
                 self.metadata, self._sequence = ChunkMetadata.decode(data)
             except RecordDamagedError as error:
                 logger.warning("a snapshot is not whole", chunk=each.name, error=str(error))
+                if not isinstance(error, SnapshotUnfinishedError):
+                    damage = each.name, error
             else:
                 return each
+        if damage is not None:
+            raise StorageError(f"{damage[0]} is damaged: {damage[1]}") from damage[1]
         return None
 
     async def _replay(self, data: bytes) -> None:

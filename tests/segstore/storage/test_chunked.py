@@ -346,3 +346,22 @@ async def test_a_hole_in_chunks_of_an_older_version_is_damage() -> None:
         await chunks.write(f"s${start:020d}", offset=0, data=[bytes(5)])
     with pytest.raises(StorageError, match="ends at 5, the next chunk starts at 10"):
         await owner(chunks).stored_length("s")
+
+
+async def test_a_segment_whose_chunks_were_moved_can_only_be_deleted() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, move_bytes_min=1)
+    await storage.write("t", offset=0, data=[b"0123"], rollover_bytes=0)
+    await storage.write("s", offset=0, data=[b"4567"], rollover_bytes=0)
+    await storage.concat("t", offset=4, source="s", length=4, rollover_bytes=0)
+    with pytest.raises(InvalidChunkOffsetError, match="only be deleted"):
+        await storage.write("s", offset=4, data=[b"89"], rollover_bytes=0)
+    with pytest.raises(InvalidChunkOffsetError, match="only be deleted"):
+        await storage.truncate("s", offset=4)
+    with pytest.raises(InvalidChunkOffsetError, match="only be deleted"):
+        await storage.concat("u", offset=0, source="s", length=4, rollover_bytes=0)
+    with pytest.raises(InvalidChunkOffsetError, match="only be deleted"):
+        await storage.concat("s", offset=4, source="t", length=8, rollover_bytes=0)
+    await storage.delete("s")
+    await storage.collect()
+    assert await read_all(owner(chunks, 2), "t", 0, 8) == b"01234567"

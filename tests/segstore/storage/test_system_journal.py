@@ -114,6 +114,22 @@ async def test_a_snapshot_that_was_not_finished_does_not_count() -> None:
     assert sorted(await owner(chunks, 2).segment_names()) == sorted(expected)
 
 
+async def test_a_damaged_snapshot_is_not_taken_for_a_new_container() -> None:
+    chunks = MemoryChunkStorage()
+    await write_some(owner(chunks, 1), 3)
+    second = owner(chunks, 2)
+    assert await second.stored_length("s0") == 4
+    await second.collect()
+    [name] = await system_chunks(chunks, "snapshot")
+    assert await system_chunks(chunks, "journal") == []
+    for position in (0, 5, 20, 45, len(chunks._chunks[name]) - 1):
+        chunks._chunks[name][position] ^= 1
+        with pytest.raises(StorageError, match="snapshot-0000000002-0000000001 is damaged"):
+            await owner(chunks, 3).stored_length("s0")
+        chunks._chunks[name][position] ^= 1
+    assert await owner(chunks, 4).stored_length("s0") == 4
+
+
 async def test_a_journal_without_its_snapshot_is_damage() -> None:
     chunks = MemoryChunkStorage()
     await write_some(owner(chunks, 1), 3)
