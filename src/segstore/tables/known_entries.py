@@ -26,6 +26,8 @@ from segstore.tables.layouts import Layout
 
 _ENTRY_BYTES_ESTIMATE: Final = 400
 _ORDER_BYTES_ESTIMATE: Final = 120
+_LOOKS: Final = 32
+"""So many entries are looked at for each that is remembered: of those, pinned ones stay."""
 
 
 class Unknown(enum.Enum):
@@ -116,7 +118,7 @@ class KnownEntries:
         self._forget(key)
         self._clean[key] = located
         self._clean_bytes += _memory_bytes(key, located)
-        self._evict()
+        self._evict(_LOOKS)
 
     def _forget(self, key: bytes) -> Located | Unknown | None:
         located = self._clean.pop(key, UNKNOWN)
@@ -124,10 +126,11 @@ class KnownEntries:
             self._clean_bytes -= _memory_bytes(key, located)
         return located
 
-    def _evict(self) -> None:
-        looks = len(self._clean)
-        while self._clean_bytes > self._clean_bytes_max and looks > 0:
-            looks -= 1
+    def _evict(self, looks_max: int) -> None:
+        # Bounded, for all may be pinned: then a look at each for every new one takes for ever.
+        for _ in range(min(looks_max, len(self._clean))):
+            if self._clean_bytes <= self._clean_bytes_max:
+                return
             key = next(iter(self._clean))
             if key in self._pins:
                 self._clean.move_to_end(key)
@@ -148,6 +151,7 @@ class KnownEntries:
                 del pins[key]
             else:
                 pins[key] -= 1
+        self._evict(len(keys) + _LOOKS)
 
     # ---- The tail --------------------------------------------------------------------------------
 

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from segstore.tables.known_entries import NOWHERE, UNKNOWN, KnownEntries, Located
 from segstore.tables.layouts import FixedKeyLayout
 
@@ -109,6 +113,32 @@ def test_pinned_entries_stay_and_so_does_the_tail() -> None:
     known.remember(b"x", at(0))
     known.remember(b"y", at(0))
     assert known.get(b"a") is UNKNOWN
+
+
+def test_many_pinned_keys_are_remembered_in_no_time_and_let_go_with_their_pins() -> None:
+    known = KnownEntries(FixedKeyLayout(4), kept_value_bytes_max=4, clean_bytes_max=10_000)
+    keys = [number.to_bytes(4, "big") for number in range(50_000)]
+    known.pin(keys)
+    with _seconds_at_most(5):
+        for key in keys:
+            known.remember(key, None)
+    assert known.get(keys[0]) is None
+    known.unpin(keys)
+    assert known.memory_bytes <= 10_000
+
+
+@contextmanager
+def _seconds_at_most(seconds: float) -> Iterator[None]:
+    def give_up(number: int, frame: object) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_memory_is_given_back_with_the_keys() -> None:
