@@ -49,7 +49,7 @@ from segstore.operations import (
     SealOperation,
     TruncateOperation,
 )
-from segstore.throttling.overtaking import Overtakers
+from segstore.throttling.overtaking import Overtakers, segment_names
 from segstore.throttling.priorities import Priority, priority_of
 from segstore.throttling.throttle import Throttle
 from segstore.tiers.api import DurableDataLog, LogAddress
@@ -269,11 +269,11 @@ class OperationProcessor:
         without_room: list[Operation] = []
         names: set[str] = set()
         for operation in self._overtakers.take(lowest=lowest):
-            if operation.name not in names and self._has_room(operation):
+            if names.isdisjoint(segment_names(operation)) and self._has_room(operation):
                 self._process_with_room(operation)
             else:
                 without_room.append(operation)
-                names.add(operation.name)
+                names.update(segment_names(operation))
         if without_room:
             self._enqueue_first(without_room)
 

@@ -17,6 +17,13 @@ from segstore.operations import MergeOperation, Operation
 from segstore.throttling.priorities import Priority, priority_of
 
 
+def segment_names(operation: Operation) -> tuple[str, ...]:
+    """The segments on which an operation keeps its place among others."""
+    if isinstance(operation, MergeOperation):
+        return operation.name, operation.source_name
+    return (operation.name,)
+
+
 class Overtakers:
     """Looks through one queue; ``reset`` when anything but its end has changed."""
 
@@ -57,11 +64,7 @@ class Overtakers:
         return passing
 
     def _may_pass(self, operation: Operation) -> bool:
-        if isinstance(operation, MergeOperation) and operation.source_name in self._names:
-            return False
-        return bool(operation.name) and operation.name not in self._names
+        return bool(operation.name) and self._names.isdisjoint(segment_names(operation))
 
     def _note(self, operation: Operation) -> None:
-        self._names.add(operation.name)
-        if isinstance(operation, MergeOperation):
-            self._names.add(operation.source_name)
+        self._names.update(segment_names(operation))

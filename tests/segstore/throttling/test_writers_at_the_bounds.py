@@ -214,6 +214,31 @@ async def test_operations_on_one_segment_keep_their_order_when_held_back(
         assert [type(error) for error in late.answers] == [SegmentSealedError]
 
 
+async def test_a_merge_waits_behind_appends_to_its_source_that_have_no_room(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    tier_2, source = Tier2(), "_system/source"
+    async with opened(tier_2, ThrottlePolicy(), cache_bytes=8 * MIB) as container:
+        await container.create_segment(source)
+        filled, appended, lengths = Done(), Done(), list[int]()
+        for _ in range(100):
+            container.append_nowait(SYSTEM, bytes(100_000), on_complete=filled)
+        assert 0 < await stopped(filled) < 100
+        container.append_nowait(source, bytes(1_000_000), on_complete=appended)
+
+        async def merge() -> None:
+            lengths.append(await container.merge_segment("_system/target", source))
+
+        await container.create_segment("_system/target")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(merge)
+            await stopped(appended)
+            assert lengths == []
+            tier_2.away = False
+        assert appended.answers == [None]
+        assert lengths == [1_000_000]
+
+
 async def test_system_segments_stop_too_before_the_memory_is_full(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
