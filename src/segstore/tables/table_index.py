@@ -172,7 +172,6 @@ class TableIndex:
 
     async def _look_up(self, keys: Sequence[bytes]) -> dict[bytes, Located | None]:
         """What attributes and segment say of keys; the tail may know better."""
-        shared = self.counters.has_shared_buckets
         buckets = {key: self.layout.bucket(key) for key in keys}
         values = await self.attributes(buckets.values())
         places = {key: values[bucket] for key, bucket in buckets.items() if bucket in values}
@@ -183,7 +182,8 @@ class TableIndex:
             head = heads.get(offset)
             if head is not None and head.key == key:
                 found[key] = self.known.located(head)
-            elif shared:
+            else:
+                # Another key of its bucket came, perhaps just now, or a compaction moved it.
                 others.append(key)
         if others:
             async with self._stepping:

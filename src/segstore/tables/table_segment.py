@@ -194,11 +194,11 @@ class TableSegment:
 
     async def _make_room(self, index: TableIndex) -> None:
         async with self._making_room:
-            if index.has_room:
-                return
-            await index.step()
             if not index.has_room:
-                await trio.sleep(_ROOM_PAUSE_SECONDS)
+                await index.step()
+                if not index.has_room:
+                    await trio.sleep(_ROOM_PAUSE_SECONDS)
+        # Also when somebody else has made the room: a compaction does, and starts nothing.
         self._start_batches()
 
     def _start_batches(self) -> None:
