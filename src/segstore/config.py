@@ -22,6 +22,9 @@ HELD_BYTES_MAX = 256 * MIB
 JOURNAL_FILES_MIN = 8
 """A quarter of the journal has two files: a container that holds one does not flush all the time"""
 CACHE_BYTES_MIN = 8 * MIB
+KEY_BYTES_MAX = 8 * KIB
+VALUE_BYTES_MAX = MIB
+"""Longer ones of a table's entry are no entry to whoever reads them."""
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,6 +93,13 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How much of the head one step of a compaction rewrites and truncates."""
     read_bytes: int = 256 * KIB
     """Size of the reads of entries in their order."""
+
+    def __post_init__(self) -> None:
+        """Refuse, with a ``ValueError``, what would be written and could not be read again."""
+        if not 0 < self.key_bytes_max <= KEY_BYTES_MAX:
+            raise ValueError(f"key_bytes_max has to be from 1 to {KEY_BYTES_MAX}")
+        if not 0 <= self.value_bytes_max <= VALUE_BYTES_MAX:
+            raise ValueError(f"value_bytes_max has to be from 0 to {VALUE_BYTES_MAX}")
 
 
 class ThrottleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

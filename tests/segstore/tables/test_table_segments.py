@@ -21,7 +21,7 @@ from segstore.errors import (
     TableNotEmptyError,
     UnsupportedRequestError,
 )
-from segstore.tables.entries import HEADER_BYTES, encode_entry
+from segstore.tables.entries import ENTRY_BYTES_MAX, HEADER_BYTES, KEY_BYTES_MAX, encode_entry
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.memory_container import MemoryContainer
 
@@ -303,6 +303,26 @@ async def test_the_default_bounds_are_the_protocols() -> None:
     assert settings.key_bytes_max == 8192
     assert settings.value_bytes_max == 1024 * 1024 - 8192
     assert settings.batch_bytes_max == 32 * 1024 * 1024
+
+
+def test_bounds_that_the_format_does_not_know_are_refused() -> None:
+    with pytest.raises(ValueError, match="key_bytes_max"):
+        TableSettings(key_bytes_max=KEY_BYTES_MAX + 1)
+    with pytest.raises(ValueError, match="value_bytes_max"):
+        TableSettings(value_bytes_max=ENTRY_BYTES_MAX + 1)
+    largest = TableSettings(key_bytes_max=KEY_BYTES_MAX, value_bytes_max=ENTRY_BYTES_MAX)
+    assert largest.key_bytes_max == KEY_BYTES_MAX
+
+
+async def test_a_longest_entry_is_read_again_after_a_restart() -> None:
+    settings = TableSettings(value_bytes_max=ENTRY_BYTES_MAX)
+    container = MemoryContainer()
+    tables = TableSegments(container, settings)
+    await tables.create("t")
+    key, value = bytes(settings.key_bytes_max), bytes(settings.value_bytes_max)
+    await tables.update("t", [TableEntry(TableKey(key), value)])
+    [found] = await TableSegments(container, settings).read("t", [key])
+    assert found.value == value
 
 
 async def test_fixed_key_tables_take_keys_of_one_length(fixed_table: Table) -> None:
