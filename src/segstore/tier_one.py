@@ -97,7 +97,9 @@ class KeptJournal:
             finally:
                 self._journal = None
                 self._opened = trio.Event()
-            return journal.failure
+        # A journal that is being closed keeps the cancellation that ended it to itself.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return journal.failure
 
 
 async def raise_when_failed(journal: Journal) -> Never:

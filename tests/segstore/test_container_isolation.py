@@ -124,6 +124,13 @@ async def test_a_failing_journal_takes_its_containers_offline_and_no_others(
             assert await content(registry, IN_0) == b"durable, again"
 
 
+async def test_a_journal_that_is_stopped_has_not_failed(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with hosted(tmp_path) as registry:
+            await registry.container_for(IN_0).create_segment(IN_0)
+    assert [line for line in logs if line["log_level"] == "error"] == []
+
+
 async def test_a_journal_that_cannot_be_opened_at_first_ends_the_start(tmp_path: Path) -> None:
     async with hosted(tmp_path) as registry:
         await registry.container_for(IN_0).create_segment(IN_0)
