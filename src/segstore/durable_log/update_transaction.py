@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final
+from urllib.parse import quote
 
 from segstore.attributes.segment_attributes import ID_BYTES
 from segstore.attributes.updates import (
@@ -53,6 +54,11 @@ from segstore.operations import (
 
 TRANSIENT_ATTRIBUTE_COUNT_MAX = 16
 """Extended attributes that a transient segment may have (the original's limit)."""
+
+NAME_BYTES_MAX: Final = 768
+"""A name takes so much at most as tier 2 spells it, where all but letters, digits and a few marks
+are three bytes long. Names that clients make of the longest scope and stream are shorter; a longer
+one that tier 2 refuses would keep what is in the log behind it there for ever."""
 
 CHANGES_COUNT_MAX: Final = 512
 """So many changed attributes of a segment are kept until nothing of it is in flight; not more."""
@@ -288,6 +294,7 @@ class PendingState:
         exists = self._names[name] if name in self._names else self._metadata.by_name.get(name)
         if exists is not None:
             raise SegmentExistsError(name)
+        _check_name(name)
         _check_ids(name, operation.attribute_values)
         operation.segment_id = self._next_segment_id
         operation.created_ms = self._now_ms()
@@ -328,6 +335,14 @@ def _unfit(name: str, attribute_id: AttributeId, id_bytes: int) -> InvalidReques
     return InvalidRequestError(
         name, f"attributes of {name} have ids of {id_bytes} bytes, not of {len(attribute_id)}"
     )
+
+
+def _check_name(name: str) -> None:
+    length = len(quote(name, safe="/#$", errors="surrogatepass"))
+    if length > NAME_BYTES_MAX:
+        raise InvalidRequestError(
+            name, f"a segment's name takes at most {NAME_BYTES_MAX} bytes in tier 2, not {length}"
+        )
 
 
 def _check_ids(name: str, values: AttributeValues) -> None:

@@ -315,3 +315,12 @@ def test_the_container_records_attributes_of_the_very_segment_that_it_means() ->
     recorded.segment_id = 1
     with pytest.raises(NoSuchSegmentError):
         pipeline.pending.accept(recorded)
+
+
+@pytest.mark.parametrize("name", ["s" * 769, "\u00e9" * 129, "s" * 65_510])
+def test_a_name_that_tier_2_could_not_take_is_refused(name: str) -> None:
+    pipeline = Pipeline()
+    with pytest.raises(InvalidRequestError, match="at most 768 bytes"):
+        pipeline.accept(MapOperation(name, {}))
+    longest = "/".join(["s" * 255, "s" * 255, "9" * 10 + ".#epoch." + "9" * 10])
+    pipeline.accept(MapOperation(longest + "#transaction." + "f" * 32, {}))
