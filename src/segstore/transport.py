@@ -139,6 +139,8 @@ class SocketTransport:
     async def aclose(self) -> None:
         if self._ready_sockets is not None:
             self._ready_sockets.forget(self._descriptor)
+        # Somebody else's from now on.
+        self._descriptor = -1
         await trio.aclose_forcefully(self._stream)
 
 

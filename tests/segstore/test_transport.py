@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -110,6 +111,31 @@ async def test_closing_wakes_who_receives(pair: Pair) -> None:
         nursery.start_soon(receive)
         await trio.testing.wait_all_tasks_blocked()
         await pair.transport.aclose()
+
+
+async def test_a_closed_transport_leaves_the_next_owner_of_its_descriptor_alone() -> None:
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, await trio.open_tcp_stream(*listener.socket.getsockname()):
+        stream = await listener.accept()
+        with closing(ReadySockets()) as ready_sockets:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ready_sockets.run)
+                transport = SocketTransport(stream, memoryview(bytearray(10)), ready_sockets)
+                descriptor = stream.socket.fileno()
+                ours, theirs = socket.socketpair()
+                with ours, theirs:
+                    await transport.aclose()
+                    os.dup2(ours.fileno(), descriptor)
+                    readiness = ready_sockets.watch(descriptor)
+                    await transport.aclose()
+                    with pytest.raises(trio.BrokenResourceError):
+                        transport.send_now(b"for somebody else")
+                    theirs.send(b"hello")
+                    with trio.fail_after(5):
+                        await readiness.wait()
+                    ready_sockets.forget(descriptor)
+                    os.close(descriptor)
+                nursery.cancel_scope.cancel()
 
 
 async def test_streams_in_memory_carry_bytes_both_ways() -> None:
