@@ -122,7 +122,6 @@ class ChunkedSegmentStorage:
     ) -> None:
         """Store ``data`` at ``offset``; see ``SegmentStorage.write``."""
         record = await self._unchanging(segment)
-        _refuse_moved(segment, record)
         remaining = _Buffers(data)
         if record is not None:
             if offset > record.end:
@@ -133,6 +132,8 @@ class ChunkedSegmentStorage:
             stored = min(record.end - offset, remaining.length)
             remaining.take(stored)
             offset += stored
+            if remaining.length > 0:
+                _refuse_moved(segment, record)
         rollover_bytes = min(rollover_bytes or ROLLOVER_BYTES_MAX, ROLLOVER_BYTES_MAX)
         while remaining.length > 0:
             chunk = await self._chunk_with_room(segment, offset, rollover_bytes)
@@ -142,9 +143,9 @@ class ChunkedSegmentStorage:
     async def truncate(self, segment: str, *, offset: int) -> None:
         """Give up the chunks that end at or before ``offset``."""
         record = await self._unchanging(segment)
-        _refuse_moved(segment, record)
         if record is None or gone_chunk_count(record, offset, record.end) == 0:
             return
+        _refuse_moved(segment, record)
         async with self._journal.changing():
             await self._journal.commit(Truncate(segment, offset, record.end))
 

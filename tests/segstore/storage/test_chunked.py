@@ -356,8 +356,12 @@ async def test_a_segment_whose_chunks_were_moved_can_only_be_deleted() -> None:
     await storage.concat("t", offset=4, source="s", length=4, rollover_bytes=0)
     with pytest.raises(InvalidChunkOffsetError, match="only be deleted"):
         await storage.write("s", offset=4, data=[b"89"], rollover_bytes=0)
+    await storage.write("s", offset=0, data=[b"4567"], rollover_bytes=0)
     with pytest.raises(InvalidChunkOffsetError, match="only be deleted"):
         await storage.truncate("s", offset=4)
+    # What a recovery repeats of the time before the merge changes nothing.
+    await storage.truncate("s", offset=0)
+    await storage.concat("t", offset=4, source="s", length=4, rollover_bytes=0)
     with pytest.raises(InvalidChunkOffsetError, match="only be deleted"):
         await storage.concat("u", offset=0, source="s", length=4, rollover_bytes=0)
     with pytest.raises(InvalidChunkOffsetError, match="only be deleted"):
