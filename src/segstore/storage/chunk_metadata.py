@@ -100,6 +100,15 @@ class ChunkMetadata:
             if segment not in self._in_use:
                 yield from (chunk.name for chunk in decode_record(segment, _record_of(data)).chunks)
 
+    def check(self, changes: Iterable[Change]) -> None:
+        """Raise ``RecordDamagedError`` when changes would not fit the state, which stays."""
+        trial = ChunkMetadata()
+        for segment in {segment for change in changes for segment in _segments_of(change)}:
+            if (record := self.get(segment)) is not None:
+                trial.put(segment, record)
+        for change in changes:
+            trial.apply(change)
+
     def apply(self, change: Change) -> None:
         """Make a change. Raises ``RecordDamagedError`` when it does not fit the state."""
         match change:
@@ -230,6 +239,16 @@ class ChunkMetadata:
         if position > len(body):
             raise RecordDamagedError("a snapshot's last entry is not whole")
         return position
+
+
+def _segments_of(change: Change) -> tuple[str, ...]:
+    match change:
+        case AddChunk() | Truncate() | Forget():
+            return (change.segment,)
+        case MoveChunks():
+            return (change.target, change.source)
+        case Condemn() | Collected():
+            return ()
 
 
 def _entry(segment: str, record: SegmentRecord) -> bytes:

@@ -26,7 +26,7 @@ from typing import Final
 import structlog
 import trio
 
-from segstore.errors import ChunkNotFoundError, StorageError
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.storage.chunk_metadata import ChunkMetadata, SnapshotUnfinishedError
 from segstore.storage.records import (
     AddChunk,
@@ -134,8 +134,16 @@ class SystemJournal:
             yield
 
     async def commit(self, *changes: Change) -> None:
-        """Make changes durable, together, then apply them. Only inside ``changing``."""
+        """Make changes durable, together, then apply them. Only inside ``changing``.
+
+        Raises ``InvalidChunkOffsetError`` when they do not fit: a journal that had them could never
+        be read again.
+        """
         assert not self._unfinished
+        try:
+            self.metadata.check(changes)
+        except RecordDamagedError as error:
+            raise InvalidChunkOffsetError(f"what is in tier 2 is another: {error}") from error
         await self._write(changes)
         if self._journal_bytes > self._snapshot_due_bytes or self._journal_count > JOURNALS_MAX:
             try:

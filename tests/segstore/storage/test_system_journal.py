@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from segstore.errors import StorageError
+from segstore.errors import InvalidChunkOffsetError, StorageError
 from segstore.storage.chunked import ChunkedSegmentStorage
+from segstore.storage.records import AddChunk, Change, Chunk, MoveChunks, Truncate
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
@@ -112,6 +114,35 @@ async def test_a_snapshot_that_was_not_finished_does_not_count() -> None:
     assert sorted(await owner(await copied(chunks), 2).segment_names()) == sorted(expected)
     del chunks._chunks[snapshots[-1]][10:]
     assert sorted(await owner(chunks, 2).segment_names()) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (Truncate("missing", 1, 1),),
+        (AddChunk("s0", 7, 1, "s0$7"),),
+        (MoveChunks("s0", 4, "missing", 1),),
+        (MoveChunks("s0", 4, "s1", 4), AddChunk("s1", 4, 1, "s1$4")),
+    ],
+)
+async def test_a_change_that_does_not_fit_never_reaches_the_journal(
+    changes: tuple[Change, ...],
+) -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1)
+    await write_some(storage, 2)
+    # A chunk that failed has an end that the metadata know.
+    storage._replace_last("s0", *_closed(await storage.chunks_of("s0")))
+    with pytest.raises(InvalidChunkOffsetError):
+        async with storage._journal.changing():
+            await storage._journal.commit(*changes)
+    await write_some(storage, 2)
+    for each in (storage, owner(chunks, 2)):
+        assert [await each.stored_length(f"s{number}") for number in range(2)] == [4, 4]
+
+
+def _closed(chunks: tuple[Chunk, ...]) -> tuple[Chunk, Chunk]:
+    return chunks[-1], replace(chunks[-1], is_open=False)
 
 
 async def test_a_damaged_snapshot_is_not_taken_for_a_new_container() -> None:
