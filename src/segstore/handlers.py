@@ -105,6 +105,7 @@ async def delete_segment(context: RequestContext, request: wire.DeleteSegment) -
 )
 async def truncate_segment(context: RequestContext, request: wire.TruncateSegment) -> wire.Reply:
     container = context.container_for(request.segment)
+    _refuse_tables(container, request.segment)
     await container.truncate_segment(request.segment, offset=request.truncation_offset)
     return wire.SegmentTruncated(request.request_id, request.segment)
 
@@ -158,6 +159,7 @@ async def _merge(
     source: str,
     updates: list[AttributeUpdate],
 ) -> int:
+    _refuse_tables(container, source, target)
     length = await container.merge_segment(target, source, attribute_updates=updates)
     context.store.note_merge(source, target)
     context.transient_segments.discard(source)
@@ -172,6 +174,13 @@ def _common_container(
         if context.store.registry.find(source) is not hosted:
             raise InvalidRequestError(source, f"{source} and {target} are not of one container")
     return hosted.container
+
+
+def _refuse_tables(container: SegmentContainer, *names: str) -> None:
+    """Other bytes in a table, or some that are gone, and nobody could open it any more."""
+    for name in names:
+        if container.segment_info(name).segment_type & SegmentType.TABLE:
+            raise InvalidRequestError(name, f"{name} is a table segment")
 
 
 def _attribute_update(segment: str, update: wire.AttributeUpdate) -> AttributeUpdate:

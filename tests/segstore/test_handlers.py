@@ -194,6 +194,14 @@ async def test_the_policy_is_replaced(store: MemoryStore, client: WireClient) ->
 # ---- Merges --------------------------------------------------------------------------------------
 
 
+async def test_a_tables_bytes_are_the_tables_alone(client: WireClient) -> None:
+    table = "scope/table/0"
+    await client.call(wire.CreateTableSegment(1, table, ""))
+    merges = [wire.MergeSegments(5, a, b, "") for a, b in ((table, SEGMENT), (SEGMENT, table))]
+    for request in (*merges, wire.TruncateSegment(5, table, 0, "")):
+        assert isinstance(await client.call(request), wire.ErrorMessage)
+
+
 async def make_source(
     store: MemoryStore, data: bytes, *, name: str = SOURCE, events: int = 1
 ) -> None:
