@@ -448,7 +448,9 @@ class TableSegments:
             if table.wants_compaction():
                 await table.compact()
         except NoSuchSegmentError:
-            self.forget(name)
+            # A namesake may have come already, and two that know of one table miss updates.
+            if self._tables.get(name) is table:
+                self.forget(name)
         except SegmentStoreError:
             self._due.setdefault(name, trio.current_time() + self._settings.index_seconds)
             raise

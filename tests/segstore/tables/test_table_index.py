@@ -392,26 +392,6 @@ async def test_a_step_in_the_background_lets_the_queue_go_on() -> None:
     assert await table.everything() == contents | {b"zz": b"v"}
 
 
-async def test_an_update_that_finds_room_made_by_somebody_else_goes_on() -> None:
-    settings = msgspec.structs.replace(SETTINGS, unindexed_count_max=3)
-    table = Table(MemoryContainer(), settings=settings)
-    await table.tables.create("t")
-    for number in range(3):
-        await table.put(b"%02d" % number, b"v")
-    segment = table.tables._table("t")
-    index = await segment.index()
-    assert not index.has_room
-    with trio.fail_after(5):
-        async with trio.open_nursery() as nursery:
-            # Somebody else is about to make room when a compaction's step does.
-            async with segment._making_room:
-                nursery.start_soon(table.put, b"late", b"v")
-                await trio.testing.wait_all_tasks_blocked()
-                await index.step(compacted=(0, 0))
-            assert index.has_room
-    assert (await table.get(b"late"))[0] == b"v"
-
-
 # ---- Looks at attributes -------------------------------------------------------------------------
 
 
@@ -495,30 +475,3 @@ async def test_what_a_reader_finds_is_not_older_than_its_question() -> None:
         await trio.testing.wait_all_tasks_blocked()
         container.gate.set()
     assert found == [b"new"]
-
-
-async def test_a_key_is_found_while_its_bucket_becomes_one_of_several() -> None:
-    container = WatchedContainer()
-    await Table(container, hash_key=one_bucket).tables.create("t")
-    first = Table(container, hash_key=one_bucket)
-    version = await first.put(b"a", b"1")
-    await first.step()
-    table = Table(container, hash_key=one_bucket)
-    await table.tables.info("t")
-    found: list[tuple[bytes, int]] = []
-
-    async def look() -> None:
-        found.append(await table.get(b"a"))
-
-    with trio.fail_after(5):
-        async with trio.open_nursery() as nursery:
-            usual, slow = container.gate, trio.Event()
-            container.gate = slow
-            nursery.start_soon(look)
-            await trio.testing.wait_all_tasks_blocked()
-            container.gate = usual
-            await table.put(b"b", b"2")
-            await table.step()
-            slow.set()
-    assert found == [(b"1", version)]
-    assert await table.get(b"a") == (b"1", version)

@@ -1,0 +1,107 @@
+"""What happens to a table while somebody else does something to it at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+import trio.testing
+
+from pravega_wire.commands import TableEntry, TableKey
+from segstore.attributes.updates import AttributeId
+from segstore.config import TableSettings
+from segstore.tables.table_segments import TableSegments
+from segstore.testing.memory_container import MemoryContainer
+
+settle = trio.testing.wait_all_tasks_blocked
+
+
+class GatedContainer(MemoryContainer):
+    """Looks at attributes wait at the gate that there was when they began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = trio.Event()
+        self.gate.set()
+
+    async def get_attributes(
+        self, name: str, attribute_ids: Sequence[AttributeId]
+    ) -> dict[AttributeId, int]:
+        await self.gate.wait()
+        return await super().get_attributes(name, attribute_ids)
+
+
+def one_bucket(key: bytes) -> bytes:
+    return b"\x11" * 16
+
+
+async def put(tables: TableSegments, key: bytes) -> int:
+    [version] = await tables.update("t", [TableEntry(TableKey(key), b"v")])
+    return version
+
+
+async def test_an_update_that_finds_room_made_by_somebody_else_goes_on() -> None:
+    tables = TableSegments(MemoryContainer(), TableSettings(unindexed_count_max=3))
+    await tables.create("t")
+    for key in (b"a", b"b", b"c"):
+        await put(tables, key)
+    table = tables._table("t")
+    index = await table.index()
+    assert not index.has_room
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            # Somebody else is about to make room when a compaction's step does.
+            async with table._making_room:
+                nursery.start_soon(put, tables, b"late")
+                await settle()
+                await index.step(compacted=(0, 0))
+            assert index.has_room
+    [found] = await tables.read("t", [b"late"])
+    assert found.value == b"v"
+
+
+async def test_a_key_is_found_while_its_bucket_becomes_one_of_several() -> None:
+    container = GatedContainer()
+    first = TableSegments(container, TableSettings(), hash_key=one_bucket)
+    await first.create("t")
+    version = await put(first, b"a")
+    await first._table("t").follow()
+    tables = TableSegments(container, TableSettings(), hash_key=one_bucket)
+    await tables.info("t")
+    found: list[TableEntry] = []
+
+    async def look() -> None:
+        found.extend(await tables.read("t", [b"a"]))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            usual, slow = container.gate, trio.Event()
+            container.gate = slow
+            nursery.start_soon(look)
+            await settle()
+            container.gate = usual
+            await put(tables, b"b")
+            await tables._table("t").follow()
+            slow.set()
+    assert found == [TableEntry(TableKey(b"a", version), b"v")]
+    assert await tables.read("t", [b"a"]) == found
+
+
+async def test_a_step_on_a_table_that_is_gone_leaves_its_namesake_known() -> None:
+    container = GatedContainer()
+    tables = TableSegments(container, TableSettings())
+    await tables.create("t")
+    await put(tables, b"a")
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            usual, slow = container.gate, trio.Event()
+            container.gate = slow
+            nursery.start_soon(tables._maintain, "t")
+            await settle()
+            container.gate = usual
+            await tables.delete("t")
+            await tables.create("t")
+            await put(tables, b"b")
+            namesake = tables._table("t")
+            slow.set()
+    assert tables._table("t") is namesake
