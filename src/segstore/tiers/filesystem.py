@@ -8,9 +8,11 @@ Invariants:
 2. A chunk's file appears under its name only with its first bytes durable in it.
 3. A call that returned is durable: the file's bytes, its name and the directories above it.
 4. What is listed is durable: what a process that was killed wrote is synced before it is counted.
-5. A file never has a length that counts bytes which a power cut could leave unwritten: long
+5. What a write that failed left at a file's end is not counted by this process: the kernel takes it
+   for stored, however often it is synced, when the disk has not taken it.
+6. A file never has a length that counts bytes which a power cut could leave unwritten: long
    writes go past the page cache from the block on in which they begin, what is left of them after.
-6. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
+7. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
    rest, so that readers of history do not hold up writes; at most ``DESCRIPTORS_MAX`` files stay
    open between calls, with two descriptors each.
 """
@@ -214,6 +216,8 @@ class FilesystemChunkStorage:
         self._descriptors = _Descriptors(self._root)
         self._staging = StagingBuffers()
         self._known_durable = _KnownDurable()
+        # By path, what was stored before a write that failed. Each operation is one step.
+        self._stored_lengths: dict[str, int] = {}
 
     async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
         """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
@@ -268,8 +272,11 @@ class FilesystemChunkStorage:
                     file.write(data, offset, self._staging)
                     os.fdatasync(file.descriptor)
                 except OSError:
+                    self._stored_lengths[path] = min(offset, self._stored(path, length))
                     self._descriptors.drop(path)
                     raise
+                if offset <= self._stored(path, length):
+                    self._stored_lengths.pop(path, None)
         except FileNotFoundError:
             if offset != 0:
                 raise
@@ -351,7 +358,10 @@ class FilesystemChunkStorage:
         path = path_of(name)
         length = os.stat(f"{self._root}/{path}").st_size
         self._make_durable(path)
-        return ChunkInfo(name, length)
+        return ChunkInfo(name, self._stored(path, length))
+
+    def _stored(self, path: str, length: int) -> int:
+        return min(length, self._stored_lengths.get(path, length))
 
     def _make_durable(self, path: str) -> None:
         """Sync a file, and the directories above it, that this process has not written itself."""
@@ -373,6 +383,7 @@ class FilesystemChunkStorage:
     def _delete(self, name: str) -> None:
         path = path_of(name)
         self._descriptors.drop(path)
+        self._stored_lengths.pop(path, None)
         directory = os.path.dirname(path)
         unfinished = path.removesuffix(CHUNK_SUFFIX) + UNFINISHED_SUFFIX
         for victim in (path, unfinished):
@@ -425,7 +436,7 @@ class FilesystemChunkStorage:
                         self._make_durable(path)
                     except FileNotFoundError:  # deleted meanwhile
                         continue
-                    yield ChunkInfo(name, length)
+                    yield ChunkInfo(name, self._stored(path, length))
 
 
 def _by_name(chunk: ChunkInfo) -> str:

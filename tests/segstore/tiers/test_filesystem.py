@@ -148,6 +148,27 @@ async def test_what_another_process_left_is_synced_before_it_is_counted(
     storage.close()
 
 
+async def test_what_a_failed_write_left_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    storage = FilesystemChunkStorage(tmp_path)
+    await storage.write("a", offset=0, data=[b"durable"])
+    for _ in range(2):
+        with monkeypatch.context() as patches:
+            patches.setattr(filesystem.os, "fdatasync", fail)
+            with pytest.raises(StorageError, match="cannot write a"):
+                await storage.write("a", offset=7, data=[b", doubtful"])
+        assert (await storage.info("a")).length == 7
+        assert [chunk.length for chunk in await storage.list_chunks("")] == [7]
+    await storage.write("a", offset=7, data=[b", durable again"])
+    assert (await storage.info("a")).length == 22
+    assert await storage.read("a", offset=0, length=22) == b"durable, durable again"
+    storage.close()
+
+
 async def test_another_process_sees_what_was_written(tmp_path: Path) -> None:
     storage = FilesystemChunkStorage(tmp_path)
     await storage.write("s/c$0", offset=0, data=[b"raw ", b"bytes"])
