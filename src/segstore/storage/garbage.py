@@ -6,6 +6,7 @@ Invariants:
 1. A chunk is deleted when the change that condemned it was durable, a delay has passed, in which
    reads that had begun end, and nobody had claimed a later epoch after that.
 2. What is condemned is in the chunk metadata until it is deleted: a crash forgets nothing.
+3. A chunk that cannot be deleted does not keep the others: what was deleted is noted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from segstore.tiers.api import ChunkStorage
 GARBAGE_DELAY_SECONDS: Final = 60.0
 COLLECTED_TOGETHER_MAX: Final = 100
 PARALLEL_DELETES_MAX: Final = 4
+FAILURES_MAX: Final = 8
+"""So many chunks may fail to be deleted before the others are left for the next time, too."""
 ERROR_SLEEP_SECONDS: Final = 5.0
 
 logger = structlog.get_logger(__name__)
@@ -58,30 +61,36 @@ async def collect_now(chunks: ChunkStorage, journal: SystemJournal) -> None:
 
 
 async def _collect(chunks: ChunkStorage, journal: SystemJournal, condemned: list[str]) -> None:
+    failures: list[StorageError] = []
     await journal.confirm_ownership()
     for start in range(0, len(condemned), COLLECTED_TOGETHER_MAX):
         names = condemned[start : start + COLLECTED_TOGETHER_MAX]
-        await _delete_all(chunks, names)
-        async with journal.changing():
-            await journal.commit(Collected(tuple(names)))
+        if deleted := await _delete_all(chunks, names, failures):
+            async with journal.changing():
+                await journal.commit(Collected(tuple(deleted)))
     if journal.has_obsolete_chunks:
         await journal.clean_up()
+    if failures:
+        raise failures[0]
 
 
-async def _delete_all(chunks: ChunkStorage, names: list[str]) -> None:
+async def _delete_all(
+    chunks: ChunkStorage, names: list[str], failures: list[StorageError]
+) -> list[str]:
+    """Those that were deleted; none is tried any more once that has failed often."""
     places = trio.CapacityLimiter(PARALLEL_DELETES_MAX)
-    failures: list[StorageError] = []
+    deleted: list[str] = []
 
     async def delete(name: str) -> None:
         async with places:
             try:
-                if not failures:
+                if len(failures) < FAILURES_MAX:
                     await chunks.delete(name)
+                    deleted.append(name)
             except StorageError as error:
                 failures.append(error)
 
     async with trio.open_nursery() as nursery:
         for name in names:
             nursery.start_soon(delete, name)
-    if failures:
-        raise failures[0]
+    return deleted

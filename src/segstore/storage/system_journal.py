@@ -168,13 +168,12 @@ class SystemJournal:
         them. Ownership was confirmed."""
         self.has_obsolete_chunks = False
         try:
-            found = await self._found()
-            obsolete = [each for each in found if self._is_obsolete(each)]
-            orphans = await self._orphans(obsolete)
-            if orphans:
-                async with self.changing():
-                    await self.commit(Condemn(tuple(orphans)))
-            for each in obsolete:
+            obsolete = [each for each in await self._found() if self._is_obsolete(each)]
+            # A snapshot without what came after it must not be left for anybody to find.
+            for each in sorted(obsolete, key=lambda each: each.kind != _SNAPSHOT):
+                if orphans := await self._orphans(each):
+                    async with self.changing():
+                        await self.commit(Condemn(tuple(orphans)))
                 await self._chunks.delete(each.name)
         except BaseException:
             self.has_obsolete_chunks = True
@@ -329,23 +328,21 @@ class SystemJournal:
 
     # ---- What late writers left ------------------------------------------------------------------
 
-    async def _orphans(self, obsolete: list[_SystemChunk]) -> list[str]:
-        """Chunks that an older owner made after its epoch had ended."""
-        named: set[str] = set()
-        for each in obsolete:
-            if each.kind != _JOURNAL or each.epoch == self.epoch:
-                continue
-            data = await self._chunks.read(each.name, offset=0, length=each.length)
-            counted = self._counted.get(each.epoch, 0)
-            try:
-                frames = decode_frames(data)
-            except RecordDamagedError:
-                continue  # it counts for nobody
-            named |= {
-                change.name
-                for sequence, change in frames
-                if sequence > counted and isinstance(change, AddChunk)
-            }
+    async def _orphans(self, each: _SystemChunk) -> list[str]:
+        """Chunks that an older owner made after its epoch had ended, by one of its journals."""
+        if each.kind != _JOURNAL or each.epoch == self.epoch:
+            return []
+        data = await self._chunks.read(each.name, offset=0, length=each.length)
+        counted = self._counted.get(each.epoch, 0)
+        try:
+            frames = decode_frames(data)
+        except RecordDamagedError:
+            return []  # it counts for nobody
+        named = {
+            change.name
+            for sequence, change in frames
+            if sequence > counted and isinstance(change, AddChunk)
+        }
         if named:
             async with self._lock:
                 named.difference_update(self.metadata.chunk_names())
