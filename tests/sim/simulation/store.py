@@ -401,6 +401,10 @@ class Store:
             name, start = parse_chunk_name(chunk.name)
             if start is None:
                 continue
+            if "#transient." in name and name not in self._model.segments.by_name:
+                # A recovery deleted it before anybody could see which of its last appends were
+                # durable; its chunks are deleted later.
+                continue
             data = await self._memory.read(chunk.name, offset=0, length=chunk.length)
             # What lies in tier 2 was durable before, though a killed life may not have told so.
             self._model.prove(
