@@ -57,7 +57,10 @@ class KafkaBroker:
         settings = directory / "server.properties"
         settings.write_text(self._settings(directory, port, controller_port))
         self._group = group = ServerGroup()
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # The tool takes an id that begins with a dash for an option.
+        random_bytes = uuid.uuid4().bytes
+        random_bytes = bytes([random_bytes[0] & 0x7F]) + random_bytes[1:]
+        cluster_id = urlsafe_b64encode(random_bytes).decode().rstrip("=")
         arguments = ("format", "-t", cluster_id, "-c", str(settings))
         tool = group.start(
             "format",
