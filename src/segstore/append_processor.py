@@ -45,7 +45,7 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
-from segstore.outstanding_bytes import OutstandingBytes
+from segstore.outstanding_bytes import OutstandingBytes, Share
 from segstore.registry import ContainerRegistry
 from segstore.replies import NO_OFFSET, Asked, refusal
 
@@ -98,6 +98,7 @@ class WriterState:
         "last_stored",
         "on_complete",
         "segment",
+        "share",
         "writer_id",
     )
 
@@ -112,6 +113,7 @@ class WriterState:
         self._acknowledgement: Acknowledgement | None = None
         self.container = container
         self.segment = request.segment
+        self.share = processor.outstanding.share_of(request.segment)
         self.writer_id = request.writer_id
         # A transient segment is one event from the start, in however many pieces it comes.
         self.counts_events = not is_transient_segment(request.segment)
@@ -124,7 +126,7 @@ class WriterState:
     def _complete(self, error: SegmentStoreError | None, length: int) -> None:
         append = self.in_flight.popleft()
         processor = self._processor
-        processor.outstanding.release(len(append.data))
+        processor.outstanding.release(len(append.data), self.share)
         processor.in_flight_count -= 1
         if error is None:
             previous = self.last_acked
@@ -200,6 +202,11 @@ class AppendProcessor:
         self._writers[request.writer_id] = WriterState(self, container, request, last_event_number)
         return wire.AppendSetup(request.request_id, segment, request.writer_id, last_event_number)
 
+    def share_of(self, append: Append) -> Share:
+        """The share of the container that an append is for."""
+        state = self._writers.get(append.writer_id)
+        return self.outstanding.share_of(append.segment) if state is None else state.share
+
     def append(self, append: Append) -> None:
         """Queue an append; its answer is sent when it is durable or refused."""
         state = self._writers.get(append.writer_id)
@@ -223,7 +230,7 @@ class AppendProcessor:
             updates = (compare,)
         state.last_stored = event_number
         state.in_flight.append(append)
-        self.outstanding.add(length)
+        self.outstanding.add(length, state.share)
         self.in_flight_count += 1
         state.container.append_nowait(
             append.segment,

@@ -53,7 +53,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     outstanding_bytes_max: int = 128 * MIB
     """Outstanding append bytes of one connection; shared out as the total grows."""
     outstanding_bytes_total_max: int = 512 * MIB
-    """Outstanding append bytes of all connections from which on none of them is read."""
+    """Outstanding append bytes of all connections; shared out over the containers, of which each
+    may have one command beyond."""
 
 
 class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -32,7 +32,7 @@ from segstore.config import ConnectionSettings
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.handler_table import Handler, RequestContext, Store
 from segstore.handlers import SEGMENT_HANDLERS
-from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal
+from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal, Share
 from segstore.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, refusal
 from segstore.request_lanes import RequestLanes, Ticket
 from segstore.send_buffer import SendBuffer
@@ -97,7 +97,7 @@ class ServerConnection:
         self._parked: set[ReadInProgress] = set()
         self._large_replies = trio.Semaphore(settings.large_replies_max)
         self._request_count = 0
-        self._request_bytes = 0
+        self._request_bytes: dict[Share, int] = {}
         self._received_bytes = 0
         self._closing = False
         self._changed: trio.Event | None = None
@@ -127,7 +127,8 @@ class ServerConnection:
             self._forget_reads()
             self._replies.finish()
             # Requests that never had their turn will not have it now.
-            self._outstanding.release(self._request_bytes)
+            for share, count in self._request_bytes.items():
+                self._outstanding.release(count, share)
             await self._transport.aclose()
             await self._delete_transient_segments()
 
@@ -207,6 +208,8 @@ class ServerConnection:
             for count, command in enumerate(commands):
                 if self._is_full:
                     await self._wait_for_room()
+                if self._outstanding.is_tight:
+                    await self._wait_for_share(command)
                 if self._closing:
                     return
                 self._dispatch(command)
@@ -249,6 +252,16 @@ class ServerConnection:
             while self._request_count >= self._settings.requests_max:
                 self._changed = trio.Event()
                 await self._changed.wait()
+
+    async def _wait_for_share(self, command: wire.Command | Append) -> None:
+        """Wait while the container that a command's payload is for stands still."""
+        if length := _payload_bytes(command):
+            await self._share_of(command).wait_for_room(length)
+
+    def _share_of(self, command: Any) -> Share:
+        if type(command) is Append:
+            return self._appends.share_of(command)
+        return self._outstanding.share_of(command.segment)
 
     def _note_completed(self) -> None:
         if self._changed is not None:
@@ -296,16 +309,18 @@ class ServerConnection:
 
     def _hold(self, request: Any) -> None:
         """Count a request that waits or is being served, and its payload."""
-        count = _payload_bytes(request)
         self._request_count += 1
-        self._request_bytes += count
-        self._outstanding.add(count)
+        if count := _payload_bytes(request):
+            share = self._share_of(request)
+            self._request_bytes[share] = self._request_bytes.get(share, 0) + count
+            self._outstanding.add(count, share)
 
     def _release(self, request: Any) -> None:
-        count = _payload_bytes(request)
         self._request_count -= 1
-        self._request_bytes -= count
-        self._outstanding.release(count)
+        if count := _payload_bytes(request):
+            share = self._share_of(request)
+            self._request_bytes[share] -= count
+            self._outstanding.release(count, share)
         self._note_completed()
 
     async def _handle(self, request: Any, handler: Handler, ticket: Ticket) -> None:

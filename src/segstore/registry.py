@@ -167,6 +167,11 @@ class ContainerRegistry:
         self._hosted = {number: HostedContainer(number) for number in container_ids}
 
     @property
+    def container_count(self) -> int:
+        """Containers of the whole cluster."""
+        return self._container_count
+
+    @property
     def online_count(self) -> int:
         """How many containers serve."""
         return sum(hosted.is_online for hosted in self._hosted.values())

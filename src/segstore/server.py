@@ -53,7 +53,7 @@ class ConnectionServer:
     ) -> None:
         self._store = Store(registry, now_ms, random_bytes)
         self._settings = settings
-        self._outstanding_total = OutstandingTotal(settings)
+        self._outstanding_total = OutstandingTotal(settings, registry.container_count)
         self._receive_buffer = memoryview(bytearray(settings.receive_bytes))
         self._connections: set[ServerConnection] = set()
         self._draining = False

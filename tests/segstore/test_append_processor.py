@@ -17,6 +17,10 @@ from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
 
 SEGMENT = "scope/stream/0.#epoch.0"
+IN_CONTAINER_0 = "examples/test/0"
+IN_CONTAINER_1 = "examples/test/1"
+IN_SYSTEM = "_system/_RGx/0"
+"""In container 0 of 4 too."""
 WRITER = bytes(range(16))
 OTHER = bytes(range(16, 32))
 settle = trio.testing.wait_all_tasks_blocked
@@ -588,3 +592,67 @@ async def test_appends_beyond_the_bound_stay_in_the_socket() -> None:
         while numbers[-1] != 99:
             numbers.append((await client.expect(wire.DataAppended)).event_number)
         assert numbers == sorted(set(numbers))
+
+
+async def test_a_stopped_container_stops_no_connection_of_another() -> None:
+    settings = ConnectionSettings(
+        outstanding_bytes_free=1000, outstanding_bytes_max=2000, outstanding_bytes_total_max=4000
+    )
+    async with memory_store(settings, container_count=4) as store:
+        for segment in (IN_CONTAINER_0, IN_CONTAINER_1, IN_SYSTEM):
+            await store.registry.container_for(segment).create_segment(segment)
+        writers = [store.connect() for _ in range(20)]
+        for number, client in enumerate(writers):
+            await client.set_up(bytes([number]) * 16, IN_CONTAINER_0)
+        controller = store.connect()
+        await controller.set_up(WRITER, IN_SYSTEM)
+        store.containers[0].auto_commit = False
+        for number, client in enumerate(writers):
+            for event_number in range(10):
+                await client.append(bytes([number]) * 16, bytes(200), number=event_number)
+        await settle()
+        assert store.containers[0].queued_count * 200 <= 2000 + 200
+        # Others go on, as long as they like, with as much as they like.
+        other = store.connect()
+        await other.set_up(WRITER, IN_CONTAINER_1)
+        for number in range(100):
+            await other.append(WRITER, bytes(3000), number=number)
+            await other.expect(wire.DataAppended)
+        # So do the system's segments in the container where users wait.
+        taken = store.containers[0].queued_count
+        await controller.append(WRITER, bytes(3000), number=0)
+        await settle()
+        assert store.containers[0].queued_count == taken + 1
+        while store.containers[0].queued_count:
+            store.containers[0].commit()
+            await settle()
+        for client in writers:
+            while (await client.expect(wire.DataAppended)).event_number != 9:
+                pass
+        assert store.server._outstanding_total.total == 0
+
+
+async def test_a_stopped_container_stops_who_writes_to_it() -> None:
+    settings = ConnectionSettings(
+        outstanding_bytes_free=1000, outstanding_bytes_max=2000, outstanding_bytes_total_max=4000
+    )
+    async with memory_store(settings, container_count=4) as store:
+        await store.registry.container_for(IN_CONTAINER_0).create_segment(IN_CONTAINER_0)
+        await store.registry.container_for(IN_CONTAINER_1).create_segment(IN_CONTAINER_1)
+        client = store.connect()
+        await client.set_up(WRITER, IN_CONTAINER_0)
+        await client.set_up(OTHER, IN_CONTAINER_1)
+        blocked = store.connect()
+        await blocked.set_up(bytes(16), IN_CONTAINER_0)
+        store.containers[0].auto_commit = False
+        await blocked.append(bytes(16), bytes(3000), number=0)
+        for number in range(10):
+            await client.append(OTHER, bytes(900), number=number)
+            await client.expect(wire.DataAppended)
+        await client.append(WRITER, bytes(900), number=0)
+        await client.append(OTHER, bytes(900), number=10)
+        await client.expect_silence()
+        store.containers[0].commit()
+        assert (await client.expect(wire.DataAppended)).writer_id == OTHER
+        store.containers[0].commit()
+        assert (await client.expect(wire.DataAppended)).writer_id == WRITER
