@@ -194,7 +194,7 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     def bounded_connections(self) -> ConnectionSettings:
         """The connections' settings, with what they hold bounded by the memory for the cache."""
         settings = self.connections
-        total = min(settings.outstanding_bytes_total_max, self.cache_bytes_max // 8)
+        total = min(settings.outstanding_bytes_total_max, self.cache_bytes_max // 16)
         return msgspec.structs.replace(
             settings,
             outstanding_bytes_total_max=total,

@@ -75,6 +75,9 @@ class _FaultyFile:
         self._disk.fail()
         self._file.write_durably(buffers, offset)
 
+    def allocate(self, length: int) -> None:
+        self._file.allocate(length)
+
     def sync(self) -> None:
         self._disk.fail()
         self._file.sync()

@@ -272,6 +272,12 @@ class SimulatedFile:
         self._disk._write(self._content, buffers, offset)
         self._disk._sync(self._content)
 
+    def allocate(self, length: int) -> None:
+        """Grow the file with zeros."""
+        grown = length - self.length()
+        if grown > 0:
+            self._disk._write(self._content, [bytes(grown)], self.length())
+
     def sync(self) -> None:
         """Sync."""
         self._disk._sync(self._content)

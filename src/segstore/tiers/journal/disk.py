@@ -51,6 +51,10 @@ class DiskFile(Protocol):
         """Write all the buffers at ``offset`` and sync them: one sync however many there are."""
         ...
 
+    def allocate(self, length: int) -> None:
+        """Have blocks for ``length`` bytes, which read as zeros where nothing was written."""
+        ...
+
     def sync(self) -> None:
         """Make everything written to the file durable."""
         ...
@@ -203,6 +207,10 @@ class LocalFile:
             buffers, offset = remainder(buffers, written), offset + written
         pwrite_all(self._descriptor, buffers, offset)
         os.fdatasync(self._descriptor)
+
+    def allocate(self, length: int) -> None:
+        """Reserve the blocks; the C library writes them where the file system cannot."""
+        os.posix_fallocate(self._descriptor, 0, length)
 
     def sync(self) -> None:
         """Sync data, and the length if it changed."""

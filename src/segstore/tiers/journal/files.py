@@ -4,8 +4,8 @@ Owns: ``JournalFile``, ``FilePool`` (files that are ready to be written) and ``F
 makes them, out of freed files or new ones).
 
 Invariants:
-1. A file is called ``<generation>.journal`` only after its whole length was filled once and the
-   header with that generation and a new salt was synced. Generations are never used twice.
+1. A file is called ``<generation>.journal`` only after it has all its blocks and the header with
+   that generation and a new salt was synced. Generations are never used twice.
 2. A file that is being made is called ``<generation>.new`` and holds nothing that anybody needs.
 3. The files in the pool are taken in the order in which they were added.
 """
@@ -38,7 +38,6 @@ NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 ZEROS_BYTES = 1024 * 1024
 FIRST_FILE_BYTES = 8 * 1024 * 1024
 GENTLE_SYNC_BYTES = 1024 * 1024
-HURRIED_SYNC_BYTES = 8 * 1024 * 1024
 HURRY_SECONDS = 2.0
 """Files that are filled faster than that are made in a hurry."""
 
@@ -130,17 +129,23 @@ def set_aside(disk: Disk, freed: str, generation: int) -> None:
     disk.sync_directory()
 
 
-def make_file(disk: Disk, header: FileHeader, *, sync_bytes: int, reuse: bool) -> JournalFile:
+def make_file(
+    disk: Disk, header: FileHeader, *, sync_bytes: int | None, reuse: bool
+) -> JournalFile:
     """Make a file ready for writing: out of one that was set aside, or a new one. Blocks.
 
     Every ``sync_bytes`` are synced, so that the syncs of entries meanwhile do not wait for all.
-    When it raises, a new file is removed again and one that was set aside is still there.
+    With None a new file's blocks are not written, only allocated. When it raises, a new file is
+    removed again and one that was set aside is still there.
     """
     name = new_name(header.generation)
     disk_file = disk.open_file(name) if reuse else disk.create_file(name)
     try:
         if disk_file.length() < header.file_bytes:  # new, the first one, or of another setting
-            _fill(disk_file, header, sync_bytes=sync_bytes)
+            if sync_bytes is None:
+                _allocate(disk_file, header)
+            else:
+                _fill(disk_file, header, sync_bytes=sync_bytes)
         else:
             disk_file.write_durably([encode_file_header(header)], 0)
     except OSError:
@@ -151,6 +156,17 @@ def make_file(disk: Disk, header: FileHeader, *, sync_bytes: int, reuse: bool) -
     disk.rename(name, journal_name(header.generation))
     disk.sync_directory()
     return JournalFile(journal_name(header.generation), header, disk_file)
+
+
+def _allocate(disk_file: DiskFile, header: FileHeader) -> None:
+    """Write the header, allocate blocks up to the file's length, and sync.
+
+    For a file that is written in large batches and soon full: a sync into such blocks costs half as
+    much again, but only once, and less than writing the whole file twice.
+    """
+    disk_file.write([encode_file_header(header)], 0)
+    disk_file.allocate(header.file_bytes)
+    disk_file.sync()
 
 
 def _fill(disk_file: DiskFile, header: FileHeader, *, sync_bytes: int) -> None:
@@ -257,7 +273,7 @@ class FilePreparer:
             self._warn("the journal is full: appends wait until containers truncate their logs")
             return False
         try:
-            sync_bytes = HURRIED_SYNC_BYTES if self._hurried else GENTLE_SYNC_BYTES
+            sync_bytes = None if self._hurried else GENTLE_SYNC_BYTES
             file = await self._make(self._settings.file_bytes, sync_bytes=sync_bytes)
         except OSError as error:
             if error.errno not in NO_SPACE_ERRNOS:
@@ -272,7 +288,7 @@ class FilePreparer:
         self._pool.add(file)
         return True
 
-    async def _make(self, file_bytes: int, *, sync_bytes: int) -> JournalFile:
+    async def _make(self, file_bytes: int, *, sync_bytes: int | None) -> JournalFile:
         """Make a file out of a freed one, or a new one."""
         generation = self._next_generation
         self._next_generation += 1
