@@ -1,12 +1,13 @@
 """Moves a container's committed operations to tier 2 and lets the log go behind them.
 
-Owns: the segment aggregators of one container and the checkpoints that the log may be truncated at.
+Owns: the segment aggregators of one container and the checkpoints that the log may be truncated at;
+``failing_segments`` tells which of them wait because tier 2 refuses them.
 
 Invariants:
 1. The log is truncated only at a checkpoint, and only when tier 2 has every operation before it.
    Attributes need not be there: what their indexes do not have is in the checkpoint.
 2. A failing tier 2 stops nothing: the writer tries again, the log keeps the data, and writers are
-   held back when the cache is full.
+   held back when the cache is full. A segment that fails alone keeps the log, and no other segment.
 3. A tier 2 that is not what this writer left there ends it, after some attempts: only a recovery
    asks anew what is there.
 """
@@ -22,12 +23,13 @@ import trio
 
 from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.durable_log.memory_log import MemoryLog
-from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.errors import StorageError
 from segstore.metadata import ContainerMetadata
 from segstore.read_index.read_index import ReadIndex
 from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import DurableDataLog, LogAddress
 from segstore.writer.attribute_aggregator import AttributeAggregator, Record
+from segstore.writer.failing_segments import STRANGE_ATTEMPTS_MAX, FailingSegments, is_strange
 from segstore.writer.segment_aggregator import SegmentAggregator
 
 # The original's writer: flush at 4 MiB; its 30 s are 5 s here, so that a restart replays less.
@@ -35,8 +37,8 @@ FLUSH_BYTES: Final = 4 * 1024 * 1024
 FLUSH_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 0.5
 ERROR_SLEEP_SECONDS: Final = 1.0
-STRANGE_ATTEMPTS_MAX: Final = 5
-"""So many attempts in a row may find chunks missing, or of other lengths."""
+FAILURES_MAX: Final = 4
+"""So many segments in a row may fail before the rest waits for the next attempt."""
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024
 """When a container holds this much of a shared tier 1, it flushes everything and checkpoints."""
 IDLE_CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
@@ -73,6 +75,7 @@ class StorageWriter:
         self._request_checkpoint = request_checkpoint
         self._held_bytes_max = held_bytes_max
         self._aggregators: dict[int, SegmentAggregator] = {}
+        self._failing = FailingSegments(metadata.container_id, self._name_of)
         self._checkpoints: deque[tuple[int, LogAddress]] = deque()
         self._wanted = trio.Event()
         self._flush_all = self._flush_attributes = False
@@ -83,6 +86,14 @@ class StorageWriter:
     def operation_count(self) -> int:
         """How many operations tier 2 has not taken; while it takes some, these count still."""
         return self._taken_count + len(self._memory_log)
+
+    @property
+    def failing_segments(self) -> dict[str, StorageError]:
+        """What the last attempt failed at, of the segments that tier 2 refuses."""
+        return {
+            self._name_of(segment_id): failure.error
+            for segment_id, failure in self._failing.failures.items()
+        }
 
     def request_flush(self, *, attributes: bool = False) -> None:
         """Write everything soon: what holds it is full. Attributes only when asked for."""
@@ -109,9 +120,8 @@ class StorageWriter:
                 await self._flush(everything=flush_all, all_attributes=attributes)
                 strange_count = 0
             except StorageError as error:
-                strange = isinstance(error, ChunkNotFoundError | InvalidChunkOffsetError)
-                strange_count = strange_count + 1 if strange else 0
-                if strange_count == STRANGE_ATTEMPTS_MAX:
+                strange_count = strange_count + 1 if is_strange(error) else 0
+                if strange_count == STRANGE_ATTEMPTS_MAX or self._failing.hopeless is not None:
                     raise
                 logger.warning(
                     "storage writer tries again",
@@ -133,41 +143,83 @@ class StorageWriter:
                 self._request_checkpoint()
 
     async def flush(self) -> None:
-        """Write everything that was committed before the call."""
-        await self._flush(everything=True, all_attributes=True)
+        """Write everything that was committed before the call, else raise ``StorageError``."""
+        await self._flush(everything=True, all_attributes=True, whatever_fails=False)
 
     async def make_room(self) -> None:
         """Write all bytes that were replayed, while the log is still being read."""
         async with self._lock:
-            await self._flush_operations(everything=True)
+            failure = await self._flush_operations(everything=True, whatever_fails=False)
+        if failure is not None:
+            raise failure
 
-    async def _flush(self, *, everything: bool, all_attributes: bool) -> None:
-        """Write what is due, or everything; attributes neither fill the cache nor hold the log."""
+    async def _flush(
+        self, *, everything: bool, all_attributes: bool, whatever_fails: bool = True
+    ) -> None:
+        """Write what is due, or everything; attributes neither fill the cache nor hold the log.
+
+        Raises ``StorageError`` when nothing could be written, or, unless it may go on
+        ``whatever_fails``, when something could not.
+        """
         async with self._lock:
             try:
-                await self._flush_operations(everything=everything)
+                failure = await self._flush_operations(
+                    everything=everything, whatever_fails=whatever_fails
+                )
                 await self._truncate_log()
+                if failure is not None:
+                    raise failure
             finally:
                 await self._attributes.flush(trio.current_time(), everything=all_attributes)
 
-    async def _flush_operations(self, *, everything: bool) -> None:
+    async def _flush_operations(
+        self, *, everything: bool, whatever_fails: bool
+    ) -> StorageError | None:
         self._take_operations()
-        due = [
-            aggregator
-            for aggregator in self._aggregators.values()
-            if everything or self._is_due(aggregator)
-        ]
+        now = trio.current_time()
+        due = self._failing.in_turn(
+            (each for each in self._aggregators.values() if everything or self._is_due(each)),
+            now if whatever_fails else None,
+        )
         try:
-            for aggregator in due:
-                await aggregator.flush(self._flush_source)
+            failed, succeeded = await self._flush_in_turn(due)
+            if failed and not (whatever_fails and succeeded):
+                return self._failing.failures[failed[0]].error
+            return self._failing.hopeless
         finally:
             self._aggregators = {
                 segment_id: aggregator
                 for segment_id, aggregator in self._aggregators.items()
                 if not aggregator.is_empty
             }
+            self._failing.keep(self._aggregators.keys())
             self._taken_count = sum(each.operation_count for each in self._aggregators.values())
-        self._read_index.note_stored()
+            self._read_index.note_stored()
+
+    async def _flush_in_turn(self, due: list[SegmentAggregator]) -> tuple[list[int], bool]:
+        """Write what segments owe, one after the other; returns the ids of those that failed, and
+        whether any succeeded.
+
+        Ends when the first ``FAILURES_MAX`` fail: tier 2 fails for all then, and slowly maybe.
+        """
+        failed: list[int] = []
+        succeeded = False
+        for aggregator in due:
+            try:
+                await aggregator.flush(self._flush_source)
+                self._failing.note_success(aggregator.segment_id)
+                succeeded = True
+            except StorageError as error:
+                self._failing.note_failure(aggregator.segment_id, error)
+                failed.append(aggregator.segment_id)
+                if not succeeded and len(failed) == FAILURES_MAX:
+                    break
+        self._failing.pause(failed, trio.current_time())
+        return failed, succeeded
+
+    def _name_of(self, segment_id: int) -> str:
+        segment = self._metadata.segments.get(segment_id)
+        return f"of id {segment_id}" if segment is None else segment.name
 
     def _take_operations(self) -> None:
         now = trio.current_time()

@@ -1,0 +1,117 @@
+"""What one segment's trouble with tier 2 means for others and for the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+import trio.testing
+from structlog.testing import capture_logs
+
+from _fast.cache import StreamingCache
+from segstore.cache.manager import CacheManager
+from segstore.container import Container, open_container
+from segstore.errors import InvalidChunkOffsetError, StorageError
+from segstore.testing.chunk_owners import next_owner
+from segstore.tiers.api import Buffer
+from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from segstore.writer.failing_segments import PAUSE_SECONDS_MAX
+from segstore.writer.storage_writer import FLUSH_SECONDS
+
+MIB = 1024 * 1024
+NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(20)]
+
+
+class RefusingChunkStorage(MemoryChunkStorage):
+    """Fails writes to the chunks of some segments, and counts the attempts."""
+
+    def __init__(self, *refused: str) -> None:
+        super().__init__()
+        self.refused = set(refused)
+        self.attempt_count = 0
+        self.error = StorageError("this one not")
+
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        if any(name.startswith(each) for each in self.refused):
+            self.attempt_count += 1
+            raise self.error
+        await super().write(name, offset=offset, data=data)
+
+
+def stored(container: Container, name: str) -> int:
+    return container.segment_info(name).storage_length
+
+
+@pytest.mark.parametrize("refused_count", [1, 7])
+async def test_a_segment_that_tier_2_refuses_keeps_no_other_from_it(
+    autojump_clock: trio.testing.MockClock, refused_count: int
+) -> None:
+    refused, fine = NAMES[:refused_count], NAMES[refused_count:]
+    chunks = RefusingChunkStorage(*refused)
+    logs = MemoryDataLogFactory()
+    manager = CacheManager(StreamingCache(8 * MIB))
+    async with open_container(0, logs, next_owner(chunks), manager) as container:
+        for name in NAMES:
+            await container.create_segment(name)
+        for round_number in range(1, 20):
+            for name in NAMES:
+                await container.append(name, bytes(100))
+            await trio.sleep(2 * FLUSH_SECONDS)
+            assert {stored(container, name) for name in fine} == {100 * round_number}
+        assert {stored(container, name) for name in refused} == {0}
+        assert container._writer._lowest_unflushed() < container._metadata.sequence_number
+        with pytest.raises(StorageError, match="this one not"):
+            await container._writer.flush()
+
+
+async def test_a_segment_that_tier_2_takes_again_lets_the_log_go(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bad, *fine = NAMES[:3]
+    chunks = RefusingChunkStorage(bad)
+    logs = MemoryDataLogFactory()
+    manager = CacheManager(StreamingCache(8 * MIB))
+    async with open_container(0, logs, next_owner(chunks), manager) as container:
+        for name in NAMES[:3]:
+            await container.create_segment(name)
+        await container.append(bad, b"refused")
+        with capture_logs() as entries:
+            for _ in range(60):
+                for name in fine:
+                    await container.append(name, bytes(10))
+                await trio.sleep(FLUSH_SECONDS)
+            assert 5 <= chunks.attempt_count <= 60 * FLUSH_SECONDS / PAUSE_SECONDS_MAX + 20
+            failures = container._writer.failing_segments
+            assert {name: str(error) for name, error in failures.items()} == {bad: "this one not"}
+            held = container._log.bytes_since_truncation
+            chunks.refused.clear()
+            await trio.sleep(PAUSE_SECONDS_MAX + 1)
+        told = [entry["event"] for entry in entries if entry.get("segment") == bad]
+        assert set(told[:-1]) == {"segment does not reach tier 2"}
+        assert told[-1] == "segment reaches tier 2 again"
+        assert stored(container, bad) == 7
+        assert not container._writer.failing_segments
+        container._request_checkpoint()
+        await trio.sleep(2 * FLUSH_SECONDS)
+        assert container._log.bytes_since_truncation < held
+
+
+async def test_a_segment_whose_chunks_are_strange_asks_for_a_recovery_although_others_are_fine(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bad, *fine = NAMES[:3]
+    chunks = RefusingChunkStorage(bad)
+    chunks.error = InvalidChunkOffsetError("of another length")
+    manager = CacheManager(StreamingCache(8 * MIB))
+    with pytest.RaisesGroup(InvalidChunkOffsetError, allow_unwrapped=True, flatten_subgroups=True):
+        async with open_container(
+            0, MemoryDataLogFactory(), next_owner(chunks), manager
+        ) as container:
+            for name in NAMES[:3]:
+                await container.create_segment(name)
+            await container.append(bad, b"refused")
+            for _ in range(60):
+                for name in fine:
+                    await container.append(name, bytes(10))
+                await trio.sleep(FLUSH_SECONDS / 2)
