@@ -1,0 +1,104 @@
+"""A segment store whose first journal is on a disk that fails when told to, with a controller.
+
+Run as `python -m compat_harness.failing_store DATA_DIR CONTROLLER_PORT STORE_PORT`. While the file
+``FAILING`` is in the data directory, synced writes of journal 0 fail with EIO: its containers, half
+of all, go offline. Those of the other journal go on. It is ended by SIGTERM at once, as
+a crash would: its journal is there for the next start.
+"""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import trio
+
+from compat_harness.server import HOST, Server
+from segstore.assembly import open_containers
+from segstore.config import SegmentStoreConfig
+from segstore.data_directory import DataDirectory
+from segstore.server import serve
+from segstore.testing.faulty_disk import FaultyDisk
+
+FAILING = "failing"
+FAILING_JOURNAL = "journal-0"
+POLL_SECONDS = 0.01
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
+
+
+class FailingServer(Server):
+    """Started and stopped like any server under test."""
+
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        ports = (str(self.controller_port), str(self.segment_store_port))
+        return subprocess.Popen(
+            [sys.executable, "-m", "compat_harness.failing_store", str(self.data_dir), *ports],
+            cwd=Path(__file__).resolve().parent.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+    @contextmanager
+    def failing_disk(self) -> Iterator[None]:
+        """Let the first journal's disk fail inside the block."""
+        flag = self.data_dir / FAILING
+        flag.touch()
+        try:
+            yield
+        finally:
+            flag.unlink()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until killed."""
+    data_dir, controller_port, segment_store_port = arguments
+    config = SegmentStoreConfig(data_dir=Path(data_dir), host=HOST, port=int(segment_store_port))
+    command = [sys.executable, "-m", "pravega_admin", "controller", "--port", controller_port]
+    command += ["--host", HOST, "--segment-store", f"{HOST}:{segment_store_port}"]
+    with subprocess.Popen([*DIE_WITH_PARENT, *command]):
+        trio.run(_serve, config)
+
+
+async def _serve(config: SegmentStoreConfig) -> None:
+    DataDirectory.open(config.data_dir, journal_count=2)
+    disks: dict[str, FaultyDisk] = {}
+
+    def disk_of(path: Path) -> FaultyDisk:
+        return disks.setdefault(path.name, FaultyDisk(path))
+
+    async with (
+        open_containers(config, disk_of=disk_of) as open_container,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_follow_flag, config.data_dir / FAILING, disks[FAILING_JOURNAL])
+        nursery.start_soon(serve, config, open_container)
+        await _wait_until_serving(config.port)
+        print("ready", flush=True)
+        await trio.sleep_forever()
+
+
+async def _wait_until_serving(port: int) -> None:
+    while True:
+        try:
+            stream = await trio.open_tcp_stream(HOST, port)
+        except OSError:
+            await trio.sleep(POLL_SECONDS)
+        else:
+            await stream.aclose()
+            return
+
+
+async def _follow_flag(flag: Path, disk: FaultyDisk) -> None:
+    while True:
+        disk.error = errno.EIO if await trio.Path(flag).exists() else None
+        await trio.sleep(POLL_SECONDS)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
