@@ -271,7 +271,7 @@ def test_python_in_documents_compiles() -> None:
 def test_settings_in_documents_are_settings(tmp_path: Path) -> None:
     import msgspec
 
-    from pravega_admin.serve_commands import read_settings
+    from pravega_admin.store_settings import read_settings
     from pravega_controller.config import ControllerConfig
     from segstore.config import SegmentStoreConfig
 

@@ -38,11 +38,14 @@ def collect_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTION_THRESHOLDS)
+    gc.enable()
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a server process until it is told to end; its exit code."""
     die_with_supervisor()
+    # What is imported stays, and the collector would look through it again and again.
+    gc.disable()
     kind, text = arguments
     # The log library imports rich if it can, which takes longer than the rest of it; a server
     # process draws nothing.
@@ -56,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
     if text.startswith("@"):
         SERVERS[kind].load()
+        gc.enable()
         received = receive_settings(int(text[1:]))
         if received is None:
             return EXIT_FAILED

@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 HELP_OPTIONS = frozenset({"-h", "--help"})
 
@@ -19,11 +19,27 @@ def main() -> None:
     if starts_store(sys.argv[1:]):
         from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
         from pravega_admin.early_children import start_early
+        from pravega_admin.quick_options import read_options
 
         start_early([SEGMENT_STORE, CONTROLLER])
+        options = read_options(sys.argv[2:])
+        if options is not None:
+            sys.exit(start_quickly(options))
     from pravega_admin.verbs import app
 
     app(prog_name="segstore")
+
+
+def start_quickly(options: Mapping[str, object]) -> int:
+    """Run a store without the parser of verbs; its exit code."""
+    from pravega_admin.errors import exit_code_of
+    from pravega_admin.store_settings import start_standalone
+
+    try:
+        start_standalone(options)
+    except (Exception, KeyboardInterrupt) as error:
+        return exit_code_of(error)
+    return 0
 
 
 def starts_store(arguments: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -66,6 +67,19 @@ class ConfigurationError(AdminError):
     """A server cannot start as it was told to: starting it again the same way is of no use."""
 
     exit_code = 78
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Say on stderr, in one sentence, what ended a command; the exit code for that."""
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    sentence = (
+        str(error)
+        if isinstance(error, AdminError)
+        else f"internal error: {type(error).__name__}: {error} (segstore --debug ... shows where)"
+    )
+    print(f"segstore: {sentence}", file=sys.stderr)
+    return error.exit_code if isinstance(error, AdminError) else AdminError.exit_code
 
 
 def leaf_errors(error: BaseException) -> Iterator[BaseException]:

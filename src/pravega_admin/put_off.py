@@ -13,10 +13,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 _loading = threading.RLock()
 
@@ -31,7 +30,7 @@ class _PutOffModule(ModuleType):
         return getattr(self, name)
 
 
-class _PutOffLoader(Loader):
+class _PutOffLoader:
     """Makes a module without running it; ``spec`` is what would be run."""
 
     def __init__(self, spec: ModuleSpec) -> None:
@@ -46,7 +45,7 @@ class _PutOffLoader(Loader):
         module.__class__ = _PutOffModule
 
 
-class _PutOffFinder(MetaPathFinder):
+class _PutOffFinder:
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
 
@@ -59,7 +58,9 @@ class _PutOffFinder(MetaPathFinder):
         if found is None:
             return None
         return ModuleSpec(
-            name, _PutOffLoader(found), is_package=found.submodule_search_locations is not None
+            name,
+            cast("Any", _PutOffLoader(found)),
+            is_package=found.submodule_search_locations is not None,
         )
 
 

@@ -1,25 +1,27 @@
 """``segstore standalone``, ``segstore server`` and ``segstore controller``.
 
-Owns: the arguments of these verbs, and the settings file.
-
-A settings file is TOML with the tables ``segment_store`` and ``controller``, whose keys are the
-fields of the servers' configurations; those that have an option are refused there.
+Owns: the arguments of these verbs. A ``standalone`` whose arguments are plainly right is started
+without this module, see ``quick_options``.
 """
 
 from __future__ import annotations
 
-import os
-import time
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
-from pravega_admin.errors import ConfigurationError, UsageError
+from pravega_admin.errors import UsageError
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.output import note
+from pravega_admin.quick_options import PORT_MAX
+from pravega_admin.store_settings import (
+    DATA_DIR,
+    read_settings,
+    start_standalone,
+    tier_2_settings,
+)
 
 HostOption: TypeAlias = Annotated[
     str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")
@@ -70,17 +72,6 @@ S3EndpointOption: TypeAlias = Annotated[
 S3RegionOption: TypeAlias = Annotated[
     str | None, typer.Option("--s3-region", metavar="NAME", help="The region of the bucket.")
 ]
-PORT_MAX = 65535
-SETTINGS_WITH_OPTIONS = {
-    "segment_store": {"host", "port", "data_dir", "container_count", "tier2", "s3"},
-    "controller": {
-        "host",
-        "port",
-        "segment_stores",
-        "container_count",
-        "published_address",
-    },
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -91,7 +82,7 @@ def register(app: typer.Typer) -> None:
 
 
 def standalone(
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     host: HostOption = "127.0.0.1",
     controller_port: Annotated[
         int, typer.Option("--controller-port", min=1, max=PORT_MAX, help="Where clients connect.")
@@ -113,32 +104,28 @@ def standalone(
     config: SettingsOption = None,
 ) -> None:
     """Run a whole store on this machine: a controller and a segment store."""
-    began = process_began()
-    from pravega_admin.standalone import StandaloneSettings, run_standalone
-
-    file = read_settings(config)
-    settings = StandaloneSettings(
-        data_dir=data_dir,
-        host=host,
-        controller_port=controller_port,
-        segment_store_port=segment_store_port,
-        published_address=published_address,
-        container_count=container_count,
-        allow_insecure=allow_insecure,
-        log_level=log_level,
-        log_format=log_format,
-        log_file=log_file,
-        segment_store={
-            **_tier_2(tier2, endpoint=s3_endpoint, region=s3_region),
-            **file.get("segment_store", {}),
-        },
-        controller=file.get("controller", {}),
+    start_standalone(
+        {
+            "data_dir": data_dir,
+            "host": host,
+            "controller_port": controller_port,
+            "segment_store_port": segment_store_port,
+            "published_address": published_address,
+            "container_count": container_count,
+            "tier2": tier2,
+            "s3_endpoint": s3_endpoint,
+            "s3_region": s3_region,
+            "allow_insecure": allow_insecure,
+            "log_level": log_level,
+            "log_format": log_format,
+            "log_file": log_file,
+            "config": config,
+        }
     )
-    run_standalone(settings, began=began)
 
 
 def server(
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=PORT_MAX, help="Its port.")] = 12345,
     container_count: ContainersOption = 4,
@@ -156,7 +143,7 @@ def server(
         "port": port,
         "data_dir": str(data_dir),
         "container_count": container_count,
-        **_tier_2(tier2, endpoint=s3_endpoint, region=s3_region),
+        **tier_2_settings(tier2, endpoint=s3_endpoint, region=s3_region),
     }
     _serve(
         SEGMENT_STORE,
@@ -199,36 +186,6 @@ def controller(
     )
 
 
-def process_began() -> float:
-    """When this process was started, by the monotonic clock."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return time.monotonic()
-    since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
-    return time.monotonic() - age
-
-
-def read_settings(path: Path | None) -> dict[str, dict[str, Any]]:
-    """The tables of a settings file; ``ConfigurationError`` when there is anything else in it."""
-    if path is None:
-        return {}
-    try:
-        tables = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from error
-    for name, table in tables.items():
-        if name not in SETTINGS_WITH_OPTIONS or not isinstance(table, dict):
-            known = " and ".join(SETTINGS_WITH_OPTIONS)
-            raise ConfigurationError(f"{path} has {name!r}; only tables {known} are known")
-        if taken := SETTINGS_WITH_OPTIONS[name] & table.keys():
-            raise ConfigurationError(f"{path} sets {min(taken)}, which is an option of the command")
-    return tables
-
-
 def _serve(
     kind: str,
     settings: dict[str, Any],
@@ -249,23 +206,6 @@ def _serve(
         settings,
         on_ready=lambda: note(f"{SERVERS[kind].title} is ready on {where}"),
     )
-
-
-def _tier_2(location: str | None, *, endpoint: str | None, region: str | None) -> dict[str, Any]:
-    """The settings of a segment store that say where its tier 2 is."""
-    if location is None:
-        if endpoint is not None or region is not None:
-            raise UsageError("--s3-endpoint and --s3-region need --tier2 s3://BUCKET/PREFIX")
-        return {}
-    from segstore.tiers.s3.location import S3Location, S3LocationError
-
-    try:
-        S3Location.parse(location)
-    except S3LocationError as error:
-        raise UsageError(f"--tier2 {error}") from error
-    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-        raise UsageError(f"--s3-endpoint {endpoint!r} is not an http:// or https:// URL")
-    return {"tier2": location, "s3": {"endpoint_url": endpoint, "region": region}}
 
 
 def _parse_host_port(text: str) -> tuple[str, int]:

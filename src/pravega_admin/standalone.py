@@ -27,6 +27,7 @@ from pravega_admin.early_children import child_command, start_child
 from pravega_admin.errors import ConfigurationError
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.supervise import hand_over
+from pravega_admin.version import VERSION
 
 CHILD_KINDS = {"segment-store-0": SEGMENT_STORE, "controller": CONTROLLER}
 """The processes of a store, by their names."""
@@ -151,12 +152,10 @@ def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
 
 
 def _welcome(settings: StandaloneSettings) -> str:
-    from importlib.metadata import version
-
     host = settings.published_address or ANY_ADDRESSES.get(settings.host, settings.host)
     host = f"[{host}]" if ":" in host else host
     uri = f"tcp://{host}:{settings.controller_port}"
-    return f"""segstore {version("segstore")}, data in {settings.data_dir.resolve()}
+    return f"""segstore {VERSION}, data in {settings.data_dir.resolve()}
 
   controller     {uri}
   segment store  {host}:{settings.segment_store_port}

@@ -23,7 +23,7 @@ from pravega_admin import (
     serve_commands,
     stream_commands,
 )
-from pravega_admin.errors import EXIT_INTERRUPTED, EXIT_OK, AdminError
+from pravega_admin.errors import EXIT_OK, AdminError, exit_code_of
 
 EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 exists already, 5 server"
@@ -40,26 +40,18 @@ class _Verbs(TyperGroup):
             return super().invoke(ctx)
         try:
             return super().invoke(ctx)
-        except AdminError as error:
-            print(f"segstore: {error}", file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
+        except (AdminError, KeyboardInterrupt) as error:
+            raise typer.Exit(exit_code_of(error)) from None
         except BrokenPipeError:
             # Whoever read our output has enough of it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(EXIT_OK) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(EXIT_INTERRUPTED) from None
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:
             if type(error).__module__.partition(".")[0] in ("typer", "click"):
                 raise
-            print(
-                f"segstore: internal error: {type(error).__name__}: {error}"
-                " (segstore --debug ... shows where)",
-                file=sys.stderr,
-            )
-            raise typer.Exit(AdminError.exit_code) from None
+            raise typer.Exit(exit_code_of(error)) from None
 
 
 app = typer.Typer(

@@ -229,6 +229,6 @@ def test_a_settings_file_that_makes_no_sense_is_refused(
 
 
 def test_process_start_is_in_the_recent_past() -> None:
-    from pravega_admin.serve_commands import process_began
+    from pravega_admin.store_settings import process_began
 
     assert 0 < time.monotonic() - process_began() < 24 * 3600

@@ -1,0 +1,99 @@
+"""The options of ``segstore standalone``, read without the command line's parser.
+
+Owns: what is read so. The parser, its help and its complaints are ``serve_commands``'; importing
+and setting it up takes longer than all else that the command does before the servers start.
+
+Invariants:
+1. What is read here is what the parser would have read. Whatever is in doubt is left to it: a name
+   or a value that is not plainly right, and every request for help.
+2. This module imports almost nothing: it is read before the servers can go on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from pravega_admin.log_options import LogFormat, LogLevel
+
+PORT_MAX = 65535
+CONTAINERS_DIGITS_MAX = 9
+
+
+def _text(value: str) -> object:
+    return value
+
+
+def _port(value: str) -> object:
+    return _number(value, PORT_MAX)
+
+
+def _count(value: str) -> object:
+    return _number(value, 10**CONTAINERS_DIGITS_MAX - 1)
+
+
+def _number(value: str, maximum: int) -> int | None:
+    if not (value.isascii() and value.isdecimal()) or len(value) > CONTAINERS_DIGITS_MAX:
+        return None
+    number = int(value)
+    return number if 1 <= number <= maximum else None
+
+
+def _level(value: str) -> object:
+    return next((level for level in LogLevel if level.value == value), None)
+
+
+def _format(value: str) -> object:
+    return next((format for format in LogFormat if format.value == value), None)
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "data_dir": _text,
+    "host": _text,
+    "controller_port": _port,
+    "segment_store_port": _port,
+    "published_address": _text,
+    "container_count": _count,
+    "tier2": _text,
+    "s3_endpoint": _text,
+    "s3_region": _text,
+    "log_level": _level,
+    "log_format": _format,
+    "log_file": _text,
+    "config": _text,
+}
+"""How the values of options are read; None is for one that is not plainly right."""
+FLAGS = frozenset({"allow_insecure"})
+VARIABLES = {"data_dir": "SEGSTORE_DATA_DIR", "tier2": "SEGSTORE_TIER2"}
+"""The variables of the environment that speak for options that are not given."""
+
+
+def read_options(arguments: Sequence[str]) -> dict[str, object] | None:
+    """The options that are given, by name; None when the parser has to look at the arguments."""
+    options: dict[str, object] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        written, equals, value = argument.partition("=")
+        name = written.removeprefix("--").replace("-", "_")
+        if written != "--" + name.replace("_", "-"):
+            return None
+        if name in FLAGS and not equals:
+            options[name] = True
+            continue
+        if not equals:
+            value = next(rest, "")
+        found = _read(name, value)
+        if found is None:
+            return None
+        options[name] = found
+    for name, variable in VARIABLES.items():
+        if name not in options and (value := os.environ.get(variable, "")):
+            options[name] = value
+    return options
+
+
+def _read(name: str, value: str) -> object:
+    reader = READERS.get(name)
+    if reader is None or not value or value.startswith("-"):
+        return None
+    return reader(value)

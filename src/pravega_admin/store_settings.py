@@ -1,0 +1,113 @@
+"""What the options of ``segstore standalone`` and the settings file say.
+
+Owns: the settings file, and how options become the settings of a store.
+
+A settings file is TOML with the tables ``segment_store`` and ``controller``, whose keys are the
+fields of the servers' configurations; those that have an option are refused there.
+
+Invariants:
+1. This module does without the command line's parser, whose import takes long.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pravega_admin.errors import ConfigurationError, UsageError
+
+SETTINGS_WITH_OPTIONS = {
+    "segment_store": {"host", "port", "data_dir", "container_count", "tier2", "s3"},
+    "controller": {
+        "host",
+        "port",
+        "segment_stores",
+        "container_count",
+        "published_address",
+    },
+}
+DATA_DIR = Path("data")
+PATHS = frozenset({"data_dir", "log_file", "config"})
+
+
+def start_standalone(options: Mapping[str, Any]) -> None:
+    """Run a whole store. Does not return, see ``run_standalone``.
+
+    ``options`` are those that were given, by name; None is for one that was not. Raises
+    ``AdminError``.
+    """
+    began = process_began()
+    from pravega_admin.standalone import StandaloneSettings, run_standalone
+
+    given: dict[str, Any] = {
+        name: Path(value) if name in PATHS else value
+        for name, value in options.items()
+        if value is not None
+    }
+    file = read_settings(given.pop("config", None))
+    tier_2 = tier_2_settings(
+        given.pop("tier2", None),
+        endpoint=given.pop("s3_endpoint", None),
+        region=given.pop("s3_region", None),
+    )
+    settings = StandaloneSettings(
+        data_dir=given.pop("data_dir", DATA_DIR),
+        segment_store={**tier_2, **file.get("segment_store", {})},
+        controller=file.get("controller", {}),
+        **given,
+    )
+    run_standalone(settings, began=began)
+
+
+def process_began() -> float:
+    """When this process was started, by the monotonic clock."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return time.monotonic()
+    since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
+    return time.monotonic() - age
+
+
+def read_settings(path: Path | None) -> dict[str, dict[str, Any]]:
+    """The tables of a settings file; ``ConfigurationError`` when there is anything else in it."""
+    if path is None:
+        return {}
+    import tomllib
+
+    try:
+        tables = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from error
+    for name, table in tables.items():
+        if name not in SETTINGS_WITH_OPTIONS or not isinstance(table, dict):
+            known = " and ".join(SETTINGS_WITH_OPTIONS)
+            raise ConfigurationError(f"{path} has {name!r}; only tables {known} are known")
+        if taken := SETTINGS_WITH_OPTIONS[name] & table.keys():
+            raise ConfigurationError(f"{path} sets {min(taken)}, which is an option of the command")
+    return tables
+
+
+def tier_2_settings(
+    location: str | None, *, endpoint: str | None, region: str | None
+) -> dict[str, Any]:
+    """The settings of a segment store that say where its tier 2 is."""
+    if location is None:
+        if endpoint is not None or region is not None:
+            raise UsageError("--s3-endpoint and --s3-region need --tier2 s3://BUCKET/PREFIX")
+        return {}
+    from segstore.tiers.s3.location import S3Location, S3LocationError
+
+    try:
+        S3Location.parse(location)
+    except S3LocationError as error:
+        raise UsageError(f"--tier2 {error}") from error
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise UsageError(f"--s3-endpoint {endpoint!r} is not an http:// or https:// URL")
+    return {"tier2": location, "s3": {"endpoint_url": endpoint, "region": region}}
