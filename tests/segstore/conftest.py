@@ -1,0 +1,23 @@
+"""What tests of whole containers share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio.testing
+
+from segstore.testing.local_tiers import LocalTiers
+
+
+@pytest.fixture
+def fast_clock() -> trio.testing.MockClock:
+    """Time goes by a hundred times as fast, for containers on real tiers: no jumps while threads
+    work."""
+    return trio.testing.MockClock(rate=100)
+
+
+@pytest.fixture
+def tiers(tmp_path: Path) -> LocalTiers:
+    """A journal and a file system chunk storage."""
+    return LocalTiers(tmp_path)
