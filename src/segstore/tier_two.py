@@ -26,10 +26,12 @@ from segstore.data_directory import DataDirectory
 from segstore.errors import StorageConfigurationError
 from segstore.storage.older_layout import Belongs
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
+from segstore.tiers.doubtful_files import DoubtNotes
 from segstore.tiers.filesystem import FilesystemChunkStorage
 from segstore.tiers.s3 import S3Location, S3LocationError
 
 NOTE_FILE = "tier-2.toml"
+DOUBTS_FILE = "tier-2-doubts.txt"
 
 StorageOfOwner = Callable[[Callable[[], int]], ChunkStorage]
 """Gives the chunks to an owner, who knows the epoch it was given by then."""
@@ -84,7 +86,7 @@ async def open_storage(
             )
         path = config.storage_dir or directory.storage_path
         path.mkdir(parents=True, exist_ok=True)
-        storage = FilesystemChunkStorage(path)
+        storage = FilesystemChunkStorage(path, doubts=DoubtNotes(directory.path / DOUBTS_FILE))
         try:
             yield lambda _: storage
         finally:

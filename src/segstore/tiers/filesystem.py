@@ -1,15 +1,15 @@
 """Tier 2 in a directory: one file per chunk. Also for NFS.
 
-Owns: ``FilesystemChunkStorage`` and the mapping between chunk names and paths, which
-docs/formats/chunks.md describes.
+Owns: ``FilesystemChunkStorage``; ``chunk_paths`` has the names of its files.
 
 Invariants:
-1. The mapping is one to one, and no name leads out of the root, whatever bytes it has.
+1. No chunk's name leads out of the root, whatever bytes it has.
 2. A chunk's file appears under its name only with its first bytes durable in it.
 3. A call that returned is durable: the file's bytes, its name and the directories above it.
 4. What is listed is durable: what a process that was killed wrote is synced before it is counted.
-5. What a write that failed left at a file's end is not counted by this process: the kernel takes it
-   for stored, however often it is synced, when the disk has not taken it.
+5. What a write that failed left at a file's end is counted by nobody: the kernel takes it for
+   stored, however often it is synced, when the disk has not taken it. It is cut off at once; where
+   that fails too, it is noted outside of tier 2, for later processes.
 6. A file never has a length that counts bytes which a power cut could leave unwritten: long
    writes go past the page cache from the block on in which they begin, what is left of them after.
 7. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
@@ -24,79 +24,39 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote, unquote
 
+import structlog
 import trio
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.tiers.api import Buffer, ChunkInfo
+from segstore.tiers.chunk_paths import (
+    CHUNK_SUFFIX,
+    UNFINISHED_SUFFIX,
+    directory_pieces,
+    encoded,
+    is_continued,
+    name_of,
+    path_of,
+)
 from segstore.tiers.direct_io import BLOCK_BYTES, DirectFile, StagingBuffers
+from segstore.tiers.doubtful_files import DoubtNotes
+from segstore.tiers.known_paths import KnownPaths
 from segstore.tiers.vectored_io import pwrite_all, remainder
 
 T = TypeVar("T")
 
 DESCRIPTORS_MAX = 128
-KNOWN_PATHS_MAX = 65536
 THREADS_MAX = 8
 DIRECT_BYTES_MIN = 256 * 1024
 """Writes from this length on go past the page cache."""
-PIECE_BYTES_MAX = 240
 CREATE_ATTEMPTS_MAX = 10
 
-SAFE_CHARACTERS = "#$"  # besides letters, digits and _.-
-CHUNK_SUFFIX = ".chunk"
-UNFINISHED_SUFFIX = ".chunk%new"
-
-
-def path_of(name: str) -> str:
-    """The path, relative to the root, of the file that holds a chunk."""
-    *directories, last = name.split("/")
-    pieces = [piece for directory in directories for piece in _directory_pieces(directory)]
-    *continued, end = _pieces(_encoded(last))
-    return "/".join([*pieces, *(f"{piece}%" for piece in continued), end + CHUNK_SUFFIX])
-
-
-def name_of(path: str) -> str | None:
-    """The chunk whose file has this relative path, or None when it is no chunk's."""
-    *directories, last = path.split("/")
-    if not last.endswith(CHUNK_SUFFIX):
-        return None
-    encoded = ""
-    for directory in directories:
-        encoded += directory[:-1] if _is_continued(directory) else directory + "/"
-    return "/".join(
-        "" if component == "%" else unquote(component, errors="surrogatepass")
-        for component in (encoded + last.removesuffix(CHUNK_SUFFIX)).split("/")
-    )
-
-
-def _encoded(component: str) -> str:
-    """A component of a chunk name as a file name; the encoding of a prefix is a prefix of it."""
-    text = quote(component, safe=SAFE_CHARACTERS, errors="surrogatepass").replace("~", "%7E")
-    if text.startswith("."):
-        return "%2E" + text[1:]
-    return text
-
-
-def _directory_pieces(component: str) -> list[str]:
-    *continued, end = _pieces(_encoded(component) or "%")
-    if end.endswith(CHUNK_SUFFIX):
-        end = end.removesuffix(CHUNK_SUFFIX) + "%2Echunk"
-    return [*(f"{piece}%" for piece in continued), end]
-
-
-def _pieces(encoded: str) -> list[str]:
-    """Cut what is too long for one file name; all but the last are written with a final ``%``."""
-    starts = range(0, max(len(encoded), 1), PIECE_BYTES_MAX)
-    return [encoded[start : start + PIECE_BYTES_MAX] for start in starts]
-
-
-def _is_continued(directory: str) -> bool:
-    return len(directory) > 1 and directory.endswith("%")
+logger = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -189,35 +149,26 @@ class _Descriptors:
             entry.close()
 
 
-class _KnownDurable:
-    """Paths whose files (or entries, for directories) need no sync; forgets the oldest."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._paths: OrderedDict[str, None] = OrderedDict()
-
-    def __contains__(self, path: str) -> bool:
-        return path in self._paths
-
-    def add(self, path: str) -> None:
-        with self._lock:
-            self._paths[path] = None
-            if len(self._paths) > KNOWN_PATHS_MAX:
-                self._paths.popitem(last=False)
-
-
 class FilesystemChunkStorage:
-    """Chunks as files below ``root``, which exists."""
+    """Chunks as files below ``root``, which exists.
 
-    def __init__(self, root: Path) -> None:
+    Later processes know by ``doubts`` what this one could not undo. May raise ``OSError`` for them.
+    """
+
+    def __init__(self, root: Path, *, doubts: DoubtNotes | None = None) -> None:
         self._root = os.fspath(root)
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
         self._descriptors = _Descriptors(self._root)
         self._staging = StagingBuffers()
-        self._known_durable = _KnownDurable()
+        self._known_durable = KnownPaths()
+        self._known_directories = KnownPaths()
         # By path, what was stored before a write that failed. Each operation is one step.
         self._stored_lengths: dict[str, int] = {}
+        self._doubts = doubts
+        self._doubts_lock = threading.Lock()
+        if doubts is not None and (noted := doubts.read()):
+            self._settle(doubts, noted)
 
     async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
         """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
@@ -272,8 +223,10 @@ class FilesystemChunkStorage:
                     file.write(data, offset, self._staging)
                     os.fdatasync(file.descriptor)
                 except OSError:
-                    self._stored_lengths[path] = min(offset, self._stored(path, length))
+                    stored = self._stored(path, length)
+                    self._stored_lengths[path] = min(offset, stored)
                     self._descriptors.drop(path)
+                    self._undo(path, file.descriptor, offset, cut=offset == stored)
                     raise
                 if offset <= self._stored(path, length):
                     self._stored_lengths.pop(path, None)
@@ -291,6 +244,7 @@ class FilesystemChunkStorage:
                 file = self._descriptors.open(unfinished, os.O_CREAT | os.O_TRUNC)
                 break
             except FileNotFoundError:  # somebody removed the directory while it was empty
+                self._forget_directories(path)
                 if attempt + 1 == CREATE_ATTEMPTS_MAX:
                     raise
         try:
@@ -303,17 +257,78 @@ class FilesystemChunkStorage:
         finally:
             file.close()
         os.rename(f"{self._root}/{unfinished}", f"{self._root}/{path}")
-        self._sync_directory(os.path.dirname(path))
+        try:
+            self._sync_directory(os.path.dirname(path))
+        except OSError:
+            self._stored_lengths[path] = 0
+            try:
+                os.unlink(f"{self._root}/{path}")
+            except OSError as error:
+                self._note_doubt(path, 0, error)
+            raise
+
+    def _undo(self, path: str, descriptor: int, length: int, *, cut: bool) -> None:
+        """Take back what a failed write at ``length`` did, or note it."""
+        try:
+            if not cut:
+                raise OSError(errno.ENOTSUP, "what was overwritten cannot be brought back")
+            os.ftruncate(descriptor, length)
+            os.fsync(descriptor)
+        except OSError as error:
+            self._note_doubt(path, length, error)
+
+    def _note_doubt(self, path: str, length: int, reason: OSError) -> None:
+        """Let later processes know that only the file's first ``length`` bytes count."""
+        try:
+            if self._doubts is None:
+                raise reason
+            with self._doubts_lock:
+                self._doubts.add(path, length)
+        except OSError as error:
+            # This process knows better than the file system: the data stays in the log.
+            logger.error(
+                "a failed write of tier 2 can be neither undone nor noted: a process that starts"
+                " before the write is repeated may count bytes that the disk has not",
+                file=f"{self._root}/{path}",
+                length=length,
+                error=str(error),
+            )
+
+    def _settle(self, doubts: DoubtNotes, noted: dict[str, int]) -> None:
+        """Cut off now what an earlier process could not."""
+        for path, length in noted.items():
+            try:
+                with closing(self._descriptors.open(path, 0)) as file:
+                    if os.fstat(file.descriptor).st_size > length:
+                        os.ftruncate(file.descriptor, length)
+                    os.fsync(file.descriptor)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                self._stored_lengths[path] = length
+        left = {path: noted[path] for path in self._stored_lengths}
+        if left != noted:
+            doubts.replace(left)
 
     def _make_directories(self, directory: str) -> None:
-        """Make a directory and those above it, durably."""
-        if not directory or os.path.isdir(f"{self._root}/{directory}"):
+        """Make a directory and those above it, durably: whoever made them may have failed to."""
+        if not directory or directory in self._known_directories:
             return
         parent = os.path.dirname(directory)
         self._make_directories(parent)
         with suppress(FileExistsError, FileNotFoundError):
             os.mkdir(f"{self._root}/{directory}", 0o755)
-        self._sync_directory(parent)
+        try:
+            self._sync_directory(parent)
+        except OSError:
+            with suppress(OSError):  # not empty: it stays, and is not known
+                os.rmdir(f"{self._root}/{directory}")
+            raise
+        self._known_directories.add(directory)
+
+    def _forget_directories(self, path: str) -> None:
+        while path := os.path.dirname(path):
+            self._known_directories.discard(path)
 
     def _sync_directory(self, directory: str) -> None:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -379,6 +394,7 @@ class FilesystemChunkStorage:
             if f"{directory}/" not in self._known_durable:
                 self._sync_directory(directory)
                 self._known_durable.add(f"{directory}/")
+            self._known_directories.add(directory)
 
     def _delete(self, name: str) -> None:
         path = path_of(name)
@@ -398,14 +414,16 @@ class FilesystemChunkStorage:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 break
+            self._known_directories.discard(directory)
+            self._known_durable.discard(f"{directory}/")
             directory = os.path.dirname(directory)
         self._sync_directory(directory)
 
     def _list(self, prefix: str) -> Iterator[ChunkInfo]:
         """Look through the directories that can hold chunks of the prefix."""
         *complete, partial = prefix.split("/")
-        pieces = [piece for directory in complete for piece in _directory_pieces(directory)]
-        yield from self._walk("/".join(pieces), "", _encoded(partial), prefix)
+        pieces = [piece for directory in complete for piece in directory_pieces(directory)]
+        yield from self._walk("/".join(pieces), "", encoded(partial), prefix)
 
     def _walk(self, directory: str, so_far: str, wanted: str, prefix: str) -> Iterator[ChunkInfo]:
         """Yield the chunks below ``directory``. ``so_far`` is the part of the component after the
@@ -418,7 +436,7 @@ class FilesystemChunkStorage:
         for entry in entries:
             path = f"{directory}/{entry.name}" if directory else entry.name
             if entry.is_dir(follow_symlinks=False):
-                continued = _is_continued(entry.name)
+                continued = is_continued(entry.name)
                 part = so_far + (entry.name[:-1] if continued else entry.name)
                 if not continued and part.endswith("%2Echunk") and part != "%2Echunk":
                     part = part.removesuffix("%2Echunk") + CHUNK_SUFFIX

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from segstore.errors import ChunkNotFoundError, StorageError
 from segstore.tiers import filesystem
-from segstore.tiers.filesystem import FilesystemChunkStorage, name_of, path_of
+from segstore.tiers.chunk_paths import name_of, path_of
+from segstore.tiers.doubtful_files import DoubtNotes
+from segstore.tiers.filesystem import FilesystemChunkStorage
 
 COMPONENTS = st.one_of(
     st.sampled_from(
@@ -158,7 +160,7 @@ async def test_what_a_failed_write_left_is_not_counted(
     await storage.write("a", offset=0, data=[b"durable"])
     for _ in range(2):
         with monkeypatch.context() as patches:
-            patches.setattr(filesystem.os, "fdatasync", fail)
+            patches.setattr(os, "fdatasync", fail)
             with pytest.raises(StorageError, match="cannot write a"):
                 await storage.write("a", offset=7, data=[b", doubtful"])
         assert (await storage.info("a")).length == 7
@@ -166,6 +168,102 @@ async def test_what_a_failed_write_left_is_not_counted(
     await storage.write("a", offset=7, data=[b", durable again"])
     assert (await storage.info("a")).length == 22
     assert await storage.read("a", offset=0, length=22) == b"durable, durable again"
+    storage.close()
+
+
+def failing(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+async def test_what_a_failed_sync_left_is_not_counted_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    await storage.write("a", offset=0, data=[b"durable"])
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fdatasync", failing)
+        with pytest.raises(StorageError, match="cannot write a"):
+            await storage.write("a", offset=7, data=[b", doubtful"])
+    # The kernel would give the bytes to whoever asks, and sync the file without a complaint.
+    storage.close()
+    later = FilesystemChunkStorage(tmp_path)
+    assert (await later.info("a")).length == 7
+    assert await later.read("a", offset=0, length=7) == b"durable"
+    later.close()
+
+
+@pytest.mark.parametrize("broken", ["ftruncate", "fsync"])
+async def test_what_cannot_be_cut_off_after_a_failed_sync_is_noted_for_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    root, doubts = tmp_path / "tier 2", DoubtNotes(tmp_path / "doubts")
+    root.mkdir()
+    storage = FilesystemChunkStorage(root, doubts=doubts)
+    await storage.write("s/a b", offset=0, data=[b"durable"])
+    real = getattr(os, broken)
+
+    def fail_below_root(descriptor: int, *rest: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(root)):
+            failing()
+        real(descriptor, *rest)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fdatasync", failing)
+        patches.setattr(os, broken, fail_below_root)
+        with pytest.raises(StorageError, match="cannot write s/a b"):
+            await storage.write("s/a b", offset=7, data=[b", doubtful"])
+        storage.close()
+        # As long as the disk is like that, the note is what counts.
+        for _ in range(2):
+            later = FilesystemChunkStorage(root, doubts=doubts)
+            assert later._stored("s/a%20b.chunk", 17) == 7
+            later.close()
+    later = FilesystemChunkStorage(root, doubts=doubts)
+    assert not doubts.read()
+    assert (root / "s" / "a%20b.chunk").read_bytes() == b"durable"
+    assert (await later.info("s/a b")).length == 7
+    later.close()
+
+
+async def test_a_chunk_whose_name_may_not_be_durable_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    await storage.write("s/a", offset=0, data=[b"x"])
+    with monkeypatch.context() as patches:
+        patches.setattr(storage, "_sync_directory", failing)
+        with pytest.raises(StorageError, match="cannot write s/b"):
+            await storage.write("s/b", offset=0, data=[b"y"])
+    for each in (storage, FilesystemChunkStorage(tmp_path)):
+        assert [chunk.name for chunk in await each.list_chunks("")] == ["s/a"]
+        each.close()
+
+
+async def test_a_directory_whose_sync_failed_is_synced_before_anything_counts_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "s").mkdir()  # by a process that was killed then
+    storage = FilesystemChunkStorage(tmp_path)
+    synced: list[str] = []
+    sync = storage._sync_directory
+
+    def note(directory: str) -> None:
+        synced.append(directory)
+        sync(directory)
+
+    monkeypatch.setattr(storage, "_sync_directory", failing)
+    with pytest.raises(StorageError):
+        await storage.write("s/t/a", offset=0, data=[b"x"])
+    monkeypatch.setattr(storage, "_sync_directory", note)
+    await storage.write("s/t/a", offset=0, data=[b"x"])
+    assert synced == ["", "s", "s/t"]
+    await storage.write("s/t/b", offset=0, data=[b"x"])
+    assert synced[3:] == ["s/t"]
+    await storage.delete("s/t/a")
+    await storage.delete("s/t/b")
+    synced.clear()
+    await storage.write("s/t/c", offset=0, data=[b"x"])
+    assert synced == ["", "s", "s/t"]
     storage.close()
 
 

@@ -1,0 +1,78 @@
+"""Remembers, beyond the process, files of tier 2 that have bytes which the disk may not have.
+
+Owns: ``DoubtNotes``; docs/formats/data-directory.md describes the file. It is in the data directory
+and not in tier 2, whose disk has just failed.
+
+Invariants:
+1. A note that was added is durable. It stays until the file is as long as the note says.
+2. A line without its end was never added: its writer was told so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+_LINE: Final = re.compile(r"([0-9]{1,18}) (\S+) \.", re.ASCII)
+
+
+class DoubtNotes:
+    """Lines of a length and a path relative to tier 2's root. Calls block, and may raise
+    ``OSError``; they come one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[str, int]:
+        """What is noted: by path, how many bytes of a file count."""
+        try:
+            text = self._path.read_text("ascii")
+        except FileNotFoundError:
+            return {}
+        noted: dict[str, int] = {}
+        for line in text.splitlines():
+            if match := _LINE.fullmatch(line):
+                noted[unquote(match[2], errors="surrogatepass")] = int(match[1])
+        return noted
+
+    def add(self, path: str, length: int) -> None:
+        """Note how many bytes of a file count; the last note of a file counts."""
+        exists = self._path.exists()
+        self._write(_line(path, length), os.O_APPEND)
+        if not exists:
+            self._sync_directory()
+
+    def replace(self, noted: dict[str, int]) -> None:
+        """Keep these notes alone."""
+        if not noted:
+            self._path.unlink(missing_ok=True)
+        else:
+            unfinished = DoubtNotes(self._path.with_name(self._path.name + ".new"))
+            text = "".join(_line(path, length) for path, length in noted.items())
+            unfinished._write(text, os.O_TRUNC)
+            os.rename(unfinished._path, self._path)
+        self._sync_directory()
+
+    def _write(self, text: str, flags: int) -> None:
+        flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self._path, flags, 0o644)
+        try:
+            os.write(descriptor, text.encode("ascii"))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _sync_directory(self) -> None:
+        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _line(path: str, length: int) -> str:
+    # The line before may not be whole.
+    return f"\n{length} {quote(path, errors='surrogatepass')} .\n"
