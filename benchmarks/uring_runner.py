@@ -169,7 +169,7 @@ class UringRunner:
     async def _write(self, batch: PreparedBatch) -> OSError | None:
         file = batch.file.disk_file
         assert isinstance(file, LocalFile)
-        buffers = list(joined_if_small(batch.buffers))
+        buffers = list(joined_if_small(batch.encode()))
         if len(buffers) > 1000:
             buffers = [b"".join(buffers)]
         self._ring.write_durably(file._descriptor, buffers, batch.offset)

@@ -78,6 +78,9 @@ class _FaultyFile:
     def allocate(self, length: int) -> None:
         self._file.allocate(length)
 
+    def writing_descriptor(self) -> int | None:
+        return None if self._disk.error is not None else self._file.writing_descriptor()
+
     def sync(self) -> None:
         self._disk.fail()
         self._file.sync()

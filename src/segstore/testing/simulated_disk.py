@@ -278,6 +278,10 @@ class SimulatedFile:
         if grown > 0:
             self._disk._write(self._content, [bytes(grown)], self.length())
 
+    def writing_descriptor(self) -> int | None:
+        """There is none."""
+        return None
+
     def sync(self) -> None:
         """Sync."""
         self._disk._sync(self._content)

@@ -138,6 +138,10 @@ class DirectFile:
                 filled += count
         return filled
 
+    def fileno(self) -> int:
+        """The descriptor, for whoever has aligned memory of their own."""
+        return self._descriptor
+
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1

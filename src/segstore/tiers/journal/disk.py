@@ -55,6 +55,11 @@ class DiskFile(Protocol):
         """Have blocks for ``length`` bytes, which read as zeros where nothing was written."""
         ...
 
+    def writing_descriptor(self) -> int | None:
+        """A descriptor for durable writes of whole blocks from aligned memory by somebody else
+        (``RWF_DSYNC``); None when only ``write_durably`` can do it."""
+        ...
+
     def sync(self) -> None:
         """Make everything written to the file durable."""
         ...
@@ -211,6 +216,12 @@ class LocalFile:
     def allocate(self, length: int) -> None:
         """Reserve the blocks; the C library writes them where the file system cannot."""
         os.posix_fallocate(self._descriptor, 0, length)
+
+    def writing_descriptor(self) -> int | None:
+        """The one past the page cache where there is one."""
+        if self._direct is not None:
+            return self._direct.fileno()
+        return self._descriptor if self._sync_flag else None
 
     def sync(self) -> None:
         """Sync data, and the length if it changed."""

@@ -95,8 +95,7 @@ def open_existing(disk: Disk, name: str) -> JournalFile | None:
 
 
 class FilePool:
-    """The files that the writer takes at a rollover. Used from two threads: every method is one
-    step under the interpreter's lock."""
+    """The files that the writer takes at a rollover."""
 
     def __init__(self) -> None:
         self._ready: deque[JournalFile] = deque()
@@ -110,10 +109,7 @@ class FilePool:
 
     def peek(self) -> JournalFile | None:
         """The file that ``take`` will return, or None."""
-        try:
-            return self._ready[0]
-        except IndexError:
-            return None
+        return self._ready[0] if self._ready else None
 
     def take(self) -> JournalFile:
         """Take the next file."""

@@ -5,8 +5,8 @@ Owns: ``open_journal``, ``Journal`` (a ``DurableDataLogFactory``) and ``Containe
 Invariants:
 1. One journal serves all containers of a process: what they append while a batch is being written
    goes into the next one, with one sync.
-2. Everything here runs in the event loop's thread; the writer's thread meets it only in the record
-   queue, the file pool and the finished batches.
+2. Everything here runs in the event loop's thread, the batch writer too; other threads only bring
+   its batches to the disk.
 3. A file is freed by a FREE record in the same batch as the truncation that made it free, and used
    again only after that batch is durable.
 4. After the first failed write or sync everything queued fails, now and later, for ever.

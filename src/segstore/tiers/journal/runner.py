@@ -1,4 +1,4 @@
-"""Runs the batch writer: in its own thread, or in place where a simulation has no threads.
+"""Brings the writer's batches to the disk: by a thread, or in place where a simulation has none.
 
 Owns: the ``WriterRunner`` protocol, ``ThreadRunner`` and ``InlineRunner``.
 
@@ -6,21 +6,24 @@ Invariants:
 1. Finished batches are handed to ``on_batch`` in order, in the event loop's thread.
 2. One wake-up of the event loop takes all batches that are finished by then.
 3. A wake-up is never lost: what was queued before ``wake`` is seen by the step after it.
+4. A batch is written only when all before it were written whole and durably; what was not is
+   written again, first and in full, or fails with everything after it.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from functools import partial
 from typing import Protocol
 
 import trio
 
+from _fast.journal_thread import OUTSTANDING_MAX, JournalThread
+from segstore.tiers.direct_io import NOT_SUPPORTED_ERRNOS
 from segstore.tiers.journal.settings import JournalSettings
-from segstore.tiers.journal.writer import BatchWriter, WrittenBatch
+from segstore.tiers.journal.writer import BatchWriter, PreparedBatch, WrittenBatch
 
 OnBatch = Callable[[WrittenBatch], None]
 
@@ -50,27 +53,35 @@ class WriterRunner(Protocol):
 
 
 class ThreadRunner:
-    """The writer in a thread; an eventfd brings the finished batches back."""
+    """The writes in a thread that never takes the interpreter's lock; an eventfd brings the
+    results back.
 
-    def __init__(self, *, name: str = "journal-writer") -> None:
-        self._name = name
-        self._wakeups: SimpleQueue[None] = SimpleQueue()
-        self._wake_count = 0
-        self._awake = False
+    What that thread cannot write (to a disk that is no ``LocalDisk``, or a write that was cut
+    short) is written again, as a whole, by one of trio's threads before anything goes on.
+    """
+
+    def __init__(self) -> None:
+        self._submitted: deque[PreparedBatch] = deque()
+        self._unwritten: deque[tuple[PreparedBatch, int]] = deque()
+        self._parked: trio.lowlevel.Task | None = None
+        self._woken = False
         self._stopping = False
-        self._finished: deque[WrittenBatch] = deque()
-        self._crash: BaseException | None = None
-        self._done = False
+        self._marking = False
+        self._begun = trio.Event()
+        self._submission_count = 0
+        self._writer: BatchWriter
+        self._thread: JournalThread
+        self._on_batch: OnBatch
 
     def wake(self) -> None:
-        """Wake the thread unless it is awake."""
-        self._wake_count += 1
-        if not self._awake:
-            self._awake = True
-            self._wakeups.put(None)
+        """See to the queue in the next turn of the event loop."""
+        self._woken = True
+        task, self._parked = self._parked, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
 
     def stop(self) -> None:
-        """Let the thread end."""
+        """Let ``run`` return."""
         self._stopping = True
         self.wake()
 
@@ -82,63 +93,156 @@ class ThreadRunner:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Start the thread and hand over its batches until it ends."""
+        """Start the thread and hand over its batches until stopped, and only then."""
         event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        thread = threading.Thread(
-            target=self._run_thread, args=(writer, settings, event_fd), name=self._name
-        )
-        thread.start()
+        self._writer, self._on_batch = writer, on_batch
+        self._thread = thread = JournalThread(event_fd)
         try:
-            task_status.started()
-            while not self._done:
-                await trio.lowlevel.wait_readable(event_fd)
-                os.eventfd_read(event_fd)
-                while self._finished:
-                    on_batch(self._finished.popleft())
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._take_finished, event_fd)
+                    nursery.start_soon(self._mark_when_idle, settings.mark_delay_seconds)
+                    task_status.started()
+                    await self._write_until_stopped(settings.no_space_retry_seconds)
+                    nursery.cancel_scope.cancel()
+                await trio.to_thread.run_sync(partial(writer.mark_end, durably=True))
         finally:
-            self.stop()
-            thread.join()
+            thread.stop()
             os.close(event_fd)
-        if self._crash is not None:
-            raise self._crash
 
-    def _run_thread(self, writer: BatchWriter, settings: JournalSettings, event_fd: int) -> None:
-        try:
-            self._work(writer, settings, event_fd)
-            writer.mark_end(durably=True)
-        except BaseException as crash:
-            self._crash = crash
-        finally:
-            self._done = True
-            os.eventfd_write(event_fd, 1)
-
-    def _work(self, writer: BatchWriter, settings: JournalSettings, event_fd: int) -> None:
+    async def _take_finished(self, event_fd: int) -> None:
         while True:
-            wake_count = self._wake_count
-            batch = writer.step()
-            while batch is not None:
-                self._finished.append(batch)
-                os.eventfd_write(event_fd, 1)
-                batch = writer.step()
-            if self._stopping:
-                return
-            self._awake = False
-            # Whoever called wake before this line may have seen the thread awake.
-            if self._wake_count == wake_count:
-                self._sleep(writer, settings)
-            self._awake = True
+            await trio.lowlevel.wait_readable(event_fd)
+            os.eventfd_read(event_fd)
+            for written, seconds in self._thread.take():
+                batch = self._submitted.popleft()
+                if written == batch.write_length:
+                    self._on_batch(self._writer.written(batch, seconds))
+                else:
+                    self._unwritten.append((batch, written))
+            if self._unwritten:
+                self._unwritten = deque(sorted(self._unwritten, key=_number))
+                self.wake()
+            elif self._stopping:
+                self.wake()
+            else:
+                self._submit()
 
-    def _sleep(self, writer: BatchWriter, settings: JournalSettings) -> None:
-        timeout = None
-        if writer.disk_full:
-            timeout = settings.no_space_retry_seconds
-        elif writer.unmarked:
-            timeout = settings.mark_delay_seconds
-        try:
-            self._wakeups.get(timeout=timeout)
-        except Empty:
-            if not writer.disk_full:
-                writer.mark_end()
+    async def _write_until_stopped(self, retry_seconds: float) -> None:
+        writer = self._writer
+        while True:
+            self._woken = False
+            if self._unwritten and not self._submitted and writer.failure is None:
+                await self._write_again()
+            self._submit()
+            if self._stopping and not self._submitted and not self._marking:
+                if not self._unwritten or writer.disk_full:
+                    return
+                continue
+            if writer.disk_full:
+                with trio.move_on_after(retry_seconds):
+                    await self._park()
+            elif not self._unwritten or self._submitted:
+                await self._park()
+
+    async def _park(self) -> None:
+        if self._woken:
+            return
+        self._parked = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._parked = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _submit(self) -> None:
+        """Hand what is queued to the thread, as long as it takes batches."""
+        writer = self._writer
+        if writer.failure is not None and not self._submitted:
+            self._fail_all()
+        if self._unwritten or self._marking:
+            return
+        while len(self._submitted) < OUTSTANDING_MAX:
+            batch = writer.prepare_next()
+            if batch is None:
+                break
+            self._submission_count += 1
+            self._begun.set()
+            descriptor = batch.file.disk_file.writing_descriptor()
+            if descriptor is None:
+                self._unwritten.append((batch, 0))
+                self.wake()
+                return
+            self._thread.submit(
+                batch.records,
+                descriptor=descriptor,
+                offset=batch.offset,
+                length=batch.write_length,
+                generation=batch.file.generation,
+                salt=batch.file.header.salt,
+                number=batch.number,
+                durable_number=batch.number - 1,
+            )
+            self._submitted.append(batch)
+
+    def _fail_all(self) -> None:
+        self._unwritten.clear()
+        failed = self._writer.failed_batch()
+        if failed is not None:
+            self._on_batch(failed)
+
+    async def _write_again(self) -> None:
+        """Write what the thread did not, in order, until one meets a full disk."""
+        writer = self._writer
+        while self._unwritten:
+            batch, result = self._unwritten[0]
+            error = _error_of(result)
+            if error is None:
+                error = await trio.to_thread.run_sync(writer.write, batch)
+            if error is None:
+                self._unwritten.popleft()
+                self._on_batch(writer.written(batch))
+                continue
+            self._unwritten[0] = (batch, 0)
+            failed = writer.not_written(batch, error)
+            if failed is None:
+                return
+            self._unwritten.clear()
+            self._on_batch(failed)
+        self._thread.resume()
+
+    async def _mark_when_idle(self, delay_seconds: float) -> None:
+        """Mark the journal's end when nothing was begun for a while."""
+        while True:
+            await self._begun.wait()
+            self._begun = trio.Event()
+            count = -1
+            while count != self._submission_count:
+                count = self._submission_count
+                await trio.sleep(delay_seconds)
+            if self._writer.unmarked and not self._stopping:
+                await self._mark()
+
+    async def _mark(self) -> None:
+        """Nothing is submitted meanwhile: the next batch belongs where the mark is."""
+        self._marking = True
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._writer.mark_end)
+        self._marking = False
+        self.wake()
+
+
+def _number(unwritten: tuple[PreparedBatch, int]) -> int:
+    return unwritten[0].number
+
+
+def _error_of(result: int) -> OSError | None:
+    """Why a batch may not be written again; None when it may."""
+    error = -result
+    if error <= 0 or error in NOT_SUPPORTED_ERRNOS:
+        return None
+    return OSError(error, os.strerror(error))
 
 
 class InlineRunner:

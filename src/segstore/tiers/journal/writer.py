@@ -1,10 +1,10 @@
-"""Writes the journal: one batch at a time, each synced before the next begins.
+"""Makes the journal's batches, and goes on behind those that are durable.
 
 Owns: ``RecordQueue``, what waits to be written, and ``BatchWriter``, the journal's tail.
 
 Invariants:
-1. A batch begins only after the batch before it is durable: whatever a crash leaves, at most the
-   last batch is torn.
+1. A batch is written only after the batch before it is durable: whatever a crash leaves, at most
+   the last batch is torn. It may be prepared before that, within one file.
 2. Records of the ordered queue are written in queue order. Records of the control queue (what
    frees space) may overtake them: they speak of durable entries only.
 3. The last ``CONTROL_BYTES`` of a file take control and open records alone, so that a full journal
@@ -54,15 +54,31 @@ class Tail:
 
 @dataclass(slots=True)
 class PreparedBatch:
-    """A batch that is to be written: ``buffers`` at ``offset`` of ``file``, durably."""
+    """A batch that is to be written at ``offset`` of ``file``, durably."""
 
     records: list[Record]
     file: JournalFile
     offset: int
-    buffers: list[Buffer]
+    number: int
     length: int
-    """How many bytes of the buffers are the batch; the rest fills up the block."""
+    """How many bytes the batch has."""
+    write_length: int
+    """How many bytes are written: zeros fill up the disk's block, so that the kernel never has to
+    read one of a recycled file first."""
     started: float
+
+    def encode(self) -> list[Buffer]:
+        """All ``write_length`` bytes."""
+        buffers, length = encode_batch(
+            self.records,
+            generation=self.file.generation,
+            salt=self.file.header.salt,
+            batch_number=self.number,
+            durable=self.number - 1,
+        )
+        assert length == self.length
+        buffers.append(bytes(self.write_length - length))
+        return buffers
 
 
 @dataclass(slots=True)
@@ -78,8 +94,7 @@ class WrittenBatch:
 
 @dataclass(slots=True)
 class RecordQueue:
-    """Records that wait. Filled by the event loop, emptied by the writer; a deque's own methods
-    are one step under the interpreter's lock."""
+    """Records that wait: filled by the container logs, emptied by the writer."""
 
     ordered: deque[Record] = field(default_factory=deque)
     control: deque[Record] = field(default_factory=deque)
@@ -89,7 +104,7 @@ class RecordQueue:
 
 
 class BatchWriter:
-    """The journal's tail. Its methods block; one thread (or one task) at a time calls them."""
+    """The journal's tail. Those of its methods that write block."""
 
     def __init__(
         self,
@@ -106,7 +121,7 @@ class BatchWriter:
         self._state = state
         self._settings = settings
         self._clock = clock
-        self._prepared: PreparedBatch | None = None
+        self._prepared: deque[PreparedBatch] = deque()
         self._marked = True
         self.failure: DataLogError | None = None
         self.disk_full = False
@@ -114,7 +129,7 @@ class BatchWriter:
     @property
     def unmarked(self) -> bool:
         """Whether something was written since the journal's end was last marked."""
-        return not self._marked and self._prepared is None and self.failure is None
+        return not self._marked and not self._prepared and self.failure is None
 
     def step(self) -> WrittenBatch | None:
         """Write the next batch durably and return it; None when nothing can be written now.
@@ -134,28 +149,41 @@ class BatchWriter:
         """
         if self.failure is not None:
             return None
-        if self._prepared is None:
-            started = self._clock()
-            records = self._take()
-            if records:
-                self._prepared = self._prepare(records, started)
-        return self._prepared
+        return self._prepared[0] if self._prepared else self.prepare_next()
+
+    def prepare_next(self) -> PreparedBatch | None:
+        """The batch that is to be written after those that are prepared, once they are durable.
+
+        None when there is none or no place for it, or before it is known what a file begins with.
+        """
+        if self.failure is not None or (
+            self._prepared and self._prepared[-1].records[-1].kind == Kind.END
+        ):
+            return None
+        started = self._clock()
+        records = self._take()
+        if not records:
+            return None
+        batch = self._prepare(records, started)
+        self._tail.offset = aligned(batch.offset + batch.length, BATCH_ALIGNMENT)
+        self._tail.batch_number += 1
+        self._prepared.append(batch)
+        return batch
 
     def write(self, batch: PreparedBatch) -> OSError | None:
         """Write a batch durably, or tell why it could not be."""
         try:
-            batch.file.disk_file.write_durably(batch.buffers, batch.offset)
+            batch.file.disk_file.write_durably(batch.encode(), batch.offset)
         except OSError as error:
             return error
         return None
 
-    def written(self, batch: PreparedBatch) -> WrittenBatch:
-        """Go on behind a batch that is durable."""
-        self._prepared = None
+    def written(self, batch: PreparedBatch, seconds: float | None = None) -> WrittenBatch:
+        """Go on behind the first prepared batch, which is durable."""
+        prepared = self._prepared.popleft()
+        assert prepared is batch, "batches become durable in order"
         self.disk_full = False
         self._marked = False
-        self._tail.offset = aligned(batch.offset + batch.length, BATCH_ALIGNMENT)
-        self._tail.batch_number += 1
         for record in batch.records:
             self._state.apply(record)
         generation = batch.file.generation
@@ -163,7 +191,9 @@ class BatchWriter:
             self._state.live.add(generation)
             batch.file.disk_file.close()
             self._tail.file = None
-        return WrittenBatch(batch.records, generation, batch.length, self._clock() - batch.started)
+        if seconds is None:
+            seconds = self._clock() - batch.started
+        return WrittenBatch(batch.records, generation, batch.length, seconds)
 
     def not_written(self, batch: PreparedBatch, error: OSError) -> WrittenBatch | None:
         """Keep a batch that met a full disk for another try; after any other error give up."""
@@ -179,15 +209,15 @@ class BatchWriter:
         The next batch overwrites the mark. Without ``durably`` it reaches the disk at leisure.
         """
         file, offset = self._tail.file, self._tail.offset
-        if file is None or self._marked or self._prepared is not None or self.failure is not None:
+        if file is None or self._marked or self._prepared or self.failure is not None:
             return
         self._marked = True
-        batch = self._prepare([], self._clock())
+        buffers = self._prepare([], self._clock()).encode()
         try:
             if durably:
-                file.disk_file.write_durably(batch.buffers, offset)
+                file.disk_file.write_durably(buffers, offset)
             else:
-                file.disk_file.write(batch.buffers, offset)
+                file.disk_file.write(buffers, offset)
         except OSError as error:
             if error.errno not in NO_SPACE_ERRNOS:
                 self.failure = failure_of(error, file)
@@ -247,28 +277,19 @@ class BatchWriter:
         return records if len(records) > snapshot_count else []
 
     def _prepare(self, records: list[Record], started: float) -> PreparedBatch:
-        """Encode a batch for the tail.
-
-        The write is filled up with zeros to the end of the disk's block, so that the kernel never
-        has to read one of a recycled file first.
-        """
+        """A batch for the tail."""
         file, offset = self._tail.file, self._tail.offset
         assert file is not None
-        buffers, length = encode_batch(
-            records,
-            generation=file.generation,
-            salt=file.header.salt,
-            batch_number=self._tail.batch_number,
-            durable=self._tail.batch_number - 1,
-        )
+        length = BATCH_HEADER_BYTES + sum([record.stored_bytes for record in records])
         end = min(aligned(offset + length, file.disk_file.block_bytes), file.header.file_bytes)
-        buffers.append(bytes(end - offset - length))
-        return PreparedBatch(records, file, offset, buffers, length, started)
+        return PreparedBatch(
+            records, file, offset, self._tail.batch_number, length, end - offset, started
+        )
 
     def take_everything(self) -> list[Record]:
         """Give up every record that is not durable; only when nothing is being written."""
-        records = self._prepared.records if self._prepared is not None else []
-        self._prepared = None
+        records = [record for batch in self._prepared for record in batch.records]
+        self._prepared.clear()
         for queue in (self._queue.control, self._queue.ordered):
             while queue:
                 records.append(queue.popleft())
