@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.block_load import BlockLoadResult, BlockSender
+from benchmarks.block_load import BlockLoadResult, BlockSender, event_block
 from benchmarks.comparison import (
     ComparedRow,
     Metric,
@@ -120,7 +120,7 @@ class Spent:
 def measure(case: Case, *, seconds: float, directory: Path) -> Spent:
     """Run one case on a fresh store: plain, then sampled, then traced."""
     with _server(directory) as (server, port), SegmentConnection("127.0.0.1", port) as connection:
-        sender = BlockSender(connection, block_bytes=case.block_bytes)
+        sender = BlockSender(connection, data=event_block(case.block_bytes))
         rate = case.blocks_per_second
         sender.run(blocks_per_second=rate, seconds=seconds / 2)
         before = server.processes.usage().cpu_seconds

@@ -1,12 +1,14 @@
 """Append blocks sent straight over the wire, one connection, one segment: no client's own batching.
 
-1. The load is open: block k is due at start + k / rate, and a late sender catches up.
+1. A steady load is open: block k is due at start + k / rate, and a late sender catches up.
 2. A block's latency is from its sending to the ack that covers it, in the sender's clock.
+3. All blocks of a sender have the same bytes.
 """
 
 import select
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pravega_wire.blocking import SegmentConnection
@@ -25,11 +27,11 @@ from pravega_wire.event_framing import frame_event
 SEGMENT = "budget/blocks/0.#epoch.0"
 WRITER = b"bench of blocks!"
 OUTSTANDING_MAX = 1_000
-DRAIN_SECONDS_MAX = 20.0
+ACK_SECONDS_MAX = 20.0
 
 
 class BlockLoadFailedError(Exception):
-    """The server answered with something else than an ack, or not at all."""
+    """The server answered with something else than what was asked for, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +44,47 @@ class BlockLoadResult:
 
     def percentile_ms(self, percent: float) -> float:
         """The latency that this percentage of the blocks did not exceed."""
-        count = len(self.latencies_ms)
-        return self.latencies_ms[min(count - 1, int(count * percent / 100))]
+        return percentile(self.latencies_ms, percent)
+
+
+def percentile(ascending: Sequence[float], percent: float) -> float:
+    """The number that this percentage did not exceed."""
+    return ascending[min(len(ascending) - 1, int(len(ascending) * percent / 100))]
+
+
+def event_block(block_bytes: int) -> bytes:
+    """A block that is one event, so long altogether."""
+    return frame_event(bytes(block_bytes - len(frame_event(b""))))
+
+
+def expect(reply: object, kind: type) -> None:
+    """Raises ``BlockLoadFailedError`` unless the reply is of that kind."""
+    if not isinstance(reply, kind):
+        raise BlockLoadFailedError(f"the server answered {reply}")
 
 
 class BlockSender:
     """One writer of one segment, which it makes. Used within a ``with`` block of its connection."""
 
-    def __init__(self, connection: SegmentConnection, *, block_bytes: int) -> None:
+    def __init__(
+        self,
+        connection: SegmentConnection,
+        *,
+        data: bytes,
+        segment: str = SEGMENT,
+        writer_id: bytes = WRITER,
+    ) -> None:
         self._connection = connection
-        self._data = frame_event(bytes(block_bytes - len(frame_event(b""))))
+        self._writer_id = writer_id
+        self._length = len(data)
+        self._block = encode(AppendBlock(writer_id, data))
         self._events = 0
         self._sent: deque[tuple[int, float]] = deque()
         self._latencies: list[float] = []
         request_id = connection.next_request_id()
-        self._expect(connection.call(CreateSegment(request_id, SEGMENT, 0, 0, "")), SegmentCreated)
+        expect(connection.call(CreateSegment(request_id, segment, 0, 0, "")), SegmentCreated)
         request_id = connection.next_request_id()
-        setup = SetupAppend(request_id, WRITER, SEGMENT, "")
-        self._expect(connection.call(setup), AppendSetup)
+        expect(connection.call(SetupAppend(request_id, writer_id, segment, "")), AppendSetup)
 
     def run(self, *, blocks_per_second: float, seconds: float) -> BlockLoadResult:
         """Send for that long and wait for the acks. Raises BlockLoadFailedError."""
@@ -75,20 +100,33 @@ class BlockSender:
             sent += max(0, count)
             pause = start + sent / blocks_per_second - time.perf_counter()
             self._take_acks(max(0.0, pause))
-        deadline = time.perf_counter() + DRAIN_SECONDS_MAX
-        while self._sent:
-            if time.perf_counter() > deadline:
-                raise BlockLoadFailedError(f"{len(self._sent)} blocks were never acknowledged")
-            self._take_acks(0.1)
+        self._wait_until_outstanding(0)
         elapsed = time.perf_counter() - start
         return BlockLoadResult(wanted, elapsed, tuple(sorted(self._latencies)))
 
+    def send_all(self, count: int, *, outstanding_max: int) -> None:
+        """Send so many blocks as fast as they are acknowledged. Raises BlockLoadFailedError."""
+        for _ in range(count):
+            self._wait_until_outstanding(outstanding_max - 1)
+            self._send()
+        self._wait_until_outstanding(0)
+
+    def _wait_until_outstanding(self, count: int) -> None:
+        deadline = time.perf_counter() + ACK_SECONDS_MAX
+        acknowledged = self._sent[0] if self._sent else None
+        while len(self._sent) > count:
+            if time.perf_counter() > deadline:
+                raise BlockLoadFailedError(f"{len(self._sent)} blocks were never acknowledged")
+            self._take_acks(0.1)
+            if self._sent and self._sent[0] is not acknowledged:
+                acknowledged = self._sent[0]
+                deadline = time.perf_counter() + ACK_SECONDS_MAX
+
     def _send(self) -> None:
         self._events += 1
-        block = encode(AppendBlock(WRITER, self._data))
-        end = encode(AppendBlockEnd(WRITER, len(self._data), b"", 1, self._events, self._events))
+        end = AppendBlockEnd(self._writer_id, self._length, b"", 1, self._events, self._events)
         self._sent.append((self._events, time.perf_counter()))
-        self._connection.send_bytes(block + end)
+        self._connection.send_bytes(self._block + encode(end))
 
     def _take_acks(self, seconds: float) -> None:
         readable, _, _ = select.select([self._connection], [], [], seconds)
@@ -97,12 +135,7 @@ class BlockSender:
         replies = self._connection.receive_some()
         now = time.perf_counter()
         for reply in replies:
-            self._expect(reply, DataAppended)
+            expect(reply, DataAppended)
             assert isinstance(reply, DataAppended)
             while self._sent and self._sent[0][0] <= reply.event_number:
                 self._latencies.append((now - self._sent.popleft()[1]) * 1000)
-
-    @staticmethod
-    def _expect(reply: object, kind: type) -> None:
-        if not isinstance(reply, kind):
-            raise BlockLoadFailedError(f"the server answered {reply}")

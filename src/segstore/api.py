@@ -44,7 +44,8 @@ class ReadResult:
     empty data with ``at_tail`` means that the container stopped and the reader shall ask again."""
 
     offset: int
-    data: bytes
+    data: Buffer
+    """For history a view of memory that is held as long as the view is."""
     at_tail: bool
     end_of_segment: bool
 

@@ -33,7 +33,7 @@ from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.handler_table import Handler, RequestContext, Store
 from segstore.handlers import SEGMENT_HANDLERS
 from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal, Share
-from segstore.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, refusal
+from segstore.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, around_data, refusal
 from segstore.request_lanes import RequestLanes, Ticket
 from segstore.send_buffer import SendBuffer
 from segstore.table_handlers import TABLE_HANDLERS
@@ -406,16 +406,22 @@ class ServerConnection:
         if read.handle is not None and self._replies.size >= self._settings.send_bytes_max:
             # The peer asks again when it has read what is there: until then nothing is held.
             data, at_tail, end_of_segment = b"", True, False
-        self.send(
-            wire.SegmentRead(
-                request.segment,
-                request.offset,
-                at_tail,
-                end_of_segment,
-                data,
-                request.request_id,
-            )
+        kept = data if isinstance(data, memoryview) else None
+        reply = wire.SegmentRead(
+            request.segment,
+            request.offset,
+            at_tail,
+            end_of_segment,
+            b"" if kept is not None else bytes(data),
+            request.request_id,
         )
+        if kept is None:
+            self.send(reply)
+            return
+        head, tail = around_data(reply, len(kept))
+        self._replies.put(head)
+        self._replies.put(kept)
+        self._replies.put(tail)
 
 
 def _payload_bytes(request: Any) -> int:

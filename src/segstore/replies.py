@@ -1,6 +1,7 @@
 """Errors as replies.
 
-Owns: the one table that turns an error of the segment store into what the peer is told.
+Owns: the one table that turns an error of the segment store into what the peer is told, and the
+frame of a reply whose data stay where they are.
 
 Invariants:
 1. A reply carries the request's id and the segment name that the peer knows the request by; the
@@ -12,11 +13,13 @@ Invariants:
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pravega_wire import commands as wire
+from pravega_wire.codec import encode
 from segstore.errors import (
     BadOffsetError,
     ContainerOfflineError,
@@ -32,6 +35,9 @@ from segstore.errors import (
     UnsupportedRequestError,
     WrongHostError,
 )
+
+_INT32: Final = struct.Struct(">i")
+_REQUEST_ID_BYTES: Final = 8
 
 ILLEGAL_ARGUMENT: Final = 0
 NO_OFFSET: Final = -1
@@ -51,6 +57,15 @@ def refusal(error: SegmentStoreError, asked: Asked) -> wire.Reply | None:
     """The reply to a request that failed; None means to close the connection."""
     make = _REPLIES.get(type(error))
     return None if make is None else make(asked, error)
+
+
+def around_data(reply: wire.SegmentRead, length: int) -> tuple[bytes, bytes]:
+    """What comes before and after ``length`` bytes of data in the frame of a reply without any."""
+    frame = bytearray(encode(reply))
+    end = len(frame) - _REQUEST_ID_BYTES
+    _INT32.pack_into(frame, _INT32.size, len(frame) - 2 * _INT32.size + length)
+    _INT32.pack_into(frame, end - _INT32.size, length)
+    return bytes(frame[:end]), bytes(frame[end:])
 
 
 def operation_name(request: wire.Request) -> str:

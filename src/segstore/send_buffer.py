@@ -6,8 +6,10 @@ Invariants:
 1. Bytes leave in the order of ``put``; everything put within a turn of the event loop leaves in as
    few sends as its size allows.
 2. ``put`` never waits. Whoever produces more than ``pause_bytes`` is expected to ``wait_for_room``.
-3. A late reply has its place in that order, and its bytes are made when it is its turn.
-4. ``run`` ends when ``finish`` was called and everything is sent, or at once after ``discard``.
+3. Long replies are sent from where they are. One turn of the event loop sends at most
+   ``SENT_BYTES_MAX`` of a connection, so that others have their turn.
+4. A late reply has its place in that order, and its bytes are made when it is its turn.
+5. ``run`` ends when ``finish`` was called and everything is sent, or at once after ``discard``.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import trio
 from segstore.transport import Flusher
 
 JOINED_BYTES_MAX: Final = 256 * 1024
+SENT_BYTES_MAX: Final = 256 * 1024
 
 
 class LateReply(Protocol):
@@ -42,9 +45,9 @@ class SendBuffer:
         self.size = 0
         self._flusher = flusher
         self._flushing = False
-        self._rest: bytes | None = None
+        self._rest: memoryview | None = None
         self._pause_bytes = pause_bytes
-        self._chunks: deque[bytes | LateReply] = deque()
+        self._chunks: deque[bytes | memoryview | LateReply] = deque()
         self._wake: trio.Event | None = None
         self._room: trio.Event | None = None
         self._finished = False
@@ -54,7 +57,7 @@ class SendBuffer:
         """Whether a well-behaved producer would wait now."""
         return self.size >= self._pause_bytes
 
-    def put(self, data: bytes | LateReply) -> None:
+    def put(self, data: bytes | memoryview | LateReply) -> None:
         """Queue a reply; after ``finish`` it is dropped."""
         if self._finished:
             return
@@ -80,12 +83,13 @@ class SendBuffer:
         while self._wake is not None and self._chunks:
             data = self._next_chunk()
             try:
-                sent = flusher.send_now(data)
+                few = len(data) <= SENT_BYTES_MAX
+                sent = flusher.send_now(data if few else memoryview(data)[:SENT_BYTES_MAX])
             except trio.BrokenResourceError:
                 sent = 0  # the task will find out and tell
             self.size -= sent
             if sent < len(data):
-                self._rest = data[sent:]
+                self._rest = memoryview(data)[sent:]
                 self._wake_up()
         self._note_room()
 
@@ -109,7 +113,7 @@ class SendBuffer:
                 self._room = trio.Event()
             await self._room.wait()
 
-    async def run(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+    async def run(self, send: Callable[[bytes | memoryview], Awaitable[None]]) -> None:
         """Send what comes, until finished."""
         while True:
             if self._rest is None and not self._chunks:
@@ -118,7 +122,8 @@ class SendBuffer:
                 self._wake = trio.Event()
                 await self._wake.wait()
                 continue
-            data, self._rest = self._rest or self._next_chunk(), None
+            rest, self._rest = self._rest, None
+            data = self._next_chunk() if rest is None else rest
             await send(data)
             self.size = max(0, self.size - len(data))
             self._note_room()
@@ -128,7 +133,7 @@ class SendBuffer:
             self._room.set()
             self._room = None
 
-    def _next_chunk(self) -> bytes:
+    def _next_chunk(self) -> bytes | memoryview:
         chunks = self._chunks
         first = _bytes_of(chunks.popleft())
         if not chunks or len(first) >= JOINED_BYTES_MAX:
@@ -141,5 +146,5 @@ class SendBuffer:
         return b"".join(joined)
 
 
-def _bytes_of(reply: bytes | LateReply) -> bytes:
-    return reply if isinstance(reply, bytes) else reply.take()
+def _bytes_of(reply: bytes | memoryview | LateReply) -> bytes | memoryview:
+    return reply if isinstance(reply, bytes | memoryview) else reply.take()

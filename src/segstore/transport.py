@@ -24,6 +24,7 @@ _KEEP_ALIVE_IDLE_SECONDS: Final = 60
 _KEEP_ALIVE_INTERVAL_SECONDS: Final = 15
 _KEEP_ALIVE_COUNT: Final = 4
 _RECEIVE_BYTES: Final = 64 * 1024
+_SENT_BYTES_MAX: Final = 256 * 1024
 
 
 class Flusher(Protocol):
@@ -33,7 +34,7 @@ class Flusher(Protocol):
         """Call ``flush`` in the next turn of the event loop."""
         ...
 
-    def send_now(self, data: bytes) -> int:
+    def send_now(self, data: bytes | memoryview) -> int:
         """Send what the socket takes at once, and return how many bytes that was."""
         ...
 
@@ -50,7 +51,7 @@ class Transport(Protocol):
         """Some bytes, or none when the peer has finished."""
         ...
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes | memoryview) -> None:
         """Send all of ``data``."""
         ...
 
@@ -116,14 +117,18 @@ class SocketTransport:
                 readiness.note_read(emptied=count < len(buffer))
             return bytes(buffer[:count])
 
-    async def send(self, data: bytes) -> None:
-        sent = self.send_now(data)
-        if sent == len(data):
-            return
-        rest = memoryview(data)[sent:]
-        while rest:
-            await trio.lowlevel.wait_writable(self._descriptor)
-            rest = rest[self.send_now(rest) :]
+    async def send(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        while True:
+            part = rest[:_SENT_BYTES_MAX]
+            sent = self.send_now(part)
+            rest = rest[sent:]
+            if not rest:
+                return
+            if sent == len(part):
+                await trio.lowlevel.checkpoint()  # others have their turn
+            else:
+                await trio.lowlevel.wait_writable(self._descriptor)
 
     def send_now(self, data: bytes | memoryview) -> int:
         try:
@@ -153,7 +158,7 @@ class StreamTransport:
     def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
         self._stream = stream
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes | memoryview) -> None:
         await self._stream.send_all(data)
 
     async def receive(self) -> bytes:

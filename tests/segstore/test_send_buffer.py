@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.send_buffer import JOINED_BYTES_MAX, SendBuffer
+from segstore.send_buffer import JOINED_BYTES_MAX, SENT_BYTES_MAX, SendBuffer
 
 
 class RecordingStream:
@@ -129,6 +129,26 @@ async def test_large_replies_are_not_copied_together() -> None:
     buffer.finish()
     await buffer.run(stream.send)
     assert stream.sent == [b"a", large, b"bc"]
+
+
+async def test_a_long_reply_is_sent_from_where_it_is_and_not_all_in_one_turn() -> None:
+    socket, stream = RecordingSocket(room=1 << 30), RecordingStream()
+    buffer = SendBuffer(pause_bytes=100, flusher=socket)
+    kept = memoryview(bytes(range(256)) * 4096)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(buffer.run, stream.send)
+        await trio.testing.wait_all_tasks_blocked()
+        for part in (b"head", kept, b"tail"):
+            buffer.put(part)
+        socket.turn()
+        assert socket.taken == [b"head", kept[:SENT_BYTES_MAX]]
+        await trio.testing.wait_all_tasks_blocked()
+        assert buffer.size == 0
+        buffer.finish()
+    rest, tail = stream.sent
+    assert isinstance(rest, memoryview)
+    assert rest.obj is kept.obj
+    assert b"".join([*socket.taken, rest, tail]) == b"head" + kept + b"tail"
 
 
 async def test_finishing_sends_what_is_there_and_takes_nothing_more() -> None:

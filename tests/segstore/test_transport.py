@@ -148,3 +148,21 @@ async def test_streams_in_memory_carry_bytes_both_ways() -> None:
     await transport.send_eof()
     assert await other.receive_some(10) == b""
     await transport.aclose()
+
+
+async def test_who_sends_much_lets_others_have_their_turn(pair: Pair) -> None:
+    data = memoryview(os.urandom(8 << 20))
+    received = bytearray()
+    turns = 0
+
+    async def send() -> None:
+        await pair.transport.send(data)
+        await pair.transport.send_eof()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        while part := await pair.other.receive_some(1 << 20):
+            received += part
+            turns += 1
+    assert received == data
+    assert turns > 8

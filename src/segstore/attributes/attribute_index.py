@@ -204,7 +204,7 @@ class AttributeIndex:
 
     async def _read(self, offset: int, length: int) -> bytes:
         """Read exactly that much, from as many chunks as it lies in."""
-        data = await self._storage.read(self.name, offset=offset, length=length)
+        data = bytes(await self._storage.read(self.name, offset=offset, length=length))
         while len(data) < length:
             data += await self._storage.read(
                 self.name, offset=offset + len(data), length=length - len(data)

@@ -21,6 +21,7 @@ from typing import Final
 
 from _fast.cache import BLOCK_LENGTH, StreamingCache
 from _fast.read_index import Generations
+from segstore.cache.history import HistoryBlocks
 
 ROOM_RETRY_SECONDS: Final = 0.02
 """How often who waits for room looks again: whether there is any depends on tier 2."""
@@ -28,6 +29,10 @@ EVICTIONS_PER_CALL: Final = 256
 """Entries that one step of background eviction drops at most: well below a millisecond."""
 EVICTIONS_PER_CALL_MIN: Final = 16
 """Entries that even the smallest append may drop, beyond those that make room for itself."""
+
+
+HISTORY_BLOCKS_BYTES_MIN: Final = 32 * 1024 * 1024
+"""What tier 2 lends for reads of history may be kept up to here, however small the cache is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class CacheManager:
         self._low_bytes = int(capacity * (policy.target_utilization - policy.eviction_margin))
         self.throttle_bytes = int(capacity * (policy.target_utilization + policy.throttle_margin))
         self._history_bytes = int(capacity * policy.history_share)
+        self.history_blocks = HistoryBlocks(max(self._history_bytes, HISTORY_BLOCKS_BYTES_MIN))
         self._age_max = int(policy.age_seconds_max / policy.generation_seconds)
         self._ticks: int | None = None
         self._draining = False
@@ -81,6 +87,7 @@ class CacheManager:
 
     def advance(self, now: float) -> None:
         """Begin the generations that are due at ``now``, in seconds of any steady clock."""
+        self.history_blocks.advance(now)
         ticks = int(now / self.policy.generation_seconds)
         if self._ticks is not None and ticks > self._ticks:
             self.generations.advance(min(ticks - self._ticks, 2 * self._age_max))

@@ -64,7 +64,7 @@ class ReadIndex:
         self._closed = True
         self._storage_reads.close()
         for index in self._indexes.values():
-            for read in index.drop():
+            for read in index.drop(self._cache_manager.history_blocks):
                 read.complete(None, ReadResult(read.offset, b"", True, False))
         self._indexes.clear()
         self._unstored.clear()
@@ -149,7 +149,7 @@ class ReadIndex:
         self._unstored.pop(segment.segment_id, None)
         index = self._indexes.pop(segment.segment_id, None)
         if index is not None:
-            for read in index.drop():
+            for read in index.drop(self._cache_manager.history_blocks):
                 read.complete(NoSuchSegmentError(segment.name), None)
 
     def cached(self, segment: SegmentMetadata, *, offset: int, length: int) -> bytes:
@@ -219,6 +219,12 @@ class ReadIndex:
                 self._storage_reads.read_ahead(index, end)
             ends = segment.sealed and end == segment.length
             on_complete(None, ReadResult(offset, data, at_tail, ends))
+            return None
+        history = self._storage_reads.take_kept(index, offset, length_max)
+        if history is not None:
+            end = offset + len(history)
+            ends = segment.sealed and end == segment.length
+            on_complete(None, ReadResult(offset, history, at_tail, ends))
             return None
         redirect = index.redirect_at(offset)
         if redirect is not None:

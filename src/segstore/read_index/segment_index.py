@@ -1,25 +1,31 @@
 """Where the bytes of one segment are, and who waits for more of them.
 
 Owns: a segment's cached entries, its redirects to merged segments, the places of bytes that only
-the log has, its parked reads, and the reads of tier 2 or of the log that are under way for it.
+the log has, its parked reads, the reads of tier 2 or of the log that are under way for it, and what
+they brought that lies beside the cache.
 
 Invariants:
 1. Every byte from the storage length up to the length lies in an entry, in the log, or behind a
    redirect to a merged segment. Only a recovery leaves bytes in the log alone.
 2. Redirects do not overlap and are sorted by offset.
-3. Reads of tier 2 or of the log that are under way do not overlap.
+3. Reads of tier 2 or of the log that are under way, and blocks of history, do not overlap.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from operator import attrgetter
+from typing import Final
 
 from _fast.logged_pieces import LoggedPieces, Piece
 from _fast.read_index import Generations, SegmentEntries
 from segstore.api import OnRead, ReadResult
+from segstore.cache.history import HistoryBlock, HistoryBlocks
 from segstore.errors import SegmentStoreError
 from segstore.metadata import SegmentMetadata
+
+PASSED_MAX: Final = 64
+"""So many places are remembered up to which somebody has read."""
 
 _offset_of = attrgetter("offset")
 
@@ -68,9 +74,11 @@ class WaitingRead:
 class Fetch:
     """A read of tier 2 or of the log that is under way, and who waits for what it brings."""
 
-    __slots__ = ("end", "offset", "waiters")
+    __slots__ = ("end", "offset", "promised", "waiters")
 
-    def __init__(self, offset: int, end: int) -> None:
+    def __init__(self, offset: int, end: int, promised: int = 0) -> None:
+        assert end > offset, f"byte {offset} is neither cached nor stored"
+        self.promised = promised
         self.offset = offset
         self.end = end
         self.waiters: list[WaitingRead] = []
@@ -84,7 +92,17 @@ class Fetch:
 class SegmentReadIndex:
     """One segment's entries, redirects, parked reads and fetches."""
 
-    __slots__ = ("entries", "fetches", "is_dropped", "logged", "redirects", "segment", "tail_reads")
+    __slots__ = (
+        "_passed",
+        "blocks",
+        "entries",
+        "fetches",
+        "is_dropped",
+        "logged",
+        "redirects",
+        "segment",
+        "tail_reads",
+    )
 
     def __init__(self, segment: SegmentMetadata, generations: Generations) -> None:
         self.segment = segment
@@ -92,6 +110,8 @@ class SegmentReadIndex:
         self.tail_reads: dict[WaitingRead, None] = {}
         self.redirects: list[Redirect] = []
         self.fetches: list[Fetch] = []
+        self.blocks: list[HistoryBlock] = []
+        self._passed: dict[int, None] = {}
         self.logged: LoggedPieces | None = None
         self.is_dropped = False
 
@@ -141,6 +161,26 @@ class SegmentReadIndex:
                 return fetch
         return None
 
+    def block_at(self, offset: int) -> HistoryBlock | None:
+        """The block of history that has the byte at ``offset``."""
+        for block in self.blocks:
+            if block.offset <= offset < block.end:
+                return block
+        return None
+
+    def note_passed(self, end: int) -> None:
+        """Somebody has read history up to ``end``."""
+        self._passed[end] = None
+        if len(self._passed) > PASSED_MAX:
+            del self._passed[next(iter(self._passed))]
+
+    def take_passed(self, offset: int) -> bool:
+        """Whether a read from ``offset`` on goes on with one before; asked once for each."""
+        if offset in self._passed:
+            del self._passed[offset]
+            return True
+        return False
+
     def unknown_end(self, offset: int) -> int:
         """Up to where bytes from ``offset`` on are neither cached nor fetched, but all in tier 2
         or all in the log."""
@@ -153,7 +193,23 @@ class SegmentReadIndex:
         for fetch in self.fetches:
             if fetch.offset > offset:
                 end = min(end, fetch.offset)
+        for block in self.blocks:
+            if block.offset > offset:
+                end = min(end, block.offset)
         return end
+
+    def known_end(self, offset: int, limit: int) -> int:
+        """Where the bytes from ``offset`` on end that are cached, kept or on their way.
+
+        Beyond ``limit`` nobody looks.
+        """
+        position = self.entries.cached_end(offset, limit)
+        while position < limit:
+            known = self.fetch_at(position) or self.block_at(position)
+            if known is None:
+                break
+            position = self.entries.cached_end(known.end, limit)
+        return position
 
     def take_tail_reads(self) -> list[WaitingRead]:
         """The reads that are parked; the caller answers each."""
@@ -161,10 +217,12 @@ class SegmentReadIndex:
         self.tail_reads.clear()
         return parked
 
-    def drop(self) -> list[WaitingRead]:
+    def drop(self, history: HistoryBlocks) -> list[WaitingRead]:
         """Free everything; returns whoever waits for anything, for the caller to answer."""
         self.is_dropped = True
         self.entries.clear()
+        for block in list(self.blocks):
+            history.forget(block)
         waiting = self.take_tail_reads()
         for fetch in self.fetches:
             waiting += fetch.waiters

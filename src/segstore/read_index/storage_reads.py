@@ -8,7 +8,9 @@ Invariants:
 2. At most READS_MAX reads are under way; those ahead of time only start while half of them are
    free, and only when the cache has room for history.
 3. What is read never pushes appended data out of the cache: without room for history it goes to
-   who waits, and nowhere else.
+   who waits, and nowhere else. What tier 2 lends memory for never goes to the cache: it is kept as
+   it is, and a reply is sent from there.
+4. Where a read goes on from the end of an earlier one, what follows is read ahead.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from segstore.errors import SegmentStoreError
 from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.segment_index import Fetch, SegmentReadIndex, WaitingRead
 from segstore.storage.api import SegmentStorage
+from segstore.tiers.api import Buffer
 
 ALIGNMENT_BYTES: Final = 1024 * 1024
 """Reads end at a multiple of this (the original's alignment), so that readers share them."""
@@ -49,6 +52,9 @@ class StorageReads:
         self._storage = storage
         self._read_again = read_again
         self._slots = trio.Semaphore(READS_MAX)
+        self._blocks = cache_manager.history_blocks
+        # Found out by the first long read.
+        self._lends = False
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -72,40 +78,59 @@ class StorageReads:
         fetch = index.fetch_at(offset)
         if fetch is None:
             end = offset + length_max
-            if self._cache_manager.has_history_room(2 * ALIGNMENT_BYTES):
+            if self._lends:
+                end = min(end, offset + ALIGNMENT_BYTES)
+            if self._lends or self._cache_manager.has_history_room(2 * ALIGNMENT_BYTES):
                 end = max(end, offset + ALIGNMENT_BYTES // 2)
                 end += -end % ALIGNMENT_BYTES
             fetch = self._begin(index, offset, end)
         fetch.waiters.append(read)
+        if index.take_passed(offset):
+            self.read_ahead(index, fetch.end)
         return read
+
+    def take_kept(self, index: SegmentReadIndex, offset: int, length_max: int) -> memoryview | None:
+        """What is kept beside the cache from ``offset`` on; what follows is read ahead."""
+        block = index.block_at(offset) if index.blocks else None
+        if block is None:
+            return None
+        data = block.view(offset, length_max)
+        end = offset + len(data)
+        self._blocks.use(block, end)
+        index.take_passed(offset)
+        index.note_passed(end)
+        self.read_ahead(index, end)
+        return data
 
     def read_ahead(self, index: SegmentReadIndex, offset: int) -> None:
         """A reader of history got to ``offset``: have what follows when it asks again."""
         limit = min(offset + READ_AHEAD_BYTES, index.fetched_end)
-        position = index.entries.cached_end(offset, limit)
-        while position < limit and (fetch := index.fetch_at(position)) is not None:
-            position = index.entries.cached_end(fetch.end, limit)
+        position = index.known_end(offset, limit)
         if (
-            position < index.unknown_end(position)
-            and position < limit
-            and self._slots.value > READS_MAX // 2
-            and self._nursery is not None
-            and self._cache_manager.has_history_room(ALIGNMENT_BYTES)
+            position >= limit
+            or position >= index.unknown_end(position)
+            or self._slots.value <= READS_MAX // 2
+            or self._nursery is None
         ):
-            end = position + 1
-            self._begin(index, position, end + -end % ALIGNMENT_BYTES)
+            return
+        end = position + 1
+        end += -end % ALIGNMENT_BYTES
+        if not self._lends and self._cache_manager.has_history_room(ALIGNMENT_BYTES):
+            self._begin(index, position, end)
+        elif self._lends and self._blocks.promise(end - position):
+            self._begin(index, position, end, promised=end - position)
 
-    def _begin(self, index: SegmentReadIndex, offset: int, end: int) -> Fetch:
+    def _begin(self, index: SegmentReadIndex, offset: int, end: int, *, promised: int = 0) -> Fetch:
         assert self._nursery is not None, "the container is not running"
-        fetch = Fetch(offset, min(end, index.unknown_end(offset)))
+        fetch = Fetch(offset, min(end, index.unknown_end(offset)), promised)
         index.fetches.append(fetch)
         self._nursery.start_soon(self._run, index, fetch)
         return fetch
 
     async def _run(self, index: SegmentReadIndex, fetch: Fetch) -> None:
         segment, offset = index.segment, fetch.offset
-        assert fetch.end > offset, f"{segment.name}: byte {offset} is neither cached nor stored"
-        data, failure = b"", None
+        data: Buffer = b""
+        failure = None
         try:
             async with self._slots:
                 if fetch.is_unwanted:
@@ -116,16 +141,23 @@ class StorageReads:
             failure = error
         finally:
             index.fetches.remove(fetch)
+            self._blocks.redeem(fetch.promised)
         if data and offset >= segment.start_offset and not index.is_dropped:
-            if self._cache_manager.has_history_room(block_bytes(len(data))):
-                index.entries.insert(offset, data)
+            self._keep(index, offset, data)
             self._answer(index, fetch, data)
             return
         for read in fetch.waiters:
             # The bytes may have been truncated, merged or deleted away meanwhile: look again.
             self._read_again(index, read, failure)
 
-    async def _read(self, index: SegmentReadIndex, offset: int, end: int) -> bytes:
+    def _keep(self, index: SegmentReadIndex, offset: int, data: Buffer) -> None:
+        if isinstance(data, memoryview):
+            self._lends = True
+            self._blocks.keep(offset, data, index.blocks)
+        elif self._cache_manager.has_history_room(block_bytes(len(data))):
+            index.entries.insert(offset, data)
+
+    async def _read(self, index: SegmentReadIndex, offset: int, end: int) -> Buffer:
         segment = index.segment
         if offset >= segment.storage_length:
             assert self._log is not None, "nothing is left in the log without one"
@@ -138,8 +170,9 @@ class StorageReads:
         length = min(end, segment.storage_length) - offset
         return await self._storage.read(segment.storage_name, offset=offset, length=length)
 
-    def _answer(self, index: SegmentReadIndex, fetch: Fetch, data: bytes) -> None:
+    def _answer(self, index: SegmentReadIndex, fetch: Fetch, data: Buffer) -> None:
         segment = index.segment
+        block = index.block_at(fetch.offset)
         for read in fetch.waiters:
             if read.on_complete is None:
                 continue
@@ -149,5 +182,9 @@ class StorageReads:
                 self._read_again(index, read, None)
                 continue
             wanted = data[start : start + read.length_max]
-            ends = segment.sealed and read.offset + len(wanted) == segment.length
+            end = read.offset + len(wanted)
+            index.note_passed(end)
+            if block is not None:
+                self._blocks.use(block, end)
+            ends = segment.sealed and end == segment.length
             read.complete(None, ReadResult(read.offset, wanted, False, ends))

@@ -34,8 +34,11 @@ class SegmentStorage(Protocol):
         """
         ...
 
-    async def read(self, segment: str, *, offset: int, length: int) -> bytes:
-        """Read up to ``length`` bytes (at least one) that are stored at ``offset``."""
+    async def read(self, segment: str, *, offset: int, length: int) -> Buffer:
+        """Read up to ``length`` bytes (at least one) that are stored at ``offset``.
+
+        See ``ChunkStorage.read`` for whose memory they are in.
+        """
         ...
 
     async def truncate(self, segment: str, *, offset: int) -> None:

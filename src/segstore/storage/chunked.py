@@ -101,7 +101,7 @@ class ChunkedSegmentStorage:
         record = await self._settled(segment)
         return record.chunks if record is not None else ()
 
-    async def read(self, segment: str, *, offset: int, length: int) -> bytes:
+    async def read(self, segment: str, *, offset: int, length: int) -> Buffer:
         """Read up to ``length`` bytes at ``offset``: as many as lie in the same chunk.
 
         Raises ``InvalidChunkOffsetError`` when no byte is stored there.

@@ -225,10 +225,13 @@ class SystemJournal:
             if each.number < number:
                 continue
             try:
-                await self._replay(await self._chunks.read(each.name, offset=0, length=each.length))
+                await self._replay(await self._read_chunk(each))
             except RecordDamagedError as error:
                 raise StorageError(f"{each.name} is damaged: {error}") from error
         self._counted = {epoch: self._sequence}
+
+    async def _read_chunk(self, each: _SystemChunk) -> bytes:
+        return bytes(await self._chunks.read(each.name, offset=0, length=each.length))
 
     async def _read_snapshot(self, snapshots: list[_SystemChunk]) -> _SystemChunk | None:
         """Read the last whole snapshot. One that its writer did not finish may be behind it: then
@@ -238,7 +241,7 @@ class SystemJournal:
         """
         damage: tuple[str, RecordDamagedError] | None = None
         for each in sorted(snapshots, key=_order, reverse=True):
-            data = await self._chunks.read(each.name, offset=0, length=each.length)
+            data = await self._read_chunk(each)
             try:
                 self.metadata, self._sequence = ChunkMetadata.decode(data)
             except RecordDamagedError as error:
@@ -332,7 +335,7 @@ class SystemJournal:
         """Chunks that an older owner made after its epoch had ended, by one of its journals."""
         if each.kind != _JOURNAL or each.epoch == self.epoch:
             return []
-        data = await self._chunks.read(each.name, offset=0, length=each.length)
+        data = await self._read_chunk(each)
         counted = self._counted.get(each.epoch, 0)
         try:
             frames = decode_frames(data)

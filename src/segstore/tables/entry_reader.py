@@ -121,7 +121,7 @@ async def _read_together(
     def complete(number: int, error: SegmentStoreError | None, result: ReadResult | None) -> None:
         nonlocal missing
         if result is not None:
-            found[number] = result.data
+            found[number] = bytes(result.data)
             if not result.data:
                 failures.append(ContainerOfflineError(f"{segment}: the container has stopped"))
         elif error is not None and not isinstance(error, SegmentTruncatedError):

@@ -84,7 +84,7 @@ class FaultyChunkStorage:
         await self._storage.write(name, offset=offset, data=[joined])
         await self._end("write", fault)
 
-    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+    async def read(self, name: str, *, offset: int, length: int) -> Buffer:
         """Read, or fail."""
         fault = await self._begin("read")
         data = await self._storage.read(name, offset=offset, length=length)

@@ -155,8 +155,11 @@ class ChunkStorage(Protocol):
         """
         ...
 
-    async def read(self, name: str, *, offset: int, length: int) -> bytes:
-        """Read exactly ``length`` bytes, or raise ``InvalidChunkOffsetError``."""
+    async def read(self, name: str, *, offset: int, length: int) -> Buffer:
+        """Read exactly ``length`` bytes, or raise ``InvalidChunkOffsetError``.
+
+        They do not change any more; as long as anybody looks at them, memory is held for them.
+        """
         ...
 
     async def info(self, name: str) -> ChunkInfo:

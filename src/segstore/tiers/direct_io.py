@@ -22,11 +22,18 @@ from pathlib import Path
 from typing import Final
 
 from _fast.gather import gather
+from _fast.lent_memory import LentMemory
 from segstore.tiers.api import Buffer
 from segstore.tiers.vectored_io import pwrite_all, remainder
 
 BLOCK_BYTES: Final = 512
 """The block that a device must offer: the journal's batches begin at multiples of it."""
+READ_BYTES_MAX: Final = 3 * 512 * 1024
+"""The longest read into lent memory."""
+READ_MEMORY_FREE_MAX: Final = 64
+"""So many pieces of memory for reads are kept when nobody needs them."""
+READ_PIECE_BYTES: Final = 256 * 1024
+"""Long reads are done so much at a time: a sync waits for what the disk was asked for before it."""
 STAGING_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 NOT_SUPPORTED_ERRNOS: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY})
 
@@ -42,6 +49,12 @@ def block_bytes_of(path: Path | str) -> int | None:
         except (OSError, ValueError):
             continue
     return None
+
+
+def memory_for_reads() -> LentMemory:
+    """What ``DirectFile.read`` reads into."""
+    block_bytes = READ_BYTES_MAX + 2 * BLOCK_BYTES
+    return LentMemory(block_bytes=block_bytes, free_max=READ_MEMORY_FREE_MAX)
 
 
 class StagingBuffers:
@@ -138,9 +151,27 @@ class DirectFile:
                 filled += count
         return filled
 
-    def fileno(self) -> int:
-        """The descriptor, for whoever has aligned memory of their own."""
-        return self._descriptor
+    def read(self, memory: memoryview, offset: int, length: int) -> memoryview | None:
+        """Bytes from ``offset`` on, fewer than ``length`` at the end; None where not offered.
+
+        They are a part of ``memory``, which begins at a page and is longer than them by two blocks.
+        """
+        skipped = offset % BLOCK_BYTES
+        start, wanted = offset - skipped, skipped + length
+        rounded = (wanted + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+        filled = 0
+        while filled < wanted:
+            try:
+                part = memory[filled : min(rounded, filled + READ_PIECE_BYTES)]
+                count = os.preadv(self._descriptor, [part], start + filled)
+            except OSError as error:
+                if error.errno not in NOT_SUPPORTED_ERRNOS:
+                    raise
+                return None
+            filled += count
+            if count < len(part):
+                break
+        return memory[skipped : max(skipped, min(filled, wanted))]
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""

@@ -15,6 +15,8 @@ Invariants:
 7. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
    rest, so that readers of history do not hold up writes; at most ``DESCRIPTORS_MAX`` files stay
    open between calls, with two descriptors each.
+8. Long reads go past the page cache into lent memory, at most ``DIRECT_READS_MAX`` at a time: that
+   keeps a disk busy, and what is read ahead of a sync is what the sync waits for.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,7 +46,14 @@ from segstore.tiers.chunk_paths import (
     name_of,
     path_of,
 )
-from segstore.tiers.direct_io import BLOCK_BYTES, DirectFile, StagingBuffers
+from segstore.tiers.direct_io import (
+    BLOCK_BYTES,
+    READ_BYTES_MAX,
+    DirectFile,
+    StagingBuffers,
+    block_bytes_of,
+    memory_for_reads,
+)
 from segstore.tiers.doubtful_files import DoubtNotes
 from segstore.tiers.known_paths import KnownPaths
 from segstore.tiers.vectored_io import pwrite_all, remainder
@@ -53,7 +63,8 @@ T = TypeVar("T")
 DESCRIPTORS_MAX = 128
 THREADS_MAX = 8
 DIRECT_BYTES_MIN = 256 * 1024
-"""Writes from this length on go past the page cache."""
+"""Writes and reads from this length on go past the page cache."""
+DIRECT_READS_MAX = 3
 CREATE_ATTEMPTS_MAX = 10
 
 logger = structlog.get_logger(__name__)
@@ -66,22 +77,29 @@ class _Open:
     direct: DirectFile | None = None
     user_count: int = 0
     dropped: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def close(self) -> None:
         os.close(self.descriptor)
         if self.direct is not None:
             self.direct.close()
 
+    def direct_file(self, staging: StagingBuffers) -> DirectFile | None:
+        """The second descriptor, opened when it is first needed; None where that is not offered."""
+        with self.lock:  # readers and a writer may want it at once
+            if self.direct is None:
+                self.direct = DirectFile.open(self.path, staging)
+            return self.direct
+
     def write(self, data: Sequence[Buffer], offset: int, staging: StagingBuffers) -> None:
         """Write at ``offset``, not after the file's end. Not durable yet."""
         if sum(map(len, data)) >= DIRECT_BYTES_MIN:
-            if self.direct is None:
-                self.direct = DirectFile.open(self.path, staging)
-            if self.direct is not None:
+            direct = self.direct_file(staging)
+            if direct is not None:
                 # The block's beginning is written again with the rest, in one piece.
                 before = offset % BLOCK_BYTES
                 blocks = [os.pread(self.descriptor, before, offset - before), *data]
-                written = max(0, self.direct.write(blocks, offset - before) - before)
+                written = max(0, direct.write(blocks, offset - before) - before)
                 data, offset = remainder(data, written), offset + written
         pwrite_all(self.descriptor, data, offset)
 
@@ -161,6 +179,9 @@ class FilesystemChunkStorage:
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
         self._descriptors = _Descriptors(self._root)
         self._staging = StagingBuffers()
+        self._direct_read_limiter = trio.CapacityLimiter(DIRECT_READS_MAX)
+        self._read_memory = memory_for_reads()
+        self._reads_directly = root.exists() and block_bytes_of(root) == BLOCK_BYTES
         self._known_durable = KnownPaths()
         self._known_directories = KnownPaths()
         # By path, what was stored before a write that failed. Each operation is one step.
@@ -174,8 +195,13 @@ class FilesystemChunkStorage:
         """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
         await self._run(name, "write", lambda: self._write(name, offset, data))
 
-    async def read(self, name: str, *, offset: int, length: int) -> bytes:
-        """Read exactly ``length`` bytes."""
+    async def read(self, name: str, *, offset: int, length: int) -> Buffer:
+        """Read exactly ``length`` bytes; many of them are in memory that is used again later."""
+        if self._reads_directly and DIRECT_BYTES_MIN <= length <= READ_BYTES_MAX:
+            read = partial(self._read_directly, name, offset, length)
+            found = await self._run(name, "read", read, limiter=self._direct_read_limiter)
+            if found is not None:
+                return found
         return await self._run(
             name, "read", lambda: self._read(name, offset, length), limiter=self._read_limiter
         )
@@ -340,6 +366,15 @@ class FilesystemChunkStorage:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def _read_directly(self, name: str, offset: int, length: int) -> memoryview | None:
+        """None where it cannot be done, or comes to fewer bytes: the other way tells why."""
+        with self._descriptors.use(path_of(name)) as file:
+            direct = file.direct_file(self._staging) if offset >= 0 else None
+            if direct is None:
+                return None
+            data = direct.read(self._read_memory.lend(), offset, length)
+            return data.toreadonly() if data is not None and len(data) == length else None
 
     def _read(self, name: str, offset: int, length: int) -> bytes:
         with self._descriptors.use(path_of(name)) as file:

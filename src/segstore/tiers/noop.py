@@ -59,7 +59,7 @@ class NoOpChunkStorage:
         written = sum(memoryview(part).nbytes for part in data)
         self._lengths[name] = max(length, offset + written)
 
-    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+    async def read(self, name: str, *, offset: int, length: int) -> Buffer:
         """Read what was kept, else raise ``DataDroppedError`` unless nothing is asked for."""
         if not self._drops(name):
             return await self._kept.read(name, offset=offset, length=length)

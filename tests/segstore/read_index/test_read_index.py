@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from _fast.cache import StreamingCache
+from _fast.lent_memory import LentMemory
 from segstore.api import ReadHandle, ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.errors import (
@@ -40,8 +41,9 @@ class HeldStorage:
         self.failure: StorageError | None = None
         self.chunk_bytes = 1 << 40
         self.running = self.running_max = 0
+        self.memory: LentMemory | None = None
 
-    async def read(self, segment: str, *, offset: int, length: int) -> bytes:
+    async def read(self, segment: str, *, offset: int, length: int) -> Buffer:
         self.reads.append((offset, length))
         self.running += 1
         self.running_max = max(self.running, self.running_max)
@@ -52,7 +54,12 @@ class HeldStorage:
         if self.failure is not None:
             raise self.failure
         end = min(offset + length, offset + self.chunk_bytes - offset % self.chunk_bytes)
-        return self.data[segment][offset:end]
+        found = self.data[segment][offset:end]
+        if self.memory is None:
+            return found
+        block = self.memory.lend()
+        block[: len(found)] = found
+        return block[: len(found)].toreadonly()
 
     async def stored_length(self, segment: str) -> int:
         return len(self.data[segment])
@@ -91,7 +98,7 @@ class Reading:
         [(error, result)] = self.answers
         assert error is None
         assert result is not None
-        return result.data
+        return bytes(result.data)
 
     @property
     def error(self) -> SegmentStoreError | None:
@@ -391,3 +398,72 @@ async def test_generations_pass_and_what_is_not_used_goes(autojump_clock: MockCl
         await trio.sleep(200)
         assert it.manager.generations.history_bytes == 0
         assert it.manager.generations.entry_count == 1
+
+
+# ---- Tier 2 lends memory -------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def lending_scene(length: int) -> AsyncIterator[tuple[Scene, LentMemory]]:
+    memory = LentMemory(block_bytes=3 * MIB, free_max=4)
+    async with scene(length) as it:
+        it.storage.memory = memory
+        yield it, memory
+    assert memory.lent_count == 0, "nobody holds memory when the container is gone"
+
+
+async def test_lent_history_is_sent_from_where_it_is_and_never_enters_the_cache() -> None:
+    async with lending_scene(64 * MIB) as (it, _):
+        blocks = it.manager.history_blocks
+        position = 0
+        while position < 64 * MIB:
+            reading = it.read(position, MIB)
+            await wait_all_tasks_blocked()
+            assert reading.data == it.content[position : position + len(reading.data)]
+            position += len(reading.data)
+            assert blocks.kept_bytes <= blocks.bytes_max
+        assert it.manager.cache.used_bytes == 0
+        assert sum(length for _, length in it.storage.reads) == 64 * MIB, "nothing twice"
+        del reading
+        it.index.close()
+
+
+async def test_lent_history_is_read_ahead_of_who_goes_on() -> None:
+    async with lending_scene(32 * MIB) as (it, _):
+        position = waited = 0
+        while position < 24 * MIB:
+            reading = it.read(position, MIB)
+            waited += not reading.answers
+            await wait_all_tasks_blocked()
+            position += len(reading.data)
+        # The first finds out that memory is lent, the second that somebody goes on.
+        assert waited <= 2
+        del reading
+        it.index.close()
+
+
+async def test_reading_here_and_there_reads_nothing_ahead_of_lent_history() -> None:
+    async with lending_scene(64 * MIB) as (it, _):
+        for offset in (40 * MIB, 10 * MIB, 30 * MIB, 20 * MIB):
+            assert await it.read_now(offset, 1000) == it.content[offset : offset + 1000]
+        assert [offset for offset, _ in it.storage.reads] == [n * MIB for n in (40, 10, 30, 20)]
+        it.index.close()
+
+
+async def test_a_deleted_segments_lent_history_goes_with_it() -> None:
+    async with lending_scene(4 * MIB) as (it, memory):
+        await it.read_now(0, 1000)
+        assert memory.lent_count == 1
+        it.index.delete(it.segment)
+        assert memory.lent_count == 0
+        assert it.manager.history_blocks.kept_bytes == 0
+
+
+async def test_truncated_lent_history_is_not_served() -> None:
+    async with lending_scene(4 * MIB) as (it, _):
+        await it.read_now(0, 1000)
+        it.segment.start_offset = 500
+        it.index.truncate(it.segment)
+        assert isinstance(it.read(100, 10).error, SegmentTruncatedError)
+        assert it.read(500, 10).data == it.content[500:510]
+        it.index.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _fast.cache import StreamingCache
 from _fast.read_index import Generations
+from segstore.cache.history import HistoryBlocks
 from segstore.metadata import SegmentMetadata
 from segstore.read_index.segment_index import Fetch, Redirect, SegmentReadIndex
 
@@ -40,6 +41,6 @@ def test_what_is_unknown_ends_at_what_is_cached_fetched_or_not_stored() -> None:
 def test_dropping_an_index_frees_its_cache() -> None:
     index = make_index()
     index.entries.append(0, b"x" * 5000)
-    assert index.drop() == []
+    assert index.drop(HistoryBlocks(0)) == []
     assert index.is_dropped
     assert index.entries.generations.cache.stored_bytes == 0

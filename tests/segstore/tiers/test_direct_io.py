@@ -5,15 +5,20 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import trio
 
+from _fast.lent_memory import LentMemory
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
+from segstore.tiers.chunk_paths import path_of
 from segstore.tiers.direct_io import (
     BLOCK_BYTES,
+    READ_PIECE_BYTES,
     STAGING_BYTES,
     DirectFile,
     StagingBuffers,
     block_bytes_of,
 )
-from segstore.tiers.filesystem import DIRECT_BYTES_MIN, FilesystemChunkStorage, path_of
+from segstore.tiers.filesystem import DIRECT_BYTES_MIN, FilesystemChunkStorage
 from segstore.tiers.journal.disk import DIRECT_READ_BYTES_MIN, LocalDisk
 
 
@@ -59,6 +64,23 @@ def test_a_read_may_begin_and_end_anywhere(direct: DirectFile, tmp_path: Path, o
         count = direct.read_into(buffer, offset)
         assert count == min(length, len(data) - offset)
         assert buffer[:count] == data[offset : offset + count]
+    direct.close()
+
+
+@pytest.mark.parametrize("offset", [0, 1, BLOCK_BYTES, READ_PIECE_BYTES - 1, 3 * READ_PIECE_BYTES])
+def test_what_is_read_into_given_memory_is_exact(
+    direct: DirectFile, tmp_path: Path, offset: int
+) -> None:
+    data = Random(4).randbytes(4 * READ_PIECE_BYTES + 77)
+    (tmp_path / "file").write_bytes(data)
+    memory = LentMemory(block_bytes=len(data) + 4096, free_max=1)
+    for length in (1, BLOCK_BYTES, READ_PIECE_BYTES + 3, len(data) - offset, len(data)):
+        found = direct.read(memory.lend(), offset, length)
+        assert found is not None
+        assert found == data[offset : offset + length]
+    found = direct.read(memory.lend(), len(data) + 10, 100)
+    assert found is not None
+    assert len(found) == 0
     direct.close()
 
 
@@ -108,4 +130,40 @@ async def test_a_chunk_of_one_long_write_is_whole(tmp_path: Path) -> None:
     storage = FilesystemChunkStorage(tmp_path)
     await storage.write("scope/chunk", offset=0, data=[data])
     assert (tmp_path / path_of("scope/chunk")).read_bytes() == data
+    storage.close()
+
+
+async def test_a_long_read_is_exact_wherever_it_begins_and_ends(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    data = Random(8).randbytes(4 * DIRECT_BYTES_MIN + 99)
+    await storage.write("c", offset=0, data=[data[: 3 * DIRECT_BYTES_MIN + 5]])
+    await storage.write(
+        "c", offset=3 * DIRECT_BYTES_MIN + 5, data=[data[3 * DIRECT_BYTES_MIN + 5 :]]
+    )
+    for offset in (0, 1, 511, 512, DIRECT_BYTES_MIN + 3):
+        for length in (DIRECT_BYTES_MIN, 2 * DIRECT_BYTES_MIN + 7, len(data) - offset):
+            found = await storage.read("c", offset=offset, length=length)
+            assert found == data[offset : offset + length]
+            with pytest.raises(InvalidChunkOffsetError):
+                await storage.read("c", offset=offset + 1, length=len(data) - offset)
+    with pytest.raises(ChunkNotFoundError):
+        await storage.read("d", offset=0, length=DIRECT_BYTES_MIN)
+    storage.close()
+
+
+async def test_what_was_read_stays_as_it_is_while_more_is_read(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    data = Random(9).randbytes(20 * DIRECT_BYTES_MIN)
+    await storage.write("c", offset=0, data=[data])
+    found = {}
+
+    async def read(number: int) -> None:
+        offset = number * DIRECT_BYTES_MIN
+        found[number] = await storage.read("c", offset=offset, length=DIRECT_BYTES_MIN)
+
+    for _ in range(3):
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(read, number)
+        assert b"".join(found[number] for number in range(20)) == data
     storage.close()

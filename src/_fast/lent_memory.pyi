@@ -1,0 +1,16 @@
+class LentMemory:
+    """Blocks of ``block_bytes`` of memory, aligned to pages; up to ``free_max`` are kept free."""
+
+    block_bytes: int
+    free_max: int
+    free_count: int
+    """Blocks that wait to be lent again."""
+    lent_count: int
+    """Blocks that somebody has a view of."""
+
+    def __init__(self, *, block_bytes: int, free_max: int) -> None: ...
+    def lend(self) -> memoryview:
+        """A block as a writable view; it comes back when all views of it are gone.
+
+        What it has in it is what its last user left. Raises ``MemoryError``.
+        """

@@ -1,0 +1,96 @@
+"""Blocks of history are bounded, and what goes first is what nobody will miss."""
+
+from __future__ import annotations
+
+from random import Random
+
+from segstore.cache.history import HISTORY_SECONDS_MAX, HistoryBlock, HistoryBlocks
+
+LENGTH = 1000
+
+
+def keep(blocks: HistoryBlocks, *offsets: int) -> list[HistoryBlock]:
+    place: list[HistoryBlock] = []
+    for offset in offsets:
+        assert blocks.keep(offset, memoryview(bytes(LENGTH)), place) is not None
+    return place
+
+
+def offsets_of(place: list[HistoryBlock]) -> list[int]:
+    return [block.offset for block in place]
+
+
+def test_a_block_shows_its_bytes_by_their_offset_in_the_segment() -> None:
+    data = Random(1).randbytes(LENGTH)
+    block = HistoryBlocks(LENGTH).keep(500, memoryview(data), [])
+    assert block is not None
+    assert block.end == 500 + LENGTH
+    assert block.view(600, 10) == data[100:110]
+    assert block.view(1490, 100) == data[990:]
+
+
+def test_the_least_recently_used_goes_for_a_new_one() -> None:
+    blocks = HistoryBlocks(3 * LENGTH)
+    place = keep(blocks, 0, LENGTH, 2 * LENGTH)
+    blocks.use(place[0], 10)
+    place += keep(blocks, 3 * LENGTH)
+    assert offsets_of(place) == [0, 2 * LENGTH, 3 * LENGTH]
+    assert blocks.kept_bytes == 3 * LENGTH
+
+
+def test_what_was_read_to_its_end_goes_first() -> None:
+    blocks = HistoryBlocks(3 * LENGTH)
+    place = keep(blocks, 0, LENGTH, 2 * LENGTH)
+    blocks.use(place[2], place[2].end)
+    blocks.use(place[2], 2 * LENGTH + 1)
+    place += keep(blocks, 3 * LENGTH)
+    assert offsets_of(place) == [0, LENGTH, 3 * LENGTH]
+
+
+def test_for_a_promise_only_what_was_read_to_its_end_goes() -> None:
+    blocks = HistoryBlocks(2 * LENGTH)
+    place = keep(blocks, 0, LENGTH)
+    assert not blocks.promise(LENGTH)
+    blocks.use(place[0], LENGTH)
+    assert blocks.promise(LENGTH)
+    assert offsets_of(place) == [LENGTH]
+    assert not blocks.promise(1)
+    assert blocks.keep(5 * LENGTH, memoryview(bytes(2 * LENGTH)), place) is None
+    blocks.redeem(LENGTH)
+    assert keep(blocks, 2 * LENGTH)
+
+
+def test_what_nobody_uses_goes_after_a_while() -> None:
+    blocks = HistoryBlocks(10 * LENGTH)
+    place = keep(blocks, 0, LENGTH, 2 * LENGTH)
+    blocks.advance(HISTORY_SECONDS_MAX)
+    blocks.use(place[1], LENGTH + 5)
+    blocks.advance(HISTORY_SECONDS_MAX + 1)
+    assert offsets_of(place) == [LENGTH]
+    blocks.advance(3 * HISTORY_SECONDS_MAX)
+    assert (place, blocks.kept_bytes) == ([], 0)
+
+
+def test_whatever_comes_the_bound_holds() -> None:
+    random = Random(7)
+    blocks = HistoryBlocks(10 * LENGTH)
+    place: list[HistoryBlock] = []
+    promised: list[int] = []
+    for step in range(5000):
+        match random.randrange(5):
+            case 0:
+                length = random.randrange(1, 3 * LENGTH)
+                blocks.keep(step * 10_000, memoryview(bytes(length)), place)
+            case 1:
+                length = random.randrange(1, 3 * LENGTH)
+                if blocks.promise(length):
+                    promised.append(length)
+            case 2 if promised:
+                blocks.redeem(promised.pop())
+            case 3 if place:
+                block = random.choice(place)
+                blocks.use(block, random.choice([block.end, block.offset + 1]))
+            case 4 if place and random.random() < 0.1:
+                blocks.forget(random.choice(place))
+        assert blocks.kept_bytes == sum(len(block.data) for block in place)
+        assert blocks.kept_bytes + sum(promised) <= blocks.bytes_max
