@@ -100,6 +100,8 @@ class ServerConnection:
         self._request_bytes: dict[Share, int] = {}
         self._received_bytes = 0
         self._closing = False
+        self._left: list[wire.Command | Append] = []
+        self._defect: Exception | None = None
         self._changed: trio.Event | None = None
         self._receiving = trio.CancelScope()
         self._sent = trio.Event()
@@ -216,12 +218,43 @@ class ServerConnection:
                 if count % turn == turn - 1:
                     await trio.lowlevel.checkpoint()
             await self._wait_for_room()
-            commands = await self._next_commands()
+            commands = await self._passed_on() or await self._next_commands()
+
+    async def _passed_on(self) -> list[wire.Command | Append]:
+        """Have what comes taken up without this task; returns what it has to take up itself."""
+        try:
+            await self._transport.pass_on(self._take_up)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return []  # the next read tells
+        if self._defect is not None:
+            raise self._defect
+        left, self._left = self._left, []
+        return left
+
+    def _take_up(self, data: bytes) -> bool:
+        """Take up what came; returns False when there is something to wait for."""
+        if not data:
+            self._peer_is_gone()
+            return False
+        try:
+            commands = self._decode(data)
+            for count, command in enumerate(commands):
+                if self._closing:
+                    return False
+                if self._has_to_wait or count == self._settings.commands_per_turn:
+                    self._left = commands[count:]
+                    return False
+                self._dispatch(command)
+        # It is this connection's, not the task's in which it is called.
+        except Exception as defect:
+            self._defect = defect
+            return False
+        return not self._closing and not self._has_to_wait
 
     async def _next_commands(self) -> list[wire.Command | Append]:
         """The next commands; none when the peer has ended or broken the protocol."""
         commands: list[wire.Command | Append] = []
-        while not commands:
+        while not commands and not self._closing:
             try:
                 data = await self._transport.receive()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -229,13 +262,20 @@ class ServerConnection:
             if not data:
                 self._peer_is_gone()
                 break
-            self._received_bytes += len(data)
-            try:
-                commands = self._protocol.receive_data(data)
-            except RemoteProtocolError as error:
-                self.close(f"protocol broken: {error}")
-                break
+            commands = self._decode(data)
         return commands
+
+    def _decode(self, data: bytes) -> list[wire.Command | Append]:
+        self._received_bytes += len(data)
+        try:
+            return self._protocol.receive_data(data)
+        except RemoteProtocolError as error:
+            self.close(f"protocol broken: {error}")
+            return []
+
+    @property
+    def _has_to_wait(self) -> bool:
+        return self._is_full or self._outstanding.is_tight
 
     @property
     def _is_full(self) -> bool:

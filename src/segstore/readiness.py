@@ -7,7 +7,9 @@ Invariants:
 1. A socket is registered when its connection begins and never again: an edge tells that something
    came, and ``Readiness.ready`` remembers it until a read has found the socket empty.
 2. What ends (the peer's end, an error) stays ready for ever: every later read tells so again.
-3. A connection that put replies is flushed once in the next turn of the event loop, in the order in
+3. While a task lets ``pass_on`` do its work it is not resumed for what comes: that is taken there
+   and then, in the task that waits for all sockets, until the other has to go on itself.
+4. A connection that put replies is flushed once in the next turn of the event loop, in the order in
    which connections had something to send, whoever put them.
 """
 
@@ -19,6 +21,9 @@ from typing import Final
 
 import trio
 
+OnReady = Callable[[], bool]
+"""Takes what is there without waiting; returns whether to be called again for what comes next."""
+
 _ENDED: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _WATCHED: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 
@@ -26,13 +31,14 @@ _WATCHED: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 class Readiness:
     """What is known of one socket. One task waits for it at a time."""
 
-    __slots__ = ("_closed", "_task", "ended", "ready")
+    __slots__ = ("_closed", "_on_ready", "_task", "ended", "ready")
 
     def __init__(self) -> None:
         self.ready = False
         self.ended = False
         self._closed = False
         self._task: trio.lowlevel.Task | None = None
+        self._on_ready: OnReady | None = None
 
     async def wait(self) -> None:
         """Return when there may be something to read. A checkpoint in any case.
@@ -45,6 +51,20 @@ class Readiness:
             await self._park()
         if self._closed:
             raise trio.ClosedResourceError("the socket was closed here")
+
+    async def pass_on(self, on_ready: OnReady) -> None:
+        """Call ``on_ready`` whenever something came, until it says that it will not go on.
+
+        Returns at once, which is no checkpoint, when something is there already. ``on_ready`` may
+        not raise. Raises ``trio.ClosedResourceError`` like ``wait``.
+        """
+        if self.ready:
+            return
+        self._on_ready = on_ready
+        try:
+            await self.wait()
+        finally:
+            self._on_ready = None
 
     async def _park(self) -> None:
         self._task = trio.lowlevel.current_task()
@@ -64,7 +84,8 @@ class Readiness:
         """Note that something came."""
         self.ready = True
         self.ended |= ended
-        self._wake()
+        if self._on_ready is None or self._task is None or not self._on_ready():
+            self._wake()
 
     def close(self) -> None:
         """Let nobody wait any more."""

@@ -20,6 +20,9 @@ import trio
 
 from segstore.readiness import ReadySockets
 
+Take = Callable[[bytes], bool]
+"""Is given what was received, or nothing at the end; returns whether it takes what comes next."""
+
 _KEEP_ALIVE_IDLE_SECONDS: Final = 60
 _KEEP_ALIVE_INTERVAL_SECONDS: Final = 15
 _KEEP_ALIVE_COUNT: Final = 4
@@ -49,6 +52,14 @@ class Transport(Protocol):
 
     async def receive(self) -> bytes:
         """Some bytes, or none when the peer has finished."""
+        ...
+
+    async def pass_on(self, take: Take) -> None:
+        """Call ``take`` with what comes, if possible without resuming the caller for it.
+
+        Until ``take`` returns False, or at once or soon when more is there than one ``receive``
+        takes. Raises like ``receive``.
+        """
         ...
 
     async def send(self, data: bytes | memoryview) -> None:
@@ -85,6 +96,7 @@ class SocketTransport:
         self._peer = _peer_name(stream)
         _keep_alive(stream.socket)
         self._readiness = None if ready_sockets is None else ready_sockets.watch(self._descriptor)
+        self._take: Take = _take_nothing
 
     @property
     def flusher(self) -> Flusher | None:
@@ -116,6 +128,25 @@ class SocketTransport:
             if readiness is not None:
                 readiness.note_read(emptied=count < len(buffer))
             return bytes(buffer[:count])
+
+    async def pass_on(self, take: Take) -> None:
+        if self._readiness is not None:
+            self._take = take
+            await self._readiness.pass_on(self._receive_now)
+
+    def _receive_now(self) -> bool:
+        buffer, readiness = self._buffer, self._readiness
+        assert readiness is not None
+        try:
+            count = os.readv(self._descriptor, (buffer,))
+        except BlockingIOError:
+            readiness.note_read(emptied=True)
+            return True
+        except OSError:
+            return self._take(b"")
+        emptied = count < len(buffer)
+        readiness.note_read(emptied=emptied)
+        return self._take(bytes(buffer[:count])) and emptied
 
     async def send(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
@@ -161,6 +192,10 @@ class StreamTransport:
     async def send(self, data: bytes | memoryview) -> None:
         await self._stream.send_all(data)
 
+    async def pass_on(self, take: Take) -> None:
+        while take(await self.receive()):
+            pass
+
     async def receive(self) -> bytes:
         return bytes(await self._stream.receive_some(_RECEIVE_BYTES))
 
@@ -169,6 +204,10 @@ class StreamTransport:
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)
+
+
+def _take_nothing(_: bytes) -> bool:
+    return False
 
 
 def _keep_alive(connection: trio.socket.SocketType) -> None:

@@ -507,6 +507,24 @@ async def test_a_defect_in_a_handler_costs_only_its_connection(
     assert await other.call(wire.KeepAlive()) == wire.KeepAlive()
 
 
+async def test_a_defect_in_taking_up_an_append_costs_only_its_connection(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **named: object) -> None:
+        raise ZeroDivisionError
+
+    other, client = store.connect(), store.connect()
+    await other.call(wire.HELLO)
+    assert await client.set_up(WRITER, SEGMENT) == -(2**63)
+    monkeypatch.setattr(store.container, "append_nowait", fail)
+    with capture_logs() as logs:
+        await client.append(WRITER, b"data", number=0)
+        await client.expect_close()
+        await settle()
+    assert [log["event"] for log in logs] == ["connection failed"]
+    assert await other.call(wire.KeepAlive()) == wire.KeepAlive()
+
+
 # ---- Draining ------------------------------------------------------------------------------------
 
 

@@ -166,3 +166,67 @@ async def test_who_sends_much_lets_others_have_their_turn(pair: Pair) -> None:
             turns += 1
     assert received == data
     assert turns > 8
+
+
+@pytest.mark.parametrize("pair", ["watched"], indirect=True)
+async def test_what_comes_is_taken_without_resuming_who_waits(pair: Pair) -> None:
+    taken: list[bytes] = []
+    returned = False
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return data != b"last"
+
+    async def wait() -> None:
+        nonlocal returned
+        await pair.transport.pass_on(take)
+        returned = True
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            for data in (b"first", b"second"):
+                await trio.testing.wait_all_tasks_blocked()
+                await pair.other.send_all(data)
+                while taken[-1:] != [data]:
+                    await trio.lowlevel.checkpoint()
+                assert not returned
+            await pair.other.send_all(b"last")
+    assert taken == [b"first", b"second", b"last"]
+
+
+@pytest.mark.parametrize("pair", ["watched"], indirect=True)
+async def test_who_waits_goes_on_when_more_is_there_than_fits(pair: Pair) -> None:
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return True
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.transport.pass_on, take)
+            await trio.testing.wait_all_tasks_blocked()
+            await pair.other.send_all(bytes(1500))
+        received = sum(map(len, taken))
+        while received < 1500:
+            received += len(await pair.transport.receive())
+
+
+@pytest.mark.parametrize("pair", ["watched"], indirect=True)
+async def test_the_end_is_taken_as_no_bytes(pair: Pair) -> None:
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return bool(data)
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.transport.pass_on, take)
+            await trio.testing.wait_all_tasks_blocked()
+            await pair.other.send_all(b"bytes")
+            await pair.other.send_eof()
+        assert b"".join(taken) == b"bytes"
+        assert taken[-1] == b""
+        assert await pair.transport.receive() == b""
