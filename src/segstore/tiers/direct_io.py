@@ -173,6 +173,10 @@ class DirectFile:
                 break
         return memory[skipped : max(skipped, min(filled, wanted))]
 
+    def fileno(self) -> int:
+        """The descriptor, for whoever has aligned memory of their own."""
+        return self._descriptor
+
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
