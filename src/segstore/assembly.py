@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from segstore.cache.manager import CacheManager
 from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
 from segstore.data_directory import DataDirectory
+from segstore.errors import DataLogError
 from segstore.registry import OpenContainer
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.throttling.throttle import ThrottlePolicy
@@ -48,7 +49,7 @@ async def open_containers(
     Measurements give tiers of their own, tests disks that fail; by default these are journals and
     what the configuration says. Raises ``DataDirectoryError`` when the data directory cannot be
     used, ``StorageConfigurationError`` or ``StorageUnreachableError`` when tier 2 cannot, and
-    ``DataLogError`` when a journal cannot be opened.
+    ``DataLogError`` when no journal can be opened.
     """
     directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
     is_open = False
@@ -65,15 +66,31 @@ async def open_containers(
                 for number in (sorted(numbers) if data_logs is None else ())
             }
             nursery = await stack.enter_async_context(trio.open_nursery())
-            for kept in journals.values():
-                stack.callback(kept.stop)
-                await nursery.start(kept.run)
+            await _start_journals(journals.values(), nursery, stack)
             is_open = True
             yield _Opener(config, directory, storage_of, data_logs, journals).open
     except BaseExceptionGroup as group:
         if not is_open and len(group.exceptions) == 1:
             raise group.exceptions[0] from None
         raise
+
+
+async def _start_journals(
+    journals: Collection[KeptJournal], nursery: trio.Nursery, stack: AsyncExitStack
+) -> None:
+    """Open them. Those that cannot be opened are tried again as long as there are others."""
+    failures: dict[KeptJournal, Exception] = {}
+    for kept in journals:
+        stack.callback(kept.stop)
+        try:
+            await nursery.start(kept.run)
+        except (DataLogError, OSError) as error:
+            failures[kept] = error
+    for kept, failure in failures.items():
+        if len(failures) == len(journals):
+            raise failure
+        logger.error("journal cannot be opened", journal=kept.number, error=str(failure))
+        nursery.start_soon(kept.run_later)
 
 
 def _kept_journal(

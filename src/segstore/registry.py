@@ -23,7 +23,12 @@ import trio
 from pravega_wire.names import container_of
 from segstore.api import SegmentContainer
 from segstore.config import TableSettings
-from segstore.errors import ContainerOfflineError, DataDirectoryError, WrongHostError
+from segstore.errors import (
+    ContainerOfflineError,
+    DataDirectoryError,
+    SegmentStoreError,
+    WrongHostError,
+)
 from segstore.tables.table_segments import TableSegments
 
 OpenContainer = Callable[[int], AbstractAsyncContextManager[SegmentContainer]]
@@ -232,11 +237,14 @@ class ContainerRegistry:
                 if was_online:
                     pause = self._restart_seconds_min
                 hosted.note_failed(error, pause, anew=was_online)
-                logger.exception(
+                # What the world does has a sentence; only what we do needs a traceback.
+                ours = not all(isinstance(leaf, SegmentStoreError) for leaf in _leaves(error))
+                logger.error(
                     "container failed",
                     container=hosted.container_id,
                     error=hosted.status.failure,
                     restart_seconds=pause,
+                    exc_info=ours,
                 )
             hosted.tried.set()
             await trio.sleep(pause)

@@ -7,6 +7,7 @@ Invariants:
    anew, and only then containers get logs from it.
 2. Whoever holds a log of an opening that failed learns of it by ``raise_when_failed``.
 3. Nobody else is touched: other journals of the process go on.
+4. While a journal cannot be opened, whoever asks for it is told why.
 """
 
 from __future__ import annotations
@@ -42,14 +43,18 @@ class KeptJournal:
         self._restart_seconds_min = restart_seconds_min
         self._restart_seconds_max = restart_seconds_max
         self._journal: Journal | None = None
-        self._opened = trio.Event()
+        self._tried = trio.Event()
+        self._opening_failure: Exception | None = None
         self._scope = trio.CancelScope()
+        self._is_later = False
         self.failure_count = 0
 
     async def wait_open(self) -> Journal:
-        """The journal, as soon as it can be used."""
+        """The journal, as soon as it can be used. Raises ``DataLogError`` when it cannot."""
         while self._journal is None:
-            await self._opened.wait()
+            if (failure := self._opening_failure) is not None:
+                raise DataLogError(f"journal {self.number}: {failure}") from failure
+            await self._tried.wait()
         return self._journal
 
     def stop(self) -> None:
@@ -61,6 +66,15 @@ class KeptJournal:
 
         An error of the first opening ends this, and is raised.
         """
+        await self._run(task_status)
+
+    async def run_later(self) -> None:
+        """The same for one whose first opening has failed, which another may too."""
+        self._scope, self._is_later = trio.CancelScope(), True
+        await trio.sleep(self._restart_seconds_min)
+        await self._run(trio.TASK_STATUS_IGNORED)
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         pause = self._restart_seconds_min
         with self._scope:
             while True:
@@ -69,7 +83,8 @@ class KeptJournal:
                 try:
                     error = await self._serve_until_failed(task_status)
                 except (DataLogError, OSError) as failure:
-                    if not self._scope.shield:
+                    self._note_tried(failure)
+                    if not (self._scope.shield or self._is_later):
                         raise
                     error = failure
                 if trio.current_time() - began > self._restart_seconds_max:
@@ -87,7 +102,7 @@ class KeptJournal:
     async def _serve_until_failed(self, task_status: trio.TaskStatus[None]) -> DataLogError | None:
         async with self._open_journal() as journal:
             self._journal = journal
-            self._opened.set()
+            self._note_tried(None)
             if not self._scope.shield:
                 # Containers that are being closed need it still.
                 self._scope.shield = True
@@ -96,10 +111,14 @@ class KeptJournal:
                 await journal.failed.wait()
             finally:
                 self._journal = None
-                self._opened = trio.Event()
         # A journal that is being closed keeps the cancellation that ended it to itself.
         await trio.lowlevel.checkpoint_if_cancelled()
         return journal.failure
+
+    def _note_tried(self, failure: Exception | None) -> None:
+        self._opening_failure = failure
+        self._tried.set()
+        self._tried = trio.Event()
 
 
 async def raise_when_failed(journal: Journal) -> Never:

@@ -143,6 +143,59 @@ async def test_a_journal_that_cannot_be_opened_at_first_ends_the_start(tmp_path:
             pytest.fail("it opened")
 
 
+async def test_damage_in_one_journal_at_the_start_leaves_only_its_containers_offline(
+    tmp_path: Path,
+) -> None:
+    DataDirectory.open(tmp_path, container_count=CONTAINER_COUNT, journal_count=2)
+    async with hosted(tmp_path) as registry:
+        for name in (IN_0, IN_1):
+            await registry.container_for(name).create_segment(name)
+    [file] = sorted((tmp_path / "journal-0").glob("*"))[:1]
+    whole = file.read_bytes()
+    file.write_bytes(bytes(len(whole) // 2) + whole[len(whole) // 2 :])
+    with trio.fail_after(60):
+        async with hosted(tmp_path) as registry:
+            assert await registry.container_for(IN_1).append(IN_1, b"served") == 6
+            with pytest.raises(ContainerOfflineError):
+                registry.container_for(IN_0)
+            status = registry.hosted(0).status
+            assert status.state is ContainerState.FAILED
+            assert "journal 0: " in status.failure
+            assert file.name in status.failure
+            # It is tried again: whoever brings the file back need not start the process anew.
+            file.write_bytes(whole)
+            await registry.hosted(0).wait_online()
+            assert await registry.container_for(IN_0).append(IN_0, b"again") == 5
+
+
+async def test_a_container_recovers_when_a_tier_2_that_refused_writes_takes_them_again(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    away = False
+    faulty = FaultyChunkStorage(
+        MemoryChunkStorage(),
+        next_fault=lambda call: Fault.REFUSED if away and call == "write" else Fault.NONE,
+    )
+    logs = MemoryDataLogFactory()
+    async with hosted(tmp_path, data_logs=logs, chunk_storage=faulty) as registry:
+        await registry.container_for(IN_0).create_segment(IN_0)
+        await registry.container_for(IN_0).append(IN_0, b"stored")
+        await trio.sleep(10)
+        away = True
+        await registry.container_for(IN_0).append(IN_0, b", logged")
+    async with hosted(tmp_path, data_logs=logs, chunk_storage=faulty) as registry:
+        for _ in range(20):
+            await trio.sleep(1)
+            status = registry.hosted(0).status
+            assert status.state is not ContainerState.ONLINE
+            assert status.failure.startswith("StorageError: ")
+        assert status.failure_count > 20
+        away = False
+        await registry.hosted(0).wait_online()
+        assert await content(registry, IN_0) == b"stored, logged"
+        assert await registry.container_for(IN_0).append(IN_0, b".") == 15
+
+
 async def test_a_tier_2_that_is_another_makes_a_container_recover_alone(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
