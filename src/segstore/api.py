@@ -133,8 +133,15 @@ class SegmentContainer(Protocol):
         """
         ...
 
+    async def activate(self, name: str) -> None:
+        """Have a segment in memory, if it exists, before it is asked for without waiting.
+
+        It stays there for a while. Raises ``StorageError`` and ``ContainerOfflineError``.
+        """
+        ...
+
     def segment_info(self, name: str) -> SegmentInfo:
-        """The committed state of a segment, else ``NoSuchSegmentError``."""
+        """The committed state of a segment that is in memory, else ``NoSuchSegmentError``."""
         ...
 
     async def get_attributes(

@@ -26,6 +26,7 @@ from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
 from segstore.data_directory import DataDirectory
 from segstore.errors import DataLogError
+from segstore.inactive.eviction import EvictionPolicy
 from segstore.registry import OpenContainer
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.throttling.throttle import ThrottlePolicy
@@ -170,6 +171,10 @@ class _Opener:
             held_bytes_max=config.held_bytes_max,
             throttling=_throttle_policy(config),
             log_bytes=log_bytes,
+            eviction=EvictionPolicy(
+                active_count_max=config.active_segments_max,
+                idle_seconds_max=config.active_segment_seconds,
+            ),
             attribute_pages=self._attribute_pages,
             attribute_cache=AttributeCache(
                 segment_count_max=config.attributes_cached_segment_max,

@@ -151,6 +151,10 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Attributes of one container in memory, besides those whose last change tier 2 has not."""
     attributes_cached_segment_max: int = 4_096
     """The same for one segment."""
+    active_segments_max: int = 2_500
+    """With more segments of one container in memory, those unused for the longest time leave it."""
+    active_segment_seconds: float = 60.0
+    """A segment that is unused for so long leaves, however few there are (the original's time)."""
     journal_file_bytes: int = 64 * MIB
     """Length of one journal file; a multiple of 4 KiB."""
     journal_bytes_max: int = 8 * GIB

@@ -35,12 +35,17 @@ from segstore.durable_log.memory_log import MemoryLog
 from segstore.durable_log.operation_processor import OperationProcessor
 from segstore.durable_log.recovery import Recovery
 from segstore.durable_log.update_transaction import PendingState
+from segstore.durable_log.waiter import Waiter
 from segstore.errors import (
     ContainerOfflineError,
     NoSuchSegmentError,
     SegmentStoreError,
     StorageError,
 )
+from segstore.inactive.activation import Activation
+from segstore.inactive.eviction import ALL_STAY, Eviction, EvictionPolicy
+from segstore.inactive.late_reads import LateReads
+from segstore.inactive.records import SegmentRecords
 from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import (
     AppendOperation,
@@ -73,27 +78,6 @@ ATTRIBUTE_PAGES_BYTES_MAX: Final = 8 * 1024 * 1024
 logger = structlog.get_logger(__name__)
 
 
-class _Waiter:
-    """Turns a completion into an await; a cancelled waiter leaves the operation alone."""
-
-    __slots__ = ("_event", "error", "number")
-
-    def __init__(self) -> None:
-        self._event = trio.Event()
-        self.error: SegmentStoreError | None = None
-        self.number = -1
-
-    def complete(self, error: SegmentStoreError | None, number: int) -> None:
-        self.error, self.number = error, number
-        self._event.set()
-
-    async def wait(self) -> int:
-        await self._event.wait()
-        if self.error is not None:
-            raise self.error
-        return self.number
-
-
 class Container:
     """A ``SegmentContainer`` that keeps its operations in a durable data log."""
 
@@ -109,6 +93,7 @@ class Container:
         attribute_cache: AttributeCache | None = None,
         throttling: ThrottlePolicy | None = None,
         log_bytes: Callable[[], int] | None = None,
+        eviction: EvictionPolicy | None = None,
     ) -> None:
         attribute_cache = attribute_cache or AttributeCache()
         self._metadata = ContainerMetadata(container_id, attribute_cache)
@@ -122,6 +107,12 @@ class Container:
             storage, attribute_pages or PageCache(ATTRIBUTE_PAGES_BYTES_MAX), attribute_cache
         )
         self._state = CommittedState(self._metadata, self._read_index, self._memory_log, now_ms)
+        self._state.on_evicted = self._attribute_indexes.close
+        records = SegmentRecords(self._metadata, self._attribute_indexes, self._read_index)
+        self._records = records
+        self._activation = Activation(self._metadata, records, self._enqueue_first)
+        self._late_reads = LateReads(self._activation, self.read_nowait)
+        self._eviction_policy = eviction or ALL_STAY
         self._writer = StorageWriter(
             self._metadata,
             self._memory_log,
@@ -152,6 +143,7 @@ class Container:
         )
         self._processor: OperationProcessor | None = None
         self._prefetcher: AttributePrefetcher | None = None
+        self._eviction: Eviction | None = None
 
     @property
     def container_id(self) -> int:
@@ -167,8 +159,10 @@ class Container:
             self._writer.make_room,
         )
         await recovery.run(self._log)
-        pending = PendingState(self._metadata, self._now_ms)
-        prefetcher = AttributePrefetcher(self._metadata, pending, self._attribute_indexes)
+        pending = PendingState(self._metadata, self._now_ms, self._records.offset_now)
+        prefetcher = AttributePrefetcher(
+            self._metadata, pending, self._attribute_indexes, self._activation
+        )
         processor = OperationProcessor(
             self._log,
             self._state,
@@ -182,6 +176,15 @@ class Container:
         if recovery.operation_count == 0:
             processor.request_checkpoint()
         self._processor, self._prefetcher = processor, prefetcher
+        self._eviction = Eviction(
+            self._metadata,
+            self._eviction_policy,
+            self._writer,
+            self._read_index,
+            prefetcher,
+            wait=self._wait,
+            checkpoint=self._checkpoint,
+        )
         return recovery.operation_count
 
     async def run(
@@ -193,13 +196,16 @@ class Container:
         """Run the container's tasks until ``lifetime`` is cancelled or the log fails."""
         assert self._processor is not None, "recover first"
         assert self._prefetcher is not None
+        assert self._eviction is not None
         try:
             with lifetime:
                 async with trio.open_nursery() as nursery:
                     self._read_index.start(nursery)
+                    self._late_reads.start(nursery)
                     nursery.start_soon(self._processor.run)
                     nursery.start_soon(self._prefetcher.run)
                     nursery.start_soon(self._writer.run)
+                    nursery.start_soon(self._eviction.run)
                     nursery.start_soon(self._storage.run)
                     self._delete_transient_segments()
                     task_status.started()
@@ -222,8 +228,7 @@ class Container:
                 await self._wait(BarrierOperation(""))
             await self._writer.flush()
             if self._log.bytes_since_truncation:
-                self._request_checkpoint()
-                await self._wait(BarrierOperation(""))
+                await self._checkpoint()
                 await self._writer.flush()
         except (ContainerOfflineError, StorageError) as error:
             # What is not in tier 2 stays in the log and is recovered at the next start.
@@ -248,6 +253,11 @@ class Container:
         if self._processor is not None:
             self._processor.request_checkpoint()
 
+    async def _checkpoint(self) -> None:
+        """Write a checkpoint, and wait until it is durable."""
+        self._request_checkpoint()
+        await self._wait(BarrierOperation(""))
+
     def _record_attributes(
         self, segment: SegmentMetadata, values: AttributeValues
     ) -> Callable[[], Awaitable[int]]:
@@ -258,18 +268,22 @@ class Container:
         assert self._processor is not None, "the container is not serving yet"
         replace = AttributeUpdateType.REPLACE
         updates = [AttributeUpdate(each, replace, value) for each, value in values.items()]
-        waiter = _Waiter()
+        waiter = Waiter()
         operation = UpdateAttributesOperation(segment.name, updates, waiter.complete)
         operation.segment_id = segment.segment_id
         self._processor.enqueue_first(operation)
         return waiter.wait
+
+    def _enqueue_first(self, operation: Operation) -> None:
+        assert self._processor is not None, "the container is not serving yet"
+        self._processor.enqueue_first(operation)
 
     def _enqueue(self, operation: Operation) -> None:
         assert self._processor is not None, "the container is not serving yet"
         self._processor.enqueue(operation)
 
     async def _wait(self, operation: Operation) -> int:
-        waiter = _Waiter()
+        waiter = Waiter()
         operation.on_complete = waiter.complete
         self._enqueue(operation)
         return await waiter.wait()
@@ -278,7 +292,14 @@ class Container:
         segment = self._metadata.by_name.get(name)
         if segment is None:
             raise NoSuchSegmentError(name)
+        segment.was_used = True
         return segment
+
+    async def activate(self, name: str) -> None:
+        if self._activation.is_active(name):
+            self._metadata.by_name[name].was_used = True
+        else:
+            await self._activation.activate(name)
 
     async def create_segment(
         self, name: str, *, attributes: Mapping[AttributeId, int] | None = None
@@ -348,12 +369,22 @@ class Container:
     async def get_attributes(
         self, name: str, attribute_ids: Sequence[AttributeId]
     ) -> dict[AttributeId, int]:
+        await self.activate(name)
         return await self._attribute_indexes.get(self._segment(name), attribute_ids)
 
     def attribute_iterator(
         self, name: str, *, first: AttributeId, last: AttributeId
     ) -> AsyncIterator[AttributePage]:
-        return self._attribute_indexes.iterate(self._segment(name), first, last)
+        if self._activation.is_active(name):
+            return self._attribute_indexes.iterate(self._segment(name), first, last)
+        return self._iterate_inactive(name, first, last)
+
+    async def _iterate_inactive(
+        self, name: str, first: AttributeId, last: AttributeId
+    ) -> AsyncIterator[AttributePage]:
+        await self.activate(name)
+        async for page in self._attribute_indexes.iterate(self._segment(name), first, last):
+            yield page
 
     def unpersisted_attribute_count(self, name: str) -> int:
         return len(self._segment(name).attribute_memory.dirty)
@@ -365,9 +396,14 @@ class Container:
         self, name: str, *, offset: int, length_max: int, on_complete: OnRead
     ) -> ReadHandle | None:
         segment = self._metadata.by_name.get(name)
-        if segment is None:
-            on_complete(NoSuchSegmentError(name), None)
-            return None
+        if segment is None or segment.leaving:
+            if self._activation.is_absent(name):
+                on_complete(NoSuchSegmentError(name), None)
+                return None
+            return self._late_reads.read(
+                name, offset=offset, length_max=length_max, on_complete=on_complete
+            )
+        segment.was_used = True
         return self._read_index.read_nowait(
             segment, offset=offset, length_max=length_max, on_complete=on_complete
         )
@@ -407,14 +443,15 @@ async def open_container(
     attribute_cache: AttributeCache | None = None,
     throttling: ThrottlePolicy | None = None,
     log_bytes: Callable[[], int] | None = None,
+    eviction: EvictionPolicy | None = None,
 ) -> AsyncIterator[Container]:
     """Recover a container, serve it inside the block, and drain it at the end.
 
     Leaving the block by cancellation drains for at most ``drain_seconds``; what is not in tier 2
     by then stays in the log. ``attribute_pages`` may be shared with other containers, which
     ``attribute_cache`` may not. ``log_bytes`` tells how much all containers hold of the tier 1
-    that they share; without it the log's own is taken. Raises ``DataLogError`` when tier 1 fails or
-    is damaged.
+    that they share; without it the log's own is taken. Without ``eviction`` all segments stay
+    active. Raises ``DataLogError`` when tier 1 fails or is damaged.
     """
     began = trio.current_time()
     log = await log_factory.open_log(container_id)
@@ -431,6 +468,7 @@ async def open_container(
         attribute_cache,
         throttling,
         log_bytes,
+        eviction,
     )
     try:
         operation_count = await container.recover()

@@ -67,11 +67,18 @@ class Handler:
     ``large_reply`` are answered at the same time on one connection.
     """
 
-    handle: Handle
+    answer: Handle
     exclusive: bool
     segments: Callable[[Any], tuple[str, ...]]
     offset: Callable[[Any], int]
     large_reply: bool = False
+
+    async def handle(self, context: RequestContext, request: Any) -> wire.Reply:
+        """Answer once the segments are in memory."""
+        for name in self.segments(request):
+            if name:
+                await context.container_for(name).activate(name)
+        return await self.answer(context, request)
 
     def asked(self, request: Any) -> Asked:
         """What a refusal of ``request`` repeats."""

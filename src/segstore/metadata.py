@@ -12,6 +12,8 @@ Invariants:
    place in tier 2.
 5. A snapshot and the attribute indexes to which it points make up all attributes: what an index
    does not have yet is in the snapshot.
+6. A segment is active, and here, or inactive: then the records' segment has its record. That
+   segment has no name among the others: nobody but the container gets to it.
 """
 
 from __future__ import annotations
@@ -23,15 +25,21 @@ import msgspec
 
 from segstore.attributes.segment_attributes import AttributeCache, SegmentAttributes
 from segstore.attributes.updates import (
+    ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
     ATTRIBUTE_SEGMENT_TYPE,
+    NULL_ATTRIBUTE_VALUE,
+    RECORDS_LIVE_BYTES,
     ROLLOVER_SIZE,
+    SegmentType,
 )
 from segstore.errors import DataLogCorruptError
 from segstore.operations import (
+    ActivateOperation,
     AppendOperation,
     AttributeValues,
     DeleteOperation,
+    EvictOperation,
     MapOperation,
     MergeOperation,
     Operation,
@@ -41,11 +49,16 @@ from segstore.operations import (
     decode_attributes,
     encode_attributes,
 )
+from segstore.segment_record import KEY_BYTES, SegmentRecord, core_number, record_key
 from segstore.tiers.api import Buffer
 
-SNAPSHOT_VERSION: Final = 2
-# Version 1 has all attributes, since there was no index: to be read like version 2.
-_READABLE_VERSIONS: Final = (1, 2)
+SNAPSHOT_VERSION: Final = 3
+# Version 1 has all attributes, since there was no index: to be read like version 2, which has all
+# segments, since all were active: to be read like version 3.
+_READABLE_VERSIONS: Final = (1, 2, 3)
+
+RECORDS_CHUNK_BYTES: Final = 4 * 1024 * 1024
+"""Chunks of records are this long, so that those at the head go away one by one."""
 
 
 def storage_name(name: str, segment_id: int) -> str:
@@ -56,21 +69,34 @@ def storage_name(name: str, segment_id: int) -> str:
 class SegmentMetadata:
     """One segment as all durable operations have left it.
 
-    ``attributes`` has the values that are in memory, those of ``attribute_memory``.
+    ``attributes`` has the values that are in memory, those of ``attribute_memory``. A segment that
+    is ``leaving`` becomes inactive with an operation that is not durable yet; then it ``has_left``,
+    and these are not its metadata any more. ``record_bytes`` is how long the record is that its
+    name leads to, of the last time when it was inactive; 0 when there is none.
+
+    ``was_used``, ``seen_modified_ms`` and ``idle_since`` are for who looks for idle segments, and
+    ``user_count`` counts those who must not lose it meanwhile.
     """
 
     __slots__ = (
         "attribute_memory",
         "attributes",
         "deleted",
+        "has_left",
+        "idle_since",
         "last_modified_ms",
+        "leaving",
         "length",
         "merged",
         "name",
+        "record_bytes",
         "sealed",
+        "seen_modified_ms",
         "segment_id",
         "start_offset",
         "storage_length",
+        "user_count",
+        "was_used",
     )
 
     def __init__(self, segment_id: int, name: str) -> None:
@@ -82,6 +108,13 @@ class SegmentMetadata:
         self.sealed = False
         self.merged = False
         self.deleted = False
+        self.leaving = False
+        self.has_left = False
+        self.record_bytes = 0
+        self.was_used = True
+        self.seen_modified_ms = 0
+        self.idle_since = 0.0
+        self.user_count = 0
         self.last_modified_ms = 0
         self.attribute_memory = SegmentAttributes()
         self.attributes = self.attribute_memory.values
@@ -103,13 +136,59 @@ class SegmentMetadata:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the segment was deleted or merged: its name may be another's by now."""
-        return self.deleted or self.merged
+        """Whether these are nobody's metadata any more: deleted, merged, or inactive."""
+        return self.deleted or self.merged or self.has_left
 
     @property
     def is_transient(self) -> bool:
         """Whether the segment ends with its connection; its attributes are never indexed."""
         return self.attribute_memory.is_transient
+
+    @property
+    def record(self) -> SegmentRecord:
+        """What has to be kept of an idle segment: tier 2 has the rest."""
+        memory = self.attribute_memory
+        return SegmentRecord(
+            self.segment_id,
+            self.name,
+            self.length,
+            self.start_offset,
+            self.sealed,
+            self.last_modified_ms,
+            {core_number(each): memory.values[each] for each in memory.core},
+        )
+
+    @classmethod
+    def from_record(cls, record: SegmentRecord, record_bytes: int) -> SegmentMetadata:
+        """The segment as it was when it became inactive."""
+        segment = cls(record.segment_id, record.name)
+        segment.length = segment.storage_length = record.length
+        segment.start_offset = record.start_offset
+        segment.sealed = record.sealed
+        segment.last_modified_ms = record.last_modified_ms
+        segment.record_bytes = record_bytes
+        segment.attribute_memory.start_with(record.attributes, 0)
+        return segment
+
+
+def records_name(container_id: int) -> str:
+    """The name of the segment that has a container's records (the original's)."""
+    return f"_system/containers/metadata_{container_id}"
+
+
+def new_records_segment(container_id: int, segment_id: int) -> SegmentMetadata:
+    """The segment that has the records of a container's inactive segments, before the first."""
+    segment = SegmentMetadata(segment_id, records_name(container_id))
+    segment.attribute_memory.start_with(
+        {
+            ATTRIBUTE_SEGMENT_TYPE: int(SegmentType.SYSTEM),
+            ATTRIBUTE_ID_LENGTH: KEY_BYTES,
+            ROLLOVER_SIZE: RECORDS_CHUNK_BYTES,
+            RECORDS_LIVE_BYTES: 0,
+        },
+        0,
+    )
+    return segment
 
 
 class _SegmentSnapshot(msgspec.Struct, array_like=True):
@@ -127,6 +206,7 @@ class _SegmentSnapshot(msgspec.Struct, array_like=True):
     last_modified_ms: int
     attribute_count: int
     attributes: bytes
+    record_bytes: int = 0
 
 
 class _ContainerSnapshot(msgspec.Struct, array_like=True):
@@ -135,6 +215,7 @@ class _ContainerSnapshot(msgspec.Struct, array_like=True):
     sequence_number: int
     next_segment_id: int
     segments: list[_SegmentSnapshot]
+    records_segment_id: int = 0
 
 
 def _segment_snapshot(segment: SegmentMetadata) -> _SegmentSnapshot:
@@ -149,11 +230,15 @@ def _segment_snapshot(segment: SegmentMetadata) -> _SegmentSnapshot:
         segment.last_modified_ms,
         len(attributes),
         encode_attributes(attributes),
+        segment.record_bytes,
     )
 
 
 class ContainerMetadata:
-    """All segments of one container, by id and by name.
+    """All active segments of one container, by id and by name.
+
+    ``records`` is the segment that has the records of the inactive ones; there is none before the
+    first. ``change_count`` is how many operations a recovery would replay, but for appends.
 
     ``unpersisted`` has the segments with attributes that may not be in their indexes yet, and
     ``dirty_count`` says how many these are; it may count a few of each segment too many.
@@ -169,6 +254,8 @@ class ContainerMetadata:
         self.next_segment_id = 1
         self.segments: dict[int, SegmentMetadata] = {}
         self.by_name: dict[str, SegmentMetadata] = {}
+        self.records: SegmentMetadata | None = None
+        self.change_count = 0
 
     def apply(self, operation: Operation, now_ms: int) -> None:
         """Let one durable operation take effect on the metadata."""
@@ -177,6 +264,7 @@ class ContainerMetadata:
 
     def snapshot(self, sequence_number: int) -> bytes:
         """Encode everything needed to go on without the operations up to here."""
+        self.change_count = 0
         return msgspec.msgpack.encode(
             _ContainerSnapshot(
                 SNAPSHOT_VERSION,
@@ -190,6 +278,7 @@ class ContainerMetadata:
                     for segment in self.segments.values()
                     if not segment.merged
                 ],
+                0 if self.records is None else self.records.segment_id,
             )
         )
 
@@ -212,6 +301,8 @@ class ContainerMetadata:
         self._dirty_counts.clear()
         self.dirty_count = 0
         self.attribute_cache.clear()
+        self.records = None
+        self.change_count = 0
         for entry in snapshot.segments:
             segment = SegmentMetadata(entry.segment_id, entry.name)
             segment.length = entry.length
@@ -221,15 +312,22 @@ class ContainerMetadata:
             segment.last_modified_ms = entry.last_modified_ms
             values, _ = decode_attributes(entry.attributes, 0, entry.attribute_count)
             segment.attribute_memory.start_with(values, snapshot.sequence_number)
-            self._add(segment)
+            segment.record_bytes = entry.record_bytes
+            is_records = entry.segment_id == snapshot.records_segment_id
+            self._add(segment, has_name=not is_records)
+            if is_records:
+                self.records = segment
+        if snapshot.records_segment_id and self.records is None:
+            raise DataLogCorruptError("a container snapshot lacks the segment of its records")
 
     def forget(self, segment_id: int) -> None:
         """Drop a merged segment whose bytes are gone from tier 2."""
         self.segments.pop(segment_id, None)
 
-    def _add(self, segment: SegmentMetadata) -> None:
+    def _add(self, segment: SegmentMetadata, *, has_name: bool = True) -> None:
         self.segments[segment.segment_id] = segment
-        self.by_name[segment.name] = segment
+        if has_name:
+            self.by_name[segment.name] = segment
         if segment.attribute_memory.dirty:
             self.unpersisted[segment.segment_id] = segment
             self._count_dirty(segment)
@@ -261,6 +359,39 @@ class ContainerMetadata:
         if operation.attribute_values:
             self._change_attributes(segment, operation.attribute_values, operation.sequence_number)
 
+    def _apply_evict(self, operation: EvictOperation, now_ms: int) -> None:
+        self.change_count += 1
+        records = self.records
+        if records is None:
+            records = new_records_segment(self.container_id, operation.segment_id)
+            self._add(records, has_name=False)
+            self.records = records
+            self.next_segment_id = max(self.next_segment_id, records.segment_id + 1)
+        records.length = operation.offset + len(operation.data)
+        live_bytes = records.attributes[RECORDS_LIVE_BYTES]
+        values: AttributeValues = {}
+        for record, begin, end in operation.records:
+            segment = self.segments.pop(record.segment_id)
+            del self.by_name[segment.name]
+            segment.has_left = True
+            self._remove_attributes(segment)
+            live_bytes += end - begin - segment.record_bytes
+            values[record_key(record.name)] = operation.offset + begin
+        self._change_attributes(records, values, operation.sequence_number)
+        records.attribute_memory.pin({RECORDS_LIVE_BYTES: live_bytes})
+
+    def _apply_activate(self, operation: ActivateOperation, now_ms: int) -> None:
+        self.change_count += 1
+        self._add(SegmentMetadata.from_record(operation.record, operation.record_bytes))
+
+    def _remove_record(self, segment: SegmentMetadata, sequence_number: int) -> None:
+        """The segment ends: its name must not lead to a record any more."""
+        if segment.record_bytes and self.records is not None:
+            live_bytes = self.records.attributes[RECORDS_LIVE_BYTES] - segment.record_bytes
+            key = record_key(segment.name)
+            self._change_attributes(self.records, {key: NULL_ATTRIBUTE_VALUE}, sequence_number)
+            self.records.attribute_memory.pin({RECORDS_LIVE_BYTES: live_bytes})
+
     def _apply_seal(self, operation: SealOperation, now_ms: int) -> None:
         segment = self.segments[operation.segment_id]
         segment.sealed = True
@@ -272,6 +403,8 @@ class ContainerMetadata:
         source.sealed = source.merged = True
         self.by_name.pop(source.name, None)
         self._remove_attributes(source)
+        self._remove_record(source, operation.sequence_number)
+        self.change_count += 1
         target.length = operation.offset + operation.length
         target.last_modified_ms = now_ms
         if operation.attribute_values:
@@ -282,6 +415,7 @@ class ContainerMetadata:
         segment.last_modified_ms = operation.created_ms
         segment.attribute_memory.start_with(operation.attribute_values, operation.sequence_number)
         self._add(segment)
+        self.change_count += 1
         self.next_segment_id = max(self.next_segment_id, segment.segment_id + 1)
 
     def _apply_attributes(self, operation: UpdateAttributesOperation, now_ms: int) -> None:
@@ -316,6 +450,8 @@ class ContainerMetadata:
         segment.deleted = True
         self.by_name.pop(segment.name, None)
         self._remove_attributes(segment)
+        self._remove_record(segment, operation.sequence_number)
+        self.change_count += 1
 
 
 _APPLY: Final[dict[type[Operation], Callable[..., None]]] = {
@@ -326,4 +462,6 @@ _APPLY: Final[dict[type[Operation], Callable[..., None]]] = {
     UpdateAttributesOperation: ContainerMetadata._apply_attributes,
     TruncateOperation: ContainerMetadata._apply_truncate,
     DeleteOperation: ContainerMetadata._apply_delete,
+    EvictOperation: ContainerMetadata._apply_evict,
+    ActivateOperation: ContainerMetadata._apply_activate,
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import _fast.operations
 from _fast.operations import (
@@ -25,14 +25,17 @@ from _fast.operations import (
 )
 from segstore.attributes.updates import AttributeId, AttributeUpdate
 from segstore.errors import DataLogCorruptError, SegmentStoreError
+from segstore.segment_record import RecordDamagedError, SegmentRecord, decode_record, encode_record
 from segstore.tiers.api import Buffer
 
 __all__ = [
+    "ActivateOperation",
     "AppendOperation",
     "AttributeValues",
     "BarrierOperation",
     "CheckpointOperation",
     "DeleteOperation",
+    "EvictOperation",
     "MapOperation",
     "MergeOperation",
     "OnComplete",
@@ -54,6 +57,8 @@ _SEGMENT: Final = struct.Struct(">Q")
 _MERGE: Final = struct.Struct(">QQQQ")
 _COUNT: Final = struct.Struct(">I")
 _TEXT_LENGTH: Final = struct.Struct(">H")
+RECORD_BYTES_EXPECTED: Final = 1024
+"""No record of a name that tier 2 takes is longer than this, unless it has many core attributes."""
 _APPEND_TYPE: Final = AppendOperation.operation_type
 
 AttributeValues = dict[AttributeId, int]
@@ -296,6 +301,101 @@ class DeleteOperation(StoredOperation):
         return operation
 
 
+class EvictOperation(StoredOperation):
+    """Segments become inactive: their records are appended to the container's records' segment,
+    which is ``segment_id``, and their names lead to them. Completes with 0.
+
+    ``choose`` says which of the candidates may go when the operation's turn has come.
+    """
+
+    __slots__ = ("candidates", "choose", "data", "offset", "records")
+
+    operation_type = 64
+
+    def __init__(
+        self,
+        name: str,
+        candidates: Sequence[int],
+        choose: Callable[[list[Any]], list[Any]],
+        on_complete: OnComplete = _ignore,
+    ) -> None:
+        super().__init__(name, on_complete)
+        self.candidates = candidates
+        self.choose = choose
+        self.offset = -1
+        self.data = b""
+        self.records: list[tuple[SegmentRecord, int, int]] = []
+        """The records, and from where to where in ``data`` each of them lies."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """What the records take of the cache, before they are known."""
+        return len(self.candidates) * RECORD_BYTES_EXPECTED
+
+    def take(self, records: Sequence[SegmentRecord]) -> None:
+        """Have these records in this order."""
+        parts = [encode_record(record) for record in records]
+        self.data = b"".join(parts)
+        self._place(records, [len(part) for part in parts])
+
+    def _place(self, records: Sequence[SegmentRecord], lengths: Sequence[int]) -> None:
+        position = 0
+        for record, length in zip(records, lengths, strict=True):
+            self.records.append((record, position, position + length))
+            position += length
+
+    def encode_body(self) -> bytes:
+        return _SEGMENT_OFFSET.pack(self.segment_id, self.offset) + self.data
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> EvictOperation:
+        operation = cls("", (), list)
+        operation.segment_id, operation.offset = _SEGMENT_OFFSET.unpack_from(data, position)
+        operation.data = bytes(data[position + _SEGMENT_OFFSET.size :])
+        end = 0
+        while end < len(operation.data):
+            begin = end
+            record, end = decode_record(operation.data, begin)
+            operation.records.append((record, begin, end))
+        return operation
+
+
+class ActivateOperation(StoredOperation):
+    """An inactive segment becomes active again, by its record. Completes with its id.
+
+    ``offset`` is where the records' segment has the record.
+    """
+
+    __slots__ = ("offset", "record", "record_bytes")
+
+    operation_type = 65
+
+    def __init__(
+        self,
+        record: SegmentRecord,
+        *,
+        offset: int,
+        record_bytes: int,
+        on_complete: OnComplete = _ignore,
+    ) -> None:
+        super().__init__(record.name, on_complete)
+        self.record = record
+        self.offset = offset
+        self.record_bytes = record_bytes
+
+    def encode_body(self) -> bytes:
+        return _SEGMENT_OFFSET.pack(self.segment_id, self.offset) + encode_record(self.record)
+
+    @classmethod
+    def decode_body(cls, data: memoryview, position: int) -> ActivateOperation:
+        segment_id, offset = _SEGMENT_OFFSET.unpack_from(data, position)
+        begin = position + _SEGMENT_OFFSET.size
+        record, end = decode_record(data, begin)
+        operation = cls(record, offset=offset, record_bytes=end - begin)
+        operation.segment_id = segment_id
+        return operation
+
+
 class BarrierOperation(Operation):
     """Completes when everything queued before it has; never written to the log."""
 
@@ -314,6 +414,8 @@ _KINDS: Final[dict[int, type[StoredOperation]]] = {
         TruncateOperation,
         CheckpointOperation,
         DeleteOperation,
+        EvictOperation,
+        ActivateOperation,
     )
 }
 
@@ -338,6 +440,7 @@ def decode_operation(data: Buffer) -> Operation:
         OverflowError,  # a number that no 64 signed bits hold
         UnicodeDecodeError,
         OperationDamagedError,
+        RecordDamagedError,
         DataLogCorruptError,
     ) as error:
         raise DataLogCorruptError(

@@ -85,6 +85,15 @@ class AttributeIndex:
                 return values
             await self._read_pages(missing, held)
 
+    def find_now(self, key: AttributeId) -> int | None:
+        """A key's value if no page has to be read for it, the null value for what is not there."""
+        if not self._is_open:
+            return None
+        values, missing = self._tree.find_many((key,), {})
+        if missing:
+            return None
+        return NULL_ATTRIBUTE_VALUE if values[0] is None else values[0]
+
     async def scan(
         self, first: AttributeId, last: AttributeId, *, limit: int
     ) -> tuple[list[tuple[AttributeId, int]], AttributeId | None]:

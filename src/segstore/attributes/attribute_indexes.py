@@ -70,9 +70,11 @@ class AttributeIndexes:
         )
         self._open[segment.segment_id] = opened
         opened.user_count += 1
+        segment.user_count += 1
         try:
             yield opened.index
         finally:
+            segment.user_count -= 1
             opened.user_count -= 1
             self._close_unused()
 
@@ -82,6 +84,21 @@ class AttributeIndexes:
             unused = [number for number, opened in self._open.items() if not opened.user_count]
             for number in unused[:excess]:
                 del self._open[number]
+
+    def find_now(self, segment: SegmentMetadata, attribute_id: AttributeId) -> int | None:
+        """What the index says of an attribute, if it can without reading tier 2; else None.
+
+        The null value for what is not there.
+        """
+        opened = self._open.pop(segment.segment_id, None)
+        if opened is None:
+            return None
+        self._open[segment.segment_id] = opened
+        return opened.index.find_now(attribute_id)
+
+    def close(self, segment: SegmentMetadata) -> None:
+        """The segment is inactive: its index is opened anew when it is active again."""
+        self._open.pop(segment.segment_id, None)
 
     async def delete(self, segment_id: int, storage_name: str) -> None:
         """Delete what tier 2 has of a segment's attributes; nothing there is fine."""
@@ -110,6 +127,7 @@ class AttributeIndexes:
         """The values of those attributes that there are; raises like ``load``."""
         memory = segment.attribute_memory
         loaded: list[AttributeId] = []
+        segment.was_used = True
         # What was in memory at first may have gone while the rest was read.
         while lacking := [each for each in attribute_ids if memory.lacks(each)]:
             loaded += await self.load(segment, lacking)
@@ -135,26 +153,30 @@ class AttributeIndexes:
             raise InvalidRequestError(
                 segment.name, f"attributes of {segment.name} have ids of {memory.id_bytes} bytes"
             )
-        start: AttributeId | None = first
-        while start is not None:
-            stored: AttributePage = []
-            resume = None
-            if memory.is_indexed:
-                with self._reading(segment) as index:
-                    stored, resume = await index.scan(start, last, limit=SCAN_COUNT_MAX)
-                newer: Iterable[AttributeId] = memory.dirty
-            else:
-                newer = memory.values
-            values = dict(stored)
-            for each in newer:
-                if (
-                    start <= each <= last
-                    and (resume is None or each < resume)
-                    and not is_core_attribute(each)
-                ):
-                    values[each] = memory.values[each]
-            yield sorted(item for item in values.items() if item[1] != NULL_ATTRIBUTE_VALUE)
-            start = resume
+        segment.user_count += 1
+        try:
+            start: AttributeId | None = first
+            while start is not None:
+                stored: AttributePage = []
+                resume = None
+                if memory.is_indexed:
+                    with self._reading(segment) as index:
+                        stored, resume = await index.scan(start, last, limit=SCAN_COUNT_MAX)
+                    newer: Iterable[AttributeId] = memory.dirty
+                else:
+                    newer = memory.values
+                values = dict(stored)
+                for each in newer:
+                    if (
+                        start <= each <= last
+                        and (resume is None or each < resume)
+                        and not is_core_attribute(each)
+                    ):
+                        values[each] = memory.values[each]
+                yield sorted(item for item in values.items() if item[1] != NULL_ATTRIBUTE_VALUE)
+                start = resume
+        finally:
+            segment.user_count -= 1
 
     @contextmanager
     def _reading(self, segment: SegmentMetadata) -> Iterator[AttributeIndex]:

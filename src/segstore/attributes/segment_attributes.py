@@ -33,6 +33,9 @@ CONTAINER_CACHED_COUNT_MAX: Final = 65_536
 """The same for all segments of a container: about 16 MiB."""
 ID_BYTES: Final = 16
 
+# Members of an enum are slow, and a start looks at every segment.
+_TRANSIENT: Final = int(SegmentType.TRANSIENT)
+
 
 class SegmentAttributes:
     """The attributes of one segment, as far as they are in memory.
@@ -67,9 +70,17 @@ class SegmentAttributes:
 
     def start_with(self, values: AttributeValues, sequence_number: int) -> None:
         """Take over what a segment begins with, or what a checkpoint kept of it."""
-        self.is_transient = bool(values.get(ATTRIBUTE_SEGMENT_TYPE, 0) & SegmentType.TRANSIENT)
-        self.apply(values, sequence_number)
-        self.unpersisted()
+        self.is_transient = bool(values.get(ATTRIBUTE_SEGMENT_TYPE, 0) & _TRANSIENT)
+        self.values.update(values)
+        if self.is_transient:
+            self._drop_absent(values)
+            return
+        core, dirty = self.core, self.dirty
+        for attribute_id in values:
+            if is_core_attribute(attribute_id):
+                core.add(attribute_id)
+            else:
+                dirty[attribute_id] = sequence_number
 
     def apply(self, values: AttributeValues, sequence_number: int) -> None:
         """Take over resolved values of a durable operation; the null value removes."""

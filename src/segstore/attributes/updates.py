@@ -49,6 +49,8 @@ TABLE_COMPACTION_OFFSET: Final = core_attribute(_TABLE + 4)
 """Before it is nothing that counts."""
 TABLE_INCARNATION: Final = core_attribute(_TABLE + 64)
 """Tells a table from others that had its name before; not the original's."""
+RECORDS_LIVE_BYTES: Final = core_attribute(_TABLE + 128)
+"""What the records take, in the segment that has them, to which names lead; not the original's."""
 
 
 def is_core_attribute(attribute_id: AttributeId) -> bool:

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from segstore.durable_log.memory_log import MemoryLog
-from segstore.metadata import ContainerMetadata
+from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import (
     AppendOperation,
     CheckpointOperation,
     DeleteOperation,
+    EvictOperation,
     MergeOperation,
     Operation,
     SealOperation,
@@ -41,12 +42,16 @@ class CommittedState:
         self.read_index = read_index
         self.memory_log = memory_log
         self.now_ms = now_ms
+        self.on_evicted: Callable[[SegmentMetadata], None] = lambda segment: None
 
     def apply(self, operation: Operation) -> None:
         """Let one durable operation take effect."""
         metadata = self.metadata
         if isinstance(operation, CheckpointOperation):
             metadata.sequence_number = operation.sequence_number
+            return
+        if isinstance(operation, EvictOperation):
+            self._evict(operation)
             return
         segment = metadata.segments.get(operation.segment_id)
         metadata.apply(operation, self.now_ms())
@@ -68,3 +73,17 @@ class CommittedState:
             self.read_index.truncate(segment)
         elif isinstance(operation, DeleteOperation):
             self.read_index.delete(segment)
+
+    def _evict(self, operation: EvictOperation) -> None:
+        metadata = self.metadata
+        leaving = [metadata.segments[record.segment_id] for record, _, _ in operation.records]
+        metadata.apply(operation, self.now_ms())
+        offset, end = operation.offset, operation.offset + len(operation.data)
+        self.memory_log.add_range(operation.segment_id, offset, end, operation.sequence_number)
+        records = metadata.segments[operation.segment_id]
+        if end > records.storage_length:
+            self.read_index.append(records, offset, operation.data)
+        operation.data = b""
+        for segment in leaving:
+            self.read_index.delete(segment)
+            self.on_evicted(segment)

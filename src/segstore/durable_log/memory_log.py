@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from segstore.operations import (
     AppendOperation,
@@ -74,6 +75,10 @@ class MemoryLog:
             last.end = end
             return
         self._operations.append(AppendedRange(segment_id, offset, end, sequence_number))
+
+    def waiting(self) -> Iterable[StorageOperation]:
+        """Everything, in order; to be looked at without waiting."""
+        return self._operations
 
     def take(self) -> list[StorageOperation]:
         """Remove and return everything, in order."""

@@ -27,8 +27,10 @@ from segstore.durable_log.data_frame import FrameReplay
 from segstore.errors import DataLogCorruptError
 from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import (
+    ActivateOperation,
     CheckpointOperation,
     DeleteOperation,
+    EvictOperation,
     MergeOperation,
     Operation,
     decode_operation,
@@ -77,7 +79,8 @@ class Recovery:
                 # The other containers recover meanwhile, in the same thread.
                 await trio.lowlevel.checkpoint()
         for segment in self._metadata.segments.values():
-            await self._verify(segment)
+            if segment.storage_length != segment.length or segment.merged:
+                await self._verify(segment)
 
     async def _replay_all(self, replayed: list[AppendBatch | tuple[int, bytes]]) -> None:
         for item in replayed:
@@ -154,6 +157,11 @@ class Recovery:
         self._state.apply(operation)
 
     async def _prepare(self, operation: Operation) -> None:
+        if isinstance(operation, EvictOperation):
+            await self._wait_for_room(block_bytes(len(operation.data)))
+        elif isinstance(operation, ActivateOperation):
+            # Tier 2 may have more of it by now than when it became inactive.
+            self._asked.discard(operation.segment_id)
         segment = self._metadata.segments.get(operation.segment_id)
         if segment is None:
             return

@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
@@ -25,12 +25,19 @@ from segstore.attributes.updates import (
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
     AttributeId,
-    AttributeUpdate,
     AttributeUpdateType,
     is_core_attribute,
 )
+from segstore.durable_log.pending_segment import (
+    CHANGES_COUNT_MAX,
+    NOTHING,
+    AttributesNotLoadedError,
+    PendingSegment,
+    SegmentNotLoadedError,
+    resolve_updates,
+    unfit,
+)
 from segstore.errors import (
-    BadAttributeUpdateError,
     BadOffsetError,
     InvalidRequestError,
     NoSuchSegmentError,
@@ -39,11 +46,14 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
-from segstore.metadata import ContainerMetadata, SegmentMetadata
+from segstore.metadata import ContainerMetadata, SegmentMetadata, new_records_segment
 from segstore.operations import (
+    ActivateOperation,
     AppendOperation,
     AttributeValues,
+    BarrierOperation,
     DeleteOperation,
+    EvictOperation,
     MapOperation,
     MergeOperation,
     Operation,
@@ -52,91 +62,38 @@ from segstore.operations import (
     UpdateAttributesOperation,
 )
 
-TRANSIENT_ATTRIBUTE_COUNT_MAX = 16
-"""Extended attributes that a transient segment may have (the original's limit)."""
-
 NAME_BYTES_MAX: Final = 768
 """A name takes so much at most as tier 2 spells it, where all but letters, digits and a few marks
 are three bytes long. Names that clients make of the longest scope and stream are shorter; a longer
 one that tier 2 refuses would keep what is in the log behind it there for ever."""
 
-CHANGES_COUNT_MAX: Final = 512
-"""So many changed attributes of a segment are kept until nothing of it is in flight; not more."""
-
-# Looking up a member of an enum costs a good part of what resolving an update does.
 _REPLACE: Final = AttributeUpdateType.REPLACE
-_REPLACE_IF_GREATER: Final = AttributeUpdateType.REPLACE_IF_GREATER
-_ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE
-_REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
-_NOTHING: Final[AttributeValues] = {}
+LEAVING: Final = 0
+"""No segment's id: what a name means while an operation is in flight that makes it inactive."""
 
 
-class AttributesNotLoadedError(Exception):
-    """An operation's conditions need attributes that only the index has; stays in the pipeline."""
+class NothingIdleError(SegmentError):
+    """Every segment that was to become inactive is in use by now."""
 
 
-class PendingSegment:
-    """A segment as it will be when everything in flight is durable.
+__all__ = [
+    "AttributesNotLoadedError",
+    "NothingIdleError",
+    "PendingSegment",
+    "PendingState",
+    "SegmentNotLoadedError",
+    "UpdateTransaction",
+    "resolve_updates",
+]
 
-    ``attributes`` has changes, and ``older`` those before: all durable once the operation is that
-    ``older_until`` tells.
-    """
+OffsetNow = Callable[[str], int | None]
+"""Where the record of a name begins; ``NO_RECORD`` when the name is no inactive segment's; None
+when only tier 2 can tell."""
+NO_RECORD: Final = -1
 
-    __slots__ = (
-        "attributes",
-        "base",
-        "in_flight",
-        "length",
-        "older",
-        "older_until",
-        "sealed",
-        "start_offset",
-    )
 
-    def __init__(self, base: SegmentMetadata) -> None:
-        self.base = base
-        self.length = base.length
-        self.start_offset = base.start_offset
-        self.sealed = base.sealed
-        self.attributes: AttributeValues = {}
-        self.older: AttributeValues = _NOTHING
-        self.older_until = 0
-        self.in_flight = 0
-
-    def value_of(self, attribute_id: AttributeId) -> int | None:
-        """The pending value of an attribute, or the null value; None if only the index knows."""
-        value = self.attributes.get(attribute_id)
-        if value is None:
-            if self.older is not _NOTHING:
-                value = self.older.get(attribute_id)
-            if value is None:
-                value = self.base.attributes.get(attribute_id)
-                if value is None:
-                    return self._value_not_in_memory(attribute_id)
-        return value
-
-    @property
-    def event_count(self) -> int:
-        """The pending number of events."""
-        value = self.value_of(EVENT_COUNT)
-        return 0 if value is None or value == NULL_ATTRIBUTE_VALUE else value
-
-    def _value_not_in_memory(self, attribute_id: AttributeId) -> int | None:
-        memory = self.base.attribute_memory
-        if is_core_attribute(attribute_id):
-            return NULL_ATTRIBUTE_VALUE
-        if len(attribute_id) != memory.id_bytes:
-            raise _unfit(self.base.name, attribute_id, memory.id_bytes)
-        return None if memory.is_indexed else NULL_ATTRIBUTE_VALUE
-
-    def forget_durable(self, sequence_number: int, newest: int) -> None:
-        """Let go of changes that the metadata has, now that an operation is durable."""
-        if self.older is not _NOTHING:
-            if sequence_number >= self.older_until:
-                self.older = _NOTHING
-        elif len(self.attributes) > CHANGES_COUNT_MAX:
-            self.older, self.attributes = self.attributes, {}
-            self.older_until = newest
+def _all_active(name: str) -> int | None:
+    return NO_RECORD
 
 
 class UpdateTransaction:
@@ -152,9 +109,16 @@ class UpdateTransaction:
 class PendingState:
     """Validates operations in queue order against everything accepted before them."""
 
-    def __init__(self, metadata: ContainerMetadata, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        metadata: ContainerMetadata,
+        now_ms: Callable[[], int],
+        offset_now: OffsetNow = _all_active,
+    ) -> None:
         self._metadata = metadata
         self._now_ms = now_ms
+        self._offset_now = offset_now
+        self._records_id = 0 if metadata.records is None else metadata.records.segment_id
         self._segments: dict[int, PendingSegment] = {}
         self._names: dict[str, int | None] = {}
         self._next_sequence_number = metadata.sequence_number + 1
@@ -189,6 +153,17 @@ class PendingState:
             self._settle_name(operation.name)
         elif isinstance(operation, DeleteOperation):
             self._settle_name(operation.name)
+        elif isinstance(operation, ActivateOperation):
+            if segment_id in self._segments:
+                self._segments[segment_id].base = self._metadata.segments[segment_id]
+            self._settle_name(operation.name)
+        elif isinstance(operation, EvictOperation):
+            if segment_id in self._segments:
+                self._segments[segment_id].base = self._metadata.segments[segment_id]
+            for record, _, _ in operation.records:
+                # Another may have become its own since: only what this operation meant goes.
+                if self._names.get(record.name) == LEAVING:
+                    del self._names[record.name]
 
     def missing_attributes(
         self, operation: Operation
@@ -203,8 +178,23 @@ class PendingState:
                 for update in operation.updates
                 if update.update_type != _REPLACE and pending.value_of(update.attribute_id) is None
             }
-        except SegmentError:
-            return None, set()  # it will be refused
+        except (SegmentError, SegmentNotLoadedError):
+            return None, set()  # it will be refused, or looked at again
+
+    def missing_names(self, operation: Operation) -> list[str]:
+        """The segments that have to be loaded, if they exist, before ``accept`` can tell."""
+        if isinstance(operation, BarrierOperation | EvictOperation | ActivateOperation):
+            return []
+        names = [operation.name]
+        if isinstance(operation, MergeOperation):
+            names.append(operation.source_name)
+        return [name for name in names if self.may_be_inactive(name)]
+
+    def may_be_inactive(self, name: str) -> bool:
+        """Whether a name is an inactive segment's, for all that memory tells."""
+        if name in self._names:
+            return self._names[name] == LEAVING
+        return name not in self._metadata.by_name and self._offset_now(name) != NO_RECORD
 
     def _release(self, segment_id: int, sequence_number: int) -> None:
         pending = self._segments.get(segment_id)
@@ -212,7 +202,7 @@ class PendingState:
             pending.in_flight -= 1
             if pending.in_flight == 0:
                 del self._segments[segment_id]
-            elif pending.older is not _NOTHING or len(pending.attributes) > CHANGES_COUNT_MAX:
+            elif pending.older is not NOTHING or len(pending.attributes) > CHANGES_COUNT_MAX:
                 pending.forget_durable(sequence_number, self._next_sequence_number - 1)
 
     def _settle_name(self, name: str) -> None:
@@ -227,8 +217,12 @@ class PendingState:
         if name in self._names:
             segment_id = self._names[name]
             base = None
+            if segment_id == LEAVING:
+                raise SegmentNotLoadedError(name)
         else:
             base = self._metadata.by_name.get(name)
+            if base is None and self._offset_now(name) != NO_RECORD:
+                raise SegmentNotLoadedError(name)
             segment_id = base.segment_id if base is not None else None
         if segment_id is None:
             raise NoSuchSegmentError(name)
@@ -291,8 +285,7 @@ class PendingState:
 
     def _accept_map(self, operation: MapOperation) -> None:
         name = operation.name
-        exists = self._names[name] if name in self._names else self._metadata.by_name.get(name)
-        if exists is not None:
+        if self._exists(name):
             raise SegmentExistsError(name)
         _check_name(name)
         _check_ids(name, operation.attribute_values)
@@ -304,8 +297,63 @@ class PendingState:
         self._hold(PendingSegment(base))
         self._names[name] = operation.segment_id
 
+    def _exists(self, name: str) -> bool:
+        if name in self._names:
+            return self._names[name] is not None
+        if name in self._metadata.by_name:
+            return True
+        offset = self._offset_now(name)
+        if offset is None:
+            raise SegmentNotLoadedError(name)
+        return offset != NO_RECORD
+
+    def _find_records(self) -> PendingSegment:
+        if not self._records_id:
+            self._records_id = self._next_segment_id
+            self._next_segment_id += 1
+            return PendingSegment(
+                new_records_segment(self._metadata.container_id, self._records_id)
+            )
+        pending = self._segments.get(self._records_id)
+        return pending or PendingSegment(self._metadata.segments[self._records_id])
+
+    def _accept_evict(self, operation: EvictOperation) -> None:
+        segments = self._metadata.segments
+        leaving = operation.choose(
+            [
+                segment
+                for number in operation.candidates
+                if number not in self._segments
+                and (segment := segments.get(number)) is not None
+                and segment.name not in self._names
+            ]
+        )
+        if not leaving:
+            raise NothingIdleError(operation.name)
+        pending = self._find_records()
+        operation.segment_id = self._hold(pending)
+        operation.offset = pending.length
+        operation.take([segment.record for segment in leaving])
+        pending.length += len(operation.data)
+        for segment in leaving:
+            segment.leaving = True
+            self._names[segment.name] = LEAVING
+
+    def _accept_activate(self, operation: ActivateOperation) -> None:
+        name = operation.name
+        if name in self._names or name in self._metadata.by_name:
+            raise SegmentExistsError(name)
+        if self._offset_now(name) != operation.offset:
+            raise NoSuchSegmentError(name)  # the record was of an earlier time
+        base = SegmentMetadata.from_record(operation.record, operation.record_bytes)
+        operation.segment_id = self._hold(PendingSegment(base))
+        self._names[name] = operation.segment_id
+
     def _accept_attributes(self, operation: UpdateAttributesOperation) -> None:
-        pending = self._find(operation.name)
+        if operation.segment_id == self._records_id:
+            pending = self._find_records()
+        else:
+            pending = self._find(operation.name)
         if operation.segment_id >= 0:
             # The container's own: it knows which segment it means, and may change a sealed one.
             if operation.segment_id != pending.base.segment_id:
@@ -318,7 +366,10 @@ class PendingState:
         pending.attributes.update(values)
 
     def _accept_truncate(self, operation: TruncateOperation) -> None:
-        pending = self._find(operation.name)
+        if operation.segment_id == self._records_id:
+            pending = self._find_records()
+        else:
+            pending = self._find(operation.name)
         if not pending.start_offset <= operation.offset <= pending.length:
             raise SegmentTruncatedError(operation.name, start_offset=pending.start_offset)
         operation.segment_id = self._hold(pending)
@@ -329,12 +380,6 @@ class PendingState:
         operation.segment_id = self._hold(pending)
         pending.sealed = True
         self._names[operation.name] = None
-
-
-def _unfit(name: str, attribute_id: AttributeId, id_bytes: int) -> InvalidRequestError:
-    return InvalidRequestError(
-        name, f"attributes of {name} have ids of {id_bytes} bytes, not of {len(attribute_id)}"
-    )
 
 
 def _check_name(name: str) -> None:
@@ -349,61 +394,7 @@ def _check_ids(name: str, values: AttributeValues) -> None:
     id_bytes = values.get(ATTRIBUTE_ID_LENGTH, 0) or ID_BYTES
     for attribute_id in values:
         if len(attribute_id) != id_bytes and not is_core_attribute(attribute_id):
-            raise _unfit(name, attribute_id, id_bytes)
-
-
-def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate]) -> AttributeValues:
-    """Turn conditional updates into plain values, or raise ``BadAttributeUpdateError``.
-
-    Raises ``AttributesNotLoadedError`` when a condition needs what only the index has.
-    """
-    values: AttributeValues = {}
-    for update in updates:
-        attribute_id, verb, value, expected = update
-        present = values.get(attribute_id)
-        if present is None:
-            present = pending.value_of(attribute_id)
-            if present is None:
-                if verb != _REPLACE:
-                    raise AttributesNotLoadedError
-                present = NULL_ATTRIBUTE_VALUE  # whatever it is
-        if verb == _REPLACE_IF_EQUALS:
-            refused = present != expected
-        elif verb == _REPLACE:
-            refused = False
-        elif verb == _ACCUMULATE:
-            refused = False
-            if present != NULL_ATTRIBUTE_VALUE:
-                value += present
-        elif verb == _REPLACE_IF_GREATER:
-            refused = present != NULL_ATTRIBUTE_VALUE and value <= present
-        else:
-            refused = present != NULL_ATTRIBUTE_VALUE
-        if refused:
-            raise BadAttributeUpdateError(
-                pending.base.name,
-                attribute_id,
-                previous_value_missing=present == NULL_ATTRIBUTE_VALUE,
-            )
-        if not -(2**63) <= value < 2**63:
-            raise InvalidRequestError(pending.base.name, "an attribute value leaves 64 bits")
-        values[attribute_id] = value
-    if pending.base.attribute_memory.is_transient:
-        _refuse_many_transient_attributes(pending, values)
-    return values
-
-
-def _refuse_many_transient_attributes(pending: PendingSegment, values: AttributeValues) -> None:
-    present = pending.base.attributes | pending.older | pending.attributes | values
-    count = sum(
-        value != NULL_ATTRIBUTE_VALUE and not is_core_attribute(attribute_id)
-        for attribute_id, value in present.items()
-    )
-    if count > TRANSIENT_ATTRIBUTE_COUNT_MAX:
-        raise InvalidRequestError(
-            pending.base.name,
-            f"a transient segment has at most {TRANSIENT_ATTRIBUTE_COUNT_MAX} attributes",
-        )
+            raise unfit(name, attribute_id, id_bytes)
 
 
 _ACCEPT: Final[dict[type[Operation], Callable[..., None]]] = {
@@ -414,4 +405,6 @@ _ACCEPT: Final[dict[type[Operation], Callable[..., None]]] = {
     UpdateAttributesOperation: PendingState._accept_attributes,
     TruncateOperation: PendingState._accept_truncate,
     DeleteOperation: PendingState._accept_delete,
+    EvictOperation: PendingState._accept_evict,
+    ActivateOperation: PendingState._accept_activate,
 }

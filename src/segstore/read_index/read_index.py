@@ -100,6 +100,17 @@ class ReadIndex:
             self._indexes[segment.segment_id] = index
         return index
 
+    def is_idle(self, segment: SegmentMetadata) -> bool:
+        """Whether nobody waits for the segment's bytes, and tier 2 has them all in their place."""
+        index = self._indexes.get(segment.segment_id)
+        return index is None or not (
+            index.tail_reads
+            or index.fetches
+            or index.redirects
+            or index.logged
+            or segment.segment_id in self._unstored
+        )
+
     def append(self, segment: SegmentMetadata, offset: int, data: Buffer) -> None:
         """Take in committed bytes and wake who waits for them."""
         index = self._indexes.get(segment.segment_id) or self.index_of(segment)

@@ -9,9 +9,11 @@ from enum import IntEnum
 from typing import Final
 
 from segstore.operations import (
+    ActivateOperation,
     BarrierOperation,
     CheckpointOperation,
     DeleteOperation,
+    EvictOperation,
     Operation,
     SealOperation,
     TruncateOperation,
@@ -33,7 +35,15 @@ class Priority(IntEnum):
 
 
 _RELIEF: Final = frozenset(
-    {BarrierOperation, CheckpointOperation, DeleteOperation, SealOperation, TruncateOperation}
+    {
+        ActivateOperation,
+        BarrierOperation,
+        CheckpointOperation,
+        DeleteOperation,
+        EvictOperation,
+        SealOperation,
+        TruncateOperation,
+    }
 )
 
 

@@ -25,6 +25,7 @@ from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.durable_log.memory_log import MemoryLog
 from segstore.errors import StorageError
 from segstore.metadata import ContainerMetadata
+from segstore.operations import MergeOperation
 from segstore.read_index.read_index import ReadIndex
 from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import DurableDataLog, LogAddress
@@ -94,6 +95,15 @@ class StorageWriter:
             self._name_of(segment_id): failure.error
             for segment_id, failure in self._failing.failures.items()
         }
+
+    def owed_segments(self) -> set[int]:
+        """The segments of which tier 2 lacks something, but for attributes."""
+        owed = set(self._aggregators)
+        for operation in self._memory_log.waiting():
+            owed.add(operation.segment_id)
+            if isinstance(operation, MergeOperation):
+                owed.add(operation.source_id)
+        return owed
 
     def request_flush(self, *, attributes: bool = False) -> None:
         """Write everything soon: what holds it is full. Attributes only when asked for."""

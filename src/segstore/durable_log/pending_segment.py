@@ -1,0 +1,170 @@
+"""One segment as it will be when everything in flight is durable, and what updates come to then.
+
+Owns: ``PendingSegment``, and how conditional updates of attributes become plain values.
+
+Invariants:
+1. Updates are judged without waiting: what needs something that is only in tier 2 is refused with
+   ``AttributesNotLoadedError`` or ``SegmentNotLoadedError``, to be tried again when it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from segstore.attributes.updates import (
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeId,
+    AttributeUpdate,
+    AttributeUpdateType,
+    is_core_attribute,
+)
+from segstore.errors import BadAttributeUpdateError, InvalidRequestError
+from segstore.metadata import SegmentMetadata
+from segstore.operations import AttributeValues
+
+TRANSIENT_ATTRIBUTE_COUNT_MAX: Final = 16
+"""Extended attributes that a transient segment may have (the original's limit)."""
+CHANGES_COUNT_MAX: Final = 512
+"""So many changed attributes of a segment are kept until nothing of it is in flight; not more."""
+
+# Looking up a member of an enum costs a good part of what resolving an update does.
+_REPLACE: Final = AttributeUpdateType.REPLACE
+_REPLACE_IF_GREATER: Final = AttributeUpdateType.REPLACE_IF_GREATER
+_ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE
+_REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
+NOTHING: Final[AttributeValues] = {}
+
+
+class AttributesNotLoadedError(Exception):
+    """An operation's conditions need attributes that only the index has; stays in the pipeline."""
+
+
+class SegmentNotLoadedError(AttributesNotLoadedError):
+    """An operation is on a segment that is inactive, or may be; stays in the pipeline."""
+
+
+class PendingSegment:
+    """A segment as it will be when everything in flight is durable.
+
+    ``attributes`` has changes, and ``older`` those before: all durable once the operation is that
+    ``older_until`` tells.
+    """
+
+    __slots__ = (
+        "attributes",
+        "base",
+        "in_flight",
+        "length",
+        "older",
+        "older_until",
+        "sealed",
+        "start_offset",
+    )
+
+    def __init__(self, base: SegmentMetadata) -> None:
+        self.base = base
+        self.length = base.length
+        self.start_offset = base.start_offset
+        self.sealed = base.sealed
+        self.attributes: AttributeValues = {}
+        self.older: AttributeValues = NOTHING
+        self.older_until = 0
+        self.in_flight = 0
+
+    def value_of(self, attribute_id: AttributeId) -> int | None:
+        """The pending value of an attribute, or the null value; None if only the index knows."""
+        value = self.attributes.get(attribute_id)
+        if value is None:
+            if self.older is not NOTHING:
+                value = self.older.get(attribute_id)
+            if value is None:
+                value = self.base.attributes.get(attribute_id)
+                if value is None:
+                    return self._value_not_in_memory(attribute_id)
+        return value
+
+    @property
+    def event_count(self) -> int:
+        """The pending number of events."""
+        value = self.value_of(EVENT_COUNT)
+        return 0 if value is None or value == NULL_ATTRIBUTE_VALUE else value
+
+    def _value_not_in_memory(self, attribute_id: AttributeId) -> int | None:
+        memory = self.base.attribute_memory
+        if is_core_attribute(attribute_id):
+            return NULL_ATTRIBUTE_VALUE
+        if len(attribute_id) != memory.id_bytes:
+            raise unfit(self.base.name, attribute_id, memory.id_bytes)
+        return None if memory.is_indexed else NULL_ATTRIBUTE_VALUE
+
+    def forget_durable(self, sequence_number: int, newest: int) -> None:
+        """Let go of changes that the metadata has, now that an operation is durable."""
+        if self.older is not NOTHING:
+            if sequence_number >= self.older_until:
+                self.older = NOTHING
+        elif len(self.attributes) > CHANGES_COUNT_MAX:
+            self.older, self.attributes = self.attributes, {}
+            self.older_until = newest
+
+
+def unfit(name: str, attribute_id: AttributeId, id_bytes: int) -> InvalidRequestError:
+    """The refusal of an attribute id whose length is not that of the segment's."""
+    return InvalidRequestError(
+        name, f"attributes of {name} have ids of {id_bytes} bytes, not of {len(attribute_id)}"
+    )
+
+
+def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate]) -> AttributeValues:
+    """Turn conditional updates into plain values, or raise ``BadAttributeUpdateError``.
+
+    Raises ``AttributesNotLoadedError`` when a condition needs what only the index has.
+    """
+    values: AttributeValues = {}
+    for update in updates:
+        attribute_id, verb, value, expected = update
+        present = values.get(attribute_id)
+        if present is None:
+            present = pending.value_of(attribute_id)
+            if present is None:
+                if verb != _REPLACE:
+                    raise AttributesNotLoadedError
+                present = NULL_ATTRIBUTE_VALUE  # whatever it is
+        if verb == _REPLACE_IF_EQUALS:
+            refused = present != expected
+        elif verb == _REPLACE:
+            refused = False
+        elif verb == _ACCUMULATE:
+            refused = False
+            if present != NULL_ATTRIBUTE_VALUE:
+                value += present
+        elif verb == _REPLACE_IF_GREATER:
+            refused = present != NULL_ATTRIBUTE_VALUE and value <= present
+        else:
+            refused = present != NULL_ATTRIBUTE_VALUE
+        if refused:
+            raise BadAttributeUpdateError(
+                pending.base.name,
+                attribute_id,
+                previous_value_missing=present == NULL_ATTRIBUTE_VALUE,
+            )
+        if not -(2**63) <= value < 2**63:
+            raise InvalidRequestError(pending.base.name, "an attribute value leaves 64 bits")
+        values[attribute_id] = value
+    if pending.base.attribute_memory.is_transient:
+        _refuse_many_transient_attributes(pending, values)
+    return values
+
+
+def _refuse_many_transient_attributes(pending: PendingSegment, values: AttributeValues) -> None:
+    present = pending.base.attributes | pending.older | pending.attributes | values
+    count = sum(
+        value != NULL_ATTRIBUTE_VALUE and not is_core_attribute(attribute_id)
+        for attribute_id, value in present.items()
+    )
+    if count > TRANSIENT_ATTRIBUTE_COUNT_MAX:
+        raise InvalidRequestError(
+            pending.base.name,
+            f"a transient segment has at most {TRANSIENT_ATTRIBUTE_COUNT_MAX} attributes",
+        )

@@ -1,0 +1,117 @@
+"""How an inactive segment becomes active.
+
+Owns: which segments are being loaded.
+
+Invariants:
+1. A segment is loaded once at a time, however many want it.
+2. It is active when the log has the operation that says so: a recovery from a checkpoint before it
+   meets that operation before any other on the segment.
+3. A record that is not the name's any more when the operation's turn comes makes nothing active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import trio
+
+from segstore.attributes.updates import AttributeId
+from segstore.durable_log.update_transaction import NO_RECORD
+from segstore.durable_log.waiter import Waiter
+from segstore.errors import SegmentError, SegmentStoreError
+from segstore.inactive.records import SegmentRecords
+from segstore.metadata import ContainerMetadata
+from segstore.operations import ActivateOperation, BarrierOperation, Operation
+
+
+class _Load:
+    """One segment's way to memory."""
+
+    __slots__ = ("done", "error")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.error: SegmentStoreError | None = None
+
+
+class Activation:
+    """See the module. ``enqueue_first`` queues an operation that waits for no others."""
+
+    def __init__(
+        self,
+        metadata: ContainerMetadata,
+        records: SegmentRecords,
+        enqueue_first: Callable[[Operation], None],
+    ) -> None:
+        self._metadata = metadata
+        self._records = records
+        self._enqueue_first = enqueue_first
+        self._loads: dict[str, _Load] = {}
+
+    def is_active(self, name: str) -> bool:
+        """Whether the segment is in memory, and not on its way out."""
+        segment = self._metadata.by_name.get(name)
+        return segment is not None and not segment.leaving
+
+    def is_absent(self, name: str) -> bool:
+        """Whether it is known that there is no such segment."""
+        return name not in self._metadata.by_name and self._records.offset_now(name) == NO_RECORD
+
+    async def load_offsets(self, names: Iterable[str]) -> list[AttributeId]:
+        """See ``SegmentRecords``."""
+        return await self._records.load_offsets(names)
+
+    def let_go(self, loaded: list[AttributeId]) -> None:
+        """See ``SegmentRecords``."""
+        self._records.let_go(loaded)
+
+    async def activate(self, name: str) -> None:
+        """Return when the segment is in memory, or when there is none of that name.
+
+        Raises ``StorageError`` and ``ContainerOfflineError``.
+        """
+        while not self.is_active(name) and not self.is_absent(name):
+            load = self._loads.get(name)
+            if load is None:
+                await self._load(name)
+            else:
+                await load.done.wait()
+                if load.error is not None:
+                    raise load.error
+
+    async def _load(self, name: str) -> None:
+        load = self._loads[name] = _Load()
+        try:
+            await self._try(name)
+        except SegmentStoreError as error:
+            load.error = error
+            raise
+        finally:
+            del self._loads[name]
+            load.done.set()
+
+    async def _try(self, name: str) -> None:
+        """One attempt, which may meet that somebody else was faster."""
+        if name in self._metadata.by_name:
+            # It is leaving: its record is durable when everything in flight is.
+            await self._wait(BarrierOperation(""))
+            return
+        loaded = await self._records.load_offsets([name])
+        try:
+            offset = self._records.offset_now(name)
+            if offset is None or offset == NO_RECORD or name in self._metadata.by_name:
+                return
+            record, record_bytes = await self._records.read(offset)
+            operation = ActivateOperation(record, offset=offset, record_bytes=record_bytes)
+            try:
+                await self._wait(operation)
+            except SegmentError:
+                return  # it is active by now, or has another record, or none
+        finally:
+            self._records.let_go(loaded)
+
+    async def _wait(self, operation: Operation) -> None:
+        waiter = Waiter()
+        operation.on_complete = waiter.complete
+        self._enqueue_first(operation)
+        await waiter.wait()

@@ -1,0 +1,159 @@
+"""Which segments become inactive, and when.
+
+Owns: the policy and the task that looks for idle segments.
+
+Invariants:
+1. A segment leaves only when tier 2 has everything of it, nothing on it is under way, and it was
+   not used between two looks: who has just waited for it finds it.
+2. What leaves is durable, as an operation of the log, before it is gone from memory; so every
+   checkpoint without it comes after its record.
+3. Tables and transient segments stay: their layers keep them in use.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+import trio
+
+from segstore.attributes.prefetch import AttributePrefetcher
+from segstore.attributes.updates import SegmentType
+from segstore.durable_log.update_transaction import NothingIdleError
+from segstore.errors import ContainerOfflineError
+from segstore.metadata import ContainerMetadata, SegmentMetadata, records_name
+from segstore.operations import EvictOperation
+from segstore.read_index.read_index import ReadIndex
+from segstore.writer.storage_writer import StorageWriter
+
+TOGETHER_MAX: Final = 64
+"""So many segments leave by one operation: choosing them keeps everybody else waiting."""
+BACKLOG_MAX: Final = 10_000
+"""Nobody leaves while tier 2 lacks so many operations: it has to be known whose they are."""
+CHANGES_MAX: Final = 2_000
+"""After so many operations that are not appends, a checkpoint lets a recovery begin later."""
+CHECKPOINT_SECONDS_MIN: Final = 2.0
+_STAYING: Final = int(SegmentType.TABLE | SegmentType.TRANSIENT)
+_idle_since = attrgetter("idle_since")
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionPolicy:
+    """When segments become inactive; times in seconds."""
+
+    active_count_max: int = 2_500
+    """With more active segments in a container, those leave that were idle for the longest time."""
+    idle_seconds_max: float = 60.0
+    """Idle for longer, a segment leaves however few there are (the original's expiration)."""
+    look_seconds: float = 1.0
+    """So often idle segments are looked for."""
+
+
+ALL_STAY: Final = EvictionPolicy(active_count_max=sys.maxsize, idle_seconds_max=math.inf)
+"""No segment becomes inactive."""
+
+
+class Eviction:
+    """See the module. ``run`` in one task of the container."""
+
+    def __init__(
+        self,
+        metadata: ContainerMetadata,
+        policy: EvictionPolicy,
+        writer: StorageWriter,
+        read_index: ReadIndex,
+        prefetcher: AttributePrefetcher,
+        *,
+        wait: Callable[[EvictOperation], Awaitable[int]],
+        checkpoint: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._metadata = metadata
+        self._policy = policy
+        self._writer = writer
+        self._read_index = read_index
+        self._prefetcher = prefetcher
+        self._wait = wait
+        self._checkpoint = checkpoint
+        self._checkpoint_at = trio.current_time()
+
+    async def run(self) -> None:
+        """Look for idle segments until cancelled or the container stops."""
+        while True:
+            await trio.sleep(self._policy.look_seconds)
+            try:
+                await self.evict(self.look(trio.current_time()))
+                await self._checkpoint_when_due()
+            except ContainerOfflineError:
+                return
+
+    def look(self, now: float) -> list[int]:
+        """Note who was used since the last look; returns who may leave, the idlest first."""
+        idle = []
+        for segment in self._metadata.by_name.values():
+            if segment.was_used or segment.last_modified_ms != segment.seen_modified_ms:
+                segment.was_used = False
+                segment.seen_modified_ms = segment.last_modified_ms
+                segment.idle_since = now
+            else:
+                idle.append(segment)
+        if not idle or self._writer.operation_count > BACKLOG_MAX:
+            return []
+        expired = now - self._policy.idle_seconds_max
+        excess = len(self._metadata.by_name) - self._policy.active_count_max
+        if excess > 0:
+            idle.sort(key=_idle_since)
+        else:
+            idle = [segment for segment in idle if segment.idle_since <= expired]
+        leaving: list[int] = []
+        for segment in idle:
+            if len(leaving) >= excess and segment.idle_since > expired:
+                break
+            if self._may_leave(segment):
+                leaving.append(segment.segment_id)
+        return leaving
+
+    async def evict(self, candidates: list[int]) -> None:
+        """Let those leave that may when their turn comes; raises ``ContainerOfflineError``."""
+        name = records_name(self._metadata.container_id)
+        for start in range(0, len(candidates), TOGETHER_MAX):
+            together = candidates[start : start + TOGETHER_MAX]
+            try:
+                await self._wait(EvictOperation(name, together, self._choose))
+            except NothingIdleError:
+                await trio.lowlevel.checkpoint()
+
+    def _choose(self, segments: list[SegmentMetadata]) -> list[SegmentMetadata]:
+        owed = self._writer.owed_segments()
+        return [
+            segment
+            for segment in segments
+            if segment.segment_id not in owed and self._may_leave(segment)
+        ]
+
+    def _may_leave(self, segment: SegmentMetadata) -> bool:
+        return (
+            not segment.was_used
+            and segment.last_modified_ms == segment.seen_modified_ms
+            and segment.storage_length == segment.length
+            and not segment.user_count
+            and not segment.leaving
+            and not segment.is_gone
+            and segment is not self._metadata.records
+            and segment.segment_id not in self._metadata.unpersisted
+            and not segment.segment_type & _STAYING
+            and not self._prefetcher.is_waited_for(segment.name)
+            and self._read_index.is_idle(segment)
+        )
+
+    async def _checkpoint_when_due(self) -> None:
+        """Let a recovery replay no more than it would restore anyway."""
+        changes_max = max(CHANGES_MAX, len(self._metadata.by_name))
+        now = trio.current_time()
+        if self._metadata.change_count > changes_max and now >= self._checkpoint_at:
+            self._checkpoint_at = now + CHECKPOINT_SECONDS_MIN
+            await self._checkpoint()
+            self._writer.request_flush()

@@ -1,0 +1,96 @@
+"""Reads of segments that are not active yet.
+
+Owns: ``LateReads``: a read that begins when its segment has come to memory.
+
+Invariants:
+1. Each read is completed exactly once, unless it is cancelled, also when the container stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from segstore.api import OnRead, ReadHandle, ReadResult
+from segstore.errors import ContainerOfflineError, SegmentStoreError
+from segstore.inactive.activation import Activation
+
+ReadNow = Callable[..., ReadHandle | None]
+
+
+class LateRead:
+    """A read that waits for its segment, and afterwards for what it asked for."""
+
+    __slots__ = ("_inner", "_on_complete")
+
+    def __init__(self, on_complete: OnRead) -> None:
+        self._on_complete: OnRead | None = on_complete
+        self._inner: ReadHandle | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is neither answered nor cancelled."""
+        return self._on_complete is not None
+
+    def cancel(self) -> None:
+        """Forget the read."""
+        self._on_complete = None
+        if self._inner is not None:
+            self._inner.cancel()
+
+    def begin(self, inner: ReadHandle | None) -> None:
+        """It goes on as another read, if that was not answered at once."""
+        self._inner = inner
+
+    def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
+        """Answer, unless cancelled."""
+        on_complete, self._on_complete = self._on_complete, None
+        if on_complete is not None:
+            on_complete(error, result)
+
+
+class LateReads:
+    """One per container. ``read_now`` is asked when the segment is active, or turned out not to be.
+
+    It may have become inactive again by then: then it starts over.
+    """
+
+    def __init__(self, activation: Activation, read_now: ReadNow) -> None:
+        self._activation = activation
+        self._read_now = read_now
+        self._nursery: trio.Nursery | None = None
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Let reads wait in ``nursery``."""
+        self._nursery = nursery
+
+    def read(
+        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+    ) -> ReadHandle | None:
+        """Read when the segment is active."""
+        if self._nursery is None:
+            on_complete(None, ReadResult(offset, b"", True, False))
+            return None
+        read = LateRead(on_complete)
+        self._nursery.start_soon(self._run, name, offset, length_max, read)
+        return read
+
+    async def _run(self, name: str, offset: int, length_max: int, read: LateRead) -> None:
+        try:
+            try:
+                await self._activation.activate(name)
+            except ContainerOfflineError:
+                read.complete(None, ReadResult(offset, b"", True, False))
+            except SegmentStoreError as error:
+                read.complete(error, None)
+            if read.is_wanted:
+                read.begin(
+                    self._read_now(
+                        name, offset=offset, length_max=length_max, on_complete=read.complete
+                    )
+                )
+        except trio.Cancelled:
+            # The container stops: whoever waits shall ask again.
+            read.complete(None, ReadResult(offset, b"", True, False))
+            raise

@@ -1,0 +1,122 @@
+"""The records of a container's inactive segments, by name.
+
+Owns: finding where the record of a name is, and reading it.
+
+Invariants:
+1. What is answered is of the moment of the answer, and of what is durable: nothing is awaited
+   between the last look and the return.
+2. The records are one segment of the container, and their offsets its attributes, by the names'
+   hashes: both are flushed, checkpointed and recovered like any other segment's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import trio
+
+from segstore.api import ReadResult
+from segstore.attributes.attribute_indexes import AttributeIndexes
+from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE, AttributeId
+from segstore.durable_log.update_transaction import NO_RECORD
+from segstore.errors import SegmentStoreError, StorageError
+from segstore.metadata import ContainerMetadata, SegmentMetadata
+from segstore.read_index.read_index import ReadIndex
+from segstore.segment_record import (
+    HEADER_BYTES,
+    RecordDamagedError,
+    SegmentRecord,
+    decode_record,
+    record_end,
+    record_key,
+)
+
+FIRST_READ_BYTES: Final = 512
+"""Nearly every record is shorter."""
+
+
+class SegmentRecords:
+    """See the module."""
+
+    def __init__(
+        self, metadata: ContainerMetadata, indexes: AttributeIndexes, read_index: ReadIndex
+    ) -> None:
+        self._metadata = metadata
+        self._indexes = indexes
+        self._read_index = read_index
+
+    def offset_now(self, name: str) -> int | None:
+        """Where the record of a name begins, ``NO_RECORD`` when there is none.
+
+        None when only tier 2 can tell.
+        """
+        records = self._metadata.records
+        if records is None:
+            return NO_RECORD
+        key = record_key(name)
+        value = records.attributes.get(key)
+        if value is None:
+            if not records.attribute_memory.is_indexed:
+                return NO_RECORD
+            found = self._indexes.find_now(records, key)
+            if found is None:
+                return None
+            value = found
+        return NO_RECORD if value == NULL_ATTRIBUTE_VALUE else value
+
+    async def load_offsets(self, names: Iterable[str]) -> list[AttributeId]:
+        """Have ``offset_now`` tell of all these names; raises ``StorageError``.
+
+        They stay until what is returned is given to ``let_go``.
+        """
+        records = self._metadata.records
+        if records is None:
+            return []
+        return await self._indexes.load(records, [record_key(name) for name in names])
+
+    def let_go(self, loaded: list[AttributeId]) -> None:
+        """What was loaded has been used, and may go like everything else."""
+        if self._metadata.records is not None and loaded:
+            self._metadata.attribute_cache.add(self._metadata.records.attribute_memory, loaded)
+
+    async def read(self, offset: int) -> tuple[SegmentRecord, int]:
+        """The record that begins at an offset, and its length; raises ``StorageError``."""
+        records = self._metadata.records
+        assert records is not None, "there are no records"
+        data = await self._read(records, offset, FIRST_READ_BYTES)
+        try:
+            while len(data) < HEADER_BYTES or record_end(data, 0) > len(data):
+                wanted = FIRST_READ_BYTES
+                if len(data) >= HEADER_BYTES:
+                    wanted = record_end(data, 0) - len(data)
+                data += await self._read(records, offset + len(data), wanted)
+            return decode_record(data, 0)
+        except RecordDamagedError as error:
+            raise StorageError(f"{records.name} is damaged at byte {offset}: {error}") from error
+
+    async def _read(self, records: SegmentMetadata, offset: int, length: int) -> bytes:
+        if not records.start_offset <= offset < records.length:
+            raise StorageError(f"{records.name} is damaged: it has no byte {offset}")
+        done = trio.Event()
+        outcome: list[tuple[SegmentStoreError | None, ReadResult | None]] = []
+
+        def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
+            outcome.append((error, result))
+            done.set()
+
+        handle = self._read_index.read_nowait(
+            records, offset=offset, length_max=length, on_complete=complete
+        )
+        try:
+            await done.wait()
+        finally:
+            if handle is not None:
+                handle.cancel()
+        error, result = outcome[0]
+        if error is not None:
+            raise error if isinstance(error, StorageError) else StorageError(str(error)) from error
+        assert result is not None
+        if not result.data:
+            raise StorageError(f"{records.name} cannot be read any more")
+        return bytes(result.data)

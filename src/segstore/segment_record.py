@@ -1,0 +1,97 @@
+"""What is left of a segment's metadata when it is not in memory.
+
+Owns: ``SegmentRecord`` and its bytes (``docs/formats/segment-records.md``).
+
+Invariants:
+1. A record is of a segment of which tier 2 has everything: its length is its stored length, and its
+   attributes, but for the core ones, are in its index.
+2. Any bytes are a record or raise ``RecordDamagedError``; none that is cut short is taken for one.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from _fast.crc import crc32c
+from segstore.attributes.updates import AttributeId, core_attribute
+from segstore.tiers.api import Buffer
+
+KEY_BYTES: Final = 32
+"""A name's key is all of its SHA-256: no two names share one."""
+RECORD_BYTES_MAX: Final = 16 * 1024
+"""More than names and core attributes can take: a longer one is damaged."""
+_HEADER: Final = struct.Struct(">II")
+HEADER_BYTES: Final = _HEADER.size
+
+
+class RecordDamagedError(ValueError):
+    """Bytes that are no record."""
+
+
+class SegmentRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A segment's metadata. ``core`` has its core attributes' values by their numbers."""
+
+    segment_id: int
+    name: str
+    length: int
+    start_offset: int
+    sealed: bool
+    last_modified_ms: int
+    core: dict[int, int]
+
+    @property
+    def attributes(self) -> dict[AttributeId, int]:
+        """The core attributes by their ids."""
+        return {core_attribute(number): value for number, value in self.core.items()}
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(SegmentRecord)
+
+
+def record_key(name: str) -> AttributeId:
+    """Under which attribute of the records' segment a name has the offset of its record."""
+    return sha256(name.encode(errors="surrogatepass")).digest()
+
+
+def core_number(attribute_id: AttributeId) -> int:
+    """The number of a core attribute."""
+    return int.from_bytes(attribute_id[8:], "big")
+
+
+def encode_record(record: SegmentRecord) -> bytes:
+    """The record's bytes, with their length and checksum in front."""
+    data = _encoder.encode(record)
+    return _HEADER.pack(len(data), crc32c(data)) + data
+
+
+def record_end(data: Buffer, position: int) -> int:
+    """Where the record ends that begins at ``position``, whether all of it is there or not.
+
+    Raises ``RecordDamagedError``.
+    """
+    if position + HEADER_BYTES > len(data):
+        raise RecordDamagedError("it ends in a header")
+    length, _ = _HEADER.unpack_from(data, position)
+    if not 0 < length <= RECORD_BYTES_MAX:
+        raise RecordDamagedError(f"a record of {length} bytes")
+    return position + HEADER_BYTES + int(length)
+
+
+def decode_record(data: Buffer, position: int) -> tuple[SegmentRecord, int]:
+    """The record at ``position``, and where it ends; raises ``RecordDamagedError``."""
+    end = record_end(data, position)
+    if end > len(data):
+        raise RecordDamagedError(f"it ends at byte {end} of {len(data)}")
+    _, checksum = _HEADER.unpack_from(data, position)
+    content = memoryview(data)[position + HEADER_BYTES : end]
+    if crc32c(content) != checksum:
+        raise RecordDamagedError("its checksum is wrong")
+    try:
+        return _decoder.decode(content), end
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordDamagedError(str(error)) from error

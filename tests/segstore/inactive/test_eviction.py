@@ -1,0 +1,355 @@
+"""Which segments become inactive, and that nobody sees it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from segstore.attributes.updates import (
+    ATTRIBUTE_SEGMENT_TYPE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+)
+from segstore.container import Container
+from segstore.errors import (
+    DataLogCorruptError,
+    NoSuchSegmentError,
+    SegmentExistsError,
+    StorageError,
+)
+from segstore.inactive.eviction import EvictionPolicy
+from segstore.metadata import ContainerMetadata, records_name
+from segstore.operations import ActivateOperation
+from segstore.testing.evicting_tiers import EvictingTiers, active_names, checkpoint, evict
+from segstore.testing.faulty_chunks import Fault
+
+WRITER = bytes([1]) * 16
+
+
+def count_activations(container: Container) -> list[str]:
+    """The names of the segments that become active, from now on."""
+    activated: list[str] = []
+    apply = container._state.apply
+
+    def noting(operation: object) -> None:
+        if isinstance(operation, ActivateOperation):
+            activated.append(operation.name)
+        apply(operation)  # type: ignore[arg-type]
+
+    container._state.apply = noting  # type: ignore[method-assign]
+    return activated
+
+
+async def test_an_idle_segment_leaves_memory_and_comes_back_as_it_was(tiers: EvictingTiers) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        update = AttributeUpdate(WRITER, AttributeUpdateType.REPLACE, 5)
+        await container.append("s", b"x" * 100, attribute_updates=[update])
+        await container.truncate_segment("s", offset=10)
+        await container.seal_segment("s")
+        before = container.segment_info("s")
+        segment_id = container._metadata.by_name["s"].segment_id
+        await evict(container)
+        assert active_names(container) == set()
+        await container.activate("s")
+        after = container.segment_info("s")
+        assert (after.length, after.start_offset, after.sealed, after.last_modified_ms) == (
+            100,
+            10,
+            True,
+            before.last_modified_ms,
+        )
+        assert container._metadata.by_name["s"].segment_id == segment_id
+        assert await container.get_attributes("s", [WRITER]) == {WRITER: 5}
+        assert (await container.read("s", offset=10, length_max=90)).data == b"x" * 90
+
+
+async def test_what_tier_2_lacks_keeps_a_segment(tiers: EvictingTiers) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("bytes")
+        await container.create_segment("attributes")
+        await container.create_segment("nothing")
+        await container.append("bytes", b"x")
+        update = AttributeUpdate(WRITER, AttributeUpdateType.REPLACE, 5)
+        await container.update_attributes("attributes", [update])
+        await evict(container, flush=False)
+        assert active_names(container) == {"bytes", "attributes"}
+        await evict(container)
+        assert active_names(container) == set()
+
+
+async def test_a_segment_that_is_used_between_two_looks_stays(tiers: EvictingTiers) -> None:
+    async with tiers.open() as container:
+        for name in ("read", "asked", "idle"):
+            await container.create_segment(name)
+            await container.append(name, b"x")
+        await container._writer.flush()
+        eviction = container._eviction
+        assert eviction is not None
+        eviction.look(trio.current_time())
+        await container.read("read", offset=0, length_max=1)
+        await container.get_attributes("asked", [WRITER])
+        await eviction.evict(eviction.look(trio.current_time()))
+        assert active_names(container) == {"read", "asked"}
+
+
+async def test_use_after_the_second_look_keeps_a_segment_too(tiers: EvictingTiers) -> None:
+    async with tiers.open() as container:
+        for name in ("read", "idle"):
+            await container.create_segment(name)
+            await container.append(name, b"x")
+        await container._writer.flush()
+        eviction = container._eviction
+        assert eviction is not None
+        eviction.look(trio.current_time())
+        candidates = eviction.look(trio.current_time())
+        assert len(candidates) == 2
+        await container.read("read", offset=0, length_max=1)
+        await eviction.evict(candidates)
+        assert active_names(container) == {"read"}
+
+
+async def test_tables_transient_segments_and_those_with_waiting_readers_stay(
+    tiers: EvictingTiers,
+) -> None:
+    async with tiers.open() as container:
+        for name, kind in (("table", SegmentType.TABLE), ("transient", SegmentType.TRANSIENT)):
+            await container.create_segment(name, attributes={ATTRIBUTE_SEGMENT_TYPE: int(kind)})
+        await container.create_segment("watched")
+        answers: list[object] = []
+        handle = container.read_nowait(
+            "watched", offset=0, length_max=1, on_complete=lambda _, result: answers.append(result)
+        )
+        await evict(container)
+        assert active_names(container) == {"table", "transient", "watched"}
+        assert handle is not None
+        handle.cancel()
+        await evict(container)
+        assert active_names(container) == {"table", "transient"}
+        assert answers == []
+
+
+async def test_the_idlest_leave_when_there_are_too_many(tiers: EvictingTiers) -> None:
+    policy = EvictionPolicy(active_count_max=3, look_seconds=1e9)
+    async with tiers.open(policy=policy) as container:
+        eviction = container._eviction
+        assert eviction is not None
+        names = [f"s{number}" for number in range(6)]
+        for now, name in enumerate(names):
+            await container.create_segment(name)
+            eviction.look(float(now))
+        await eviction.evict(eviction.look(10.0))
+        assert active_names(container) == {"s3", "s4", "s5"}
+        await eviction.evict(eviction.look(59.0))
+        assert active_names(container) == {"s3", "s4", "s5"}
+        await eviction.evict(eviction.look(64.5))
+        assert active_names(container) == {"s5"}, "those that were idle for a minute leave"
+
+
+async def test_the_task_lets_idle_segments_leave_and_the_log_begin_anew(
+    tiers: EvictingTiers, autojump_clock: trio.testing.MockClock
+) -> None:
+    policy = EvictionPolicy(active_count_max=50, idle_seconds_max=60.0)
+    async with tiers.open(policy=policy) as container:
+        for number in range(2500):
+            await container.create_segment(f"s{number}")
+        await trio.sleep(30)
+        assert len(active_names(container)) == 50
+        assert container._metadata.change_count < 100, "a checkpoint came after the creations"
+        assert not container._writer._checkpoints, "the log begins there"
+        await trio.sleep(60)
+        assert active_names(container) == set()
+        await container.append("s7", b"x")
+        assert active_names(container) == {"s7"}
+
+
+async def test_a_checkpoint_has_active_segments_only(tiers: EvictingTiers) -> None:
+    async with tiers.open() as container:
+        for number in range(300):
+            await container.create_segment(f"scope/stream{number}/0.#epoch.0")
+        everything = len(container._metadata.snapshot(1))
+        await evict(container)
+        await container.append("scope/stream7/0.#epoch.0", b"x")
+        await container._writer.flush()
+        assert len(container._metadata.snapshot(1)) < everything / 50
+
+
+async def test_a_start_reads_no_records(tiers: EvictingTiers) -> None:
+    async with tiers.open() as container:
+        for number in range(300):
+            await container.create_segment(f"s{number}")
+        await evict(container)
+    tiers.calls.clear()
+    async with tiers.open() as container:
+        assert container._metadata.by_name == {}
+        reads_to_start = tiers.calls.count("read")
+        assert reads_to_start <= 2, "the chunks' metadata"
+        await container.append("s7", b"x")
+        assert active_names(container) == {"s7"}
+
+
+async def test_several_who_want_a_segment_load_it_once(tiers: EvictingTiers) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await container.append("s", b"abc")
+        await evict(container)
+        activated = count_activations(container)
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(container.activate, "s")
+                nursery.start_soon(container.append, "s", b"x")
+                nursery.start_soon(container.get_attributes, "s", [WRITER])
+            assert (await container.read("s", offset=0, length_max=3)).data == b"abc"
+        assert activated == ["s"]
+        assert container.segment_info("s").length == 8
+
+
+async def test_operations_on_an_inactive_segment_keep_their_order(tiers: EvictingTiers) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await evict(container)
+        lengths: list[int] = []
+        for number in range(20):
+            container.append_nowait(
+                "s", bytes([number]), on_complete=lambda _, length: lengths.append(length)
+            )
+        assert await container.seal_segment("s") == 20
+        assert lengths == list(range(1, 21))
+        assert (await container.read("s", offset=0, length_max=20)).data == bytes(range(20))
+
+
+async def test_a_name_of_no_segment_is_refused_without_asking_tier_2_twice(
+    tiers: EvictingTiers,
+) -> None:
+    async with tiers.open() as container:
+        for number in range(50):
+            await container.create_segment(f"s{number}")
+        await evict(container)
+        await container._writer.flush()
+    async with tiers.open() as container:
+        for _ in range(3):
+            with pytest.raises(NoSuchSegmentError):
+                await container.append("absent", b"x")
+            reads = tiers.calls.count("read")
+            with pytest.raises(NoSuchSegmentError):
+                await container.read("absent", offset=0, length_max=1)
+            with pytest.raises(NoSuchSegmentError):
+                await container.get_attributes("another", [WRITER])
+            with pytest.raises(NoSuchSegmentError):
+                await container.delete_segment("absent too")
+            with pytest.raises(SegmentExistsError):
+                await container.create_segment("s7")
+        assert tiers.calls.count("read") == reads
+
+
+async def test_what_tier_2_cannot_tell_is_refused_and_told_when_it_can(
+    tiers: EvictingTiers,
+) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await container.append("s", b"x")
+        await evict(container)
+    async with tiers.open() as container:
+        tiers.fault = Fault.REFUSED
+        with pytest.raises(StorageError):
+            await container.append("s", b"y")
+        with pytest.raises(StorageError):
+            await container.create_segment("s")
+        with pytest.raises(StorageError):
+            await container.create_segment("t")
+        with pytest.raises(StorageError):
+            await container.read("s", offset=0, length_max=1)
+        with pytest.raises(StorageError):
+            await container.activate("s")
+        tiers.fault = Fault.NONE
+        assert await container.append("s", b"y") == 2
+        with pytest.raises(SegmentExistsError):
+            await container.create_segment("s")
+        await container.create_segment("t")
+
+
+async def test_a_cancelled_read_of_an_inactive_segment_is_not_answered(
+    tiers: EvictingTiers,
+) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await container.append("s", b"x")
+        await evict(container)
+        answers: list[object] = []
+        handle = container.read_nowait(
+            "s", offset=0, length_max=1, on_complete=lambda _, result: answers.append(result)
+        )
+        assert handle is not None
+        handle.cancel()
+        await container.activate("s")
+        await container.wait_in_flight("s")
+        assert answers == []
+
+
+async def test_a_read_that_waits_for_its_segment_is_answered_at_the_stop(
+    tiers: EvictingTiers,
+) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await evict(container)
+        answers: list[tuple[object, object]] = []
+        for offset in (0, 0):
+            container.read_nowait(
+                "s",
+                offset=offset,
+                length_max=1,
+                on_complete=lambda error, result: answers.append((error, result)),
+            )
+    assert [error for error, _ in answers] == [None, None]
+
+
+async def test_records_have_no_name_that_clients_get_to(tiers: EvictingTiers) -> None:
+    name = records_name(0)
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await evict(container)
+        with pytest.raises(NoSuchSegmentError):
+            await container.append(name, b"x")
+        with pytest.raises(NoSuchSegmentError):
+            await container.delete_segment(name)
+        await container.create_segment(name)
+        await container.append(name, b"mine")
+        await evict(container)
+        await checkpoint(container)
+    async with tiers.open() as container:
+        assert (await container.read(name, offset=0, length_max=9)).data == b"mine"
+        await container.delete_segment(name)
+        assert await container.append("s", b"x") == 1
+
+
+async def test_ids_are_never_given_twice(tiers: EvictingTiers) -> None:
+    given: list[int] = []
+    async with tiers.open() as container:
+        for _ in range(3):
+            await container.create_segment("s")
+            given.append(container._metadata.by_name["s"].segment_id)
+            await evict(container)
+            await container.delete_segment("s")
+            await checkpoint(container)
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        given.append(container._metadata.by_name["s"].segment_id)
+    assert len(set(given)) == 4
+
+
+def test_a_snapshot_of_a_version_without_inactive_segments_is_read() -> None:
+    entry = [3, "s", 10, 2, 10, True, 77, 0, b""]
+    for version in (1, 2):
+        metadata = ContainerMetadata(0)
+        metadata.restore(msgspec.msgpack.encode([version, 0, 9, 4, [entry]]))
+        assert metadata.by_name["s"].length == 10
+        assert metadata.by_name["s"].record_bytes == 0
+        assert metadata.records is None
+
+
+def test_a_snapshot_without_the_records_it_speaks_of_is_damaged() -> None:
+    with pytest.raises(DataLogCorruptError):
+        ContainerMetadata(0).restore(msgspec.msgpack.encode([3, 0, 9, 4, [], 2]))

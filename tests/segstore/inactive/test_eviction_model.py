@@ -1,0 +1,158 @@
+"""Whatever is active or not: a container answers like a model in which everything is."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
+from segstore.container import Container
+from segstore.errors import SegmentError
+from segstore.testing.evicting_tiers import EvictingTiers, checkpoint, evict
+from segstore.testing.memory_container import MemoryContainer
+
+NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
+WRITERS = [bytes([number]) * 16 for number in range(2)]
+KINDS = {
+    "append": 6,
+    "create": 4,
+    "seal": 1,
+    "truncate": 2,
+    "merge": 2,
+    "delete": 2,
+    "attributes": 2,
+    "evict": 5,
+    "evict_unflushed": 2,
+    "checkpoint": 2,
+    "compare": 1,
+    "crash": 2,
+    "stop": 1,
+}
+
+
+class Run:
+    """One container and its model, in one life of the container after another."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.tiers = EvictingTiers()
+        self.model = MemoryContainer(0)
+        self.options: dict[str, Any] = {
+            "attribute_count_max": self.random.choice([1, 4096]),
+            "page_bytes_max": self.random.choice([0, 1 << 20]),
+        }
+
+    async def lives(self, kinds: list[str]) -> None:
+        steps = list(kinds)
+        while steps:
+            async with self.tiers.open(drain_seconds=5.0, **self.options) as container:
+                await self.life(container, steps)
+
+    async def life(self, container: Container, steps: list[str]) -> None:
+        with trio.CancelScope(shield=True):
+            if self.random.random() < 0.5:
+                await self.compare(container)
+        while steps:
+            kind = steps.pop(0)
+            if kind == "crash":
+                self.tiers.crash()
+                return
+            if kind == "stop":
+                return
+            with trio.fail_after(20):
+                await self.step(container, kind)
+        await self.compare(container)
+
+    async def step(self, container: Container, kind: str) -> None:
+        if kind == "evict":
+            await evict(container)
+        elif kind == "evict_unflushed":
+            await evict(container, flush=False)
+        elif kind == "checkpoint":
+            await checkpoint(container)
+        elif kind == "compare":
+            await self.compare(container)
+        else:
+            await self.operate(container, kind)
+
+    async def operate(self, container: Container, kind: str) -> None:
+        choose = self.random
+        arguments: dict[str, Any] = {}
+        positional: list[Any] = [choose.choice(NAMES)]
+        if kind == "append":
+            positional.append(choose.randbytes(choose.choice([0, 1, 50, 3000])))
+            arguments["attribute_updates"] = self.updates()
+        elif kind == "truncate":
+            arguments["offset"] = choose.randrange(4000)
+        elif kind == "merge":
+            positional.append(choose.choice(NAMES))
+        elif kind == "attributes":
+            positional.append(self.updates())
+        method = {
+            "create": "create_segment",
+            "seal": "seal_segment",
+            "truncate": "truncate_segment",
+            "merge": "merge_segment",
+            "delete": "delete_segment",
+            "attributes": "update_attributes",
+        }.get(kind, kind)
+        outcomes: list[object] = []
+        for target in (container, self.model):
+            try:
+                outcomes.append(await getattr(target, method)(*positional, **arguments))
+            except SegmentError as error:
+                outcomes.append((type(error), error.segment))
+        assert outcomes[0] == outcomes[1], (kind, positional[:1], arguments)
+
+    def updates(self) -> list[AttributeUpdate]:
+        choose = self.random
+        verb = choose.choice([AttributeUpdateType.REPLACE, AttributeUpdateType.REPLACE_IF_GREATER])
+        return [
+            AttributeUpdate(choose.choice(WRITERS), verb, choose.randrange(1000)),
+            AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, choose.randrange(1, 9)),
+        ]
+
+    async def compare(self, container: Container) -> None:
+        for name in NAMES:
+            await container.activate(name)
+            try:
+                expected = self.model.segment_info(name)
+            except SegmentError as error:
+                with pytest.raises(type(error)):
+                    container.segment_info(name)
+                continue
+            info = container.segment_info(name)
+            assert (info.start_offset, info.length, info.sealed) == (
+                expected.start_offset,
+                expected.length,
+                expected.sealed,
+            )
+            ids = [*WRITERS, EVENT_COUNT]
+            found = await container.get_attributes(name, ids)
+            assert found == await self.model.get_attributes(name, ids)
+            offset = info.start_offset
+            while offset < info.length:
+                result = await container.read(name, offset=offset, length_max=1 << 20)
+                wanted = await self.model.read(name, offset=offset, length_max=len(result.data))
+                assert result.data == wanted.data
+                offset += len(result.data)
+        by_id = [segment.segment_id for segment in container._metadata.by_name.values()]
+        assert len(by_id) == len(set(by_id))
+
+
+kinds = st.lists(
+    st.sampled_from([kind for kind, weight in KINDS.items() for _ in range(weight)]),
+    min_size=5,
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(kinds=kinds, seed=st.integers(0, 2**32))
+def test_a_container_equals_the_model_whatever_is_inactive(kinds: list[str], seed: int) -> None:
+    trio.run(Run(seed).lives, kinds)
