@@ -9,8 +9,8 @@ Invariants:
 2. What ends (the peer's end, an error) stays ready for ever: every later read tells so again.
 3. While a task lets ``pass_on`` do its work it is not resumed for what comes: that is taken there
    and then, in the task that waits for all sockets, until the other has to go on itself.
-4. A connection that put replies is flushed once in the next turn of the event loop, in the order in
-   which connections had something to send, whoever put them.
+4. A connection that put replies is flushed once at the end of the step in which it did so, or in
+   the next turn of the event loop, in the order in which connections had something to send.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from collections.abc import Callable
 from typing import Final
 
 import trio
+
+from segstore.turns import current_turns
 
 OnReady = Callable[[], bool]
 """Takes what is there without waiting; returns whether to be called again for what comes next."""
@@ -104,8 +106,7 @@ class ReadySockets:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._watched: dict[int, Readiness] = {}
-        self._unflushed: list[Callable[[], None]] = []
-        self._put = trio.Event()
+        self._turns = current_turns()
 
     def watch(self, descriptor: int) -> Readiness:
         """Begin to watch a socket."""
@@ -121,15 +122,13 @@ class ReadySockets:
             readiness.close()
 
     def flush_soon(self, flush: Callable[[], None]) -> None:
-        """Call ``flush`` in the next turn."""
-        if not self._unflushed:
-            self._put.set()
-        self._unflushed.append(flush)
+        """Call ``flush`` at the end of this step, or in the next turn."""
+        self._turns.soon(flush)
 
     async def run(self) -> None:
         """Pass on what comes until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._flush)
+            nursery.start_soon(self._turns.run)
             await self._pass_on()
 
     def close(self) -> None:
@@ -138,15 +137,10 @@ class ReadySockets:
 
     async def _pass_on(self) -> None:
         descriptor, poll, watched = self._epoll.fileno(), self._epoll.poll, self._watched
+        turns = self._turns
         while True:
             await trio.lowlevel.wait_readable(descriptor)
+            turns.begin()
             for ready, flags in poll(0):
                 watched[ready].note(ended=flags & _ENDED != 0)
-
-    async def _flush(self) -> None:
-        while True:
-            await self._put.wait()
-            self._put = trio.Event()
-            unflushed, self._unflushed = self._unflushed, []
-            for flush in unflushed:
-                flush()
+            turns.end()

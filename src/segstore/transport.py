@@ -34,7 +34,7 @@ class Flusher(Protocol):
     """Sends without waiting."""
 
     def flush_soon(self, flush: Callable[[], None]) -> None:
-        """Call ``flush`` in the next turn of the event loop."""
+        """Call ``flush`` at the end of this step, or in the next turn of the event loop."""
         ...
 
     def send_now(self, data: bytes | memoryview) -> int:

@@ -12,6 +12,8 @@ Invariants:
    on, unless something on the same segment waits before it.
 6. What waits for attributes to be loaded is put aside with all later operations on its segment, and
    comes back to the front of the queue in the same order.
+7. While ``run`` waits for nothing but work, the queue is taken up at the end of the step that filled
+   it (see ``turns``); whatever has to wait is left to ``run``.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from segstore.throttling.overtaking import Overtakers, segment_names
 from segstore.throttling.priorities import Priority, priority_of
 from segstore.throttling.throttle import Throttle
 from segstore.tiers.api import DurableDataLog, LogAddress
+from segstore.turns import current_turns
 
 IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024
@@ -92,6 +95,10 @@ class OperationProcessor:
         self._resume_at = 0.0
         self._submitted_at: deque[float] = deque()
         self._work = trio.Event()
+        self._turns = current_turns()
+        self._waiting = False
+        self._asked = False
+        self._defect: Exception | None = None
         self._frames = FramePool()
         self._frame = self._frames.take()
         self._transaction = UpdateTransaction()
@@ -116,7 +123,7 @@ class OperationProcessor:
             operation.on_complete(ContainerOfflineError("the container is stopping"), -1)
             return
         self._queue.append(operation)
-        self._work.set()
+        self._note_work()
 
     def enqueue_first(self, operation: Operation) -> None:
         """Queue an operation that does not wait for others: the container's own small ones."""
@@ -128,7 +135,7 @@ class OperationProcessor:
     def _enqueue_first(self, operations: list[Operation]) -> None:
         self._queue.extendleft(reversed(operations))
         self._overtakers.reset()
-        self._work.set()
+        self._note_work()
 
     def request_checkpoint(self) -> None:
         """Write a checkpoint as soon as nothing is in flight."""
@@ -138,8 +145,9 @@ class OperationProcessor:
     async def run(self) -> None:
         """Process operations until cancelled or the log fails."""
         while True:
-            await self._work.wait()
-            self._work = trio.Event()
+            await self._wait_for_work()
+            if self._defect is not None:
+                raise self._defect
             if self._throttle.is_batching:
                 await self._wait_for_more()
             while self._advance():
@@ -147,6 +155,36 @@ class OperationProcessor:
                     break
             if self._failure is not None:
                 raise self._failure
+
+    async def _wait_for_work(self) -> None:
+        self._waiting = not self._work.is_set()
+        try:
+            await self._work.wait()
+        finally:
+            self._waiting = False
+        self._work = trio.Event()
+
+    def _note_work(self) -> None:
+        """Go on in this turn of the event loop if nothing is waited for, else in the task."""
+        if not self._waiting or not self._turns.is_run or self._throttle.is_batching:
+            self._work.set()
+        elif not self._asked:
+            self._asked = True
+            self._turns.soon(self._advance_soon)
+
+    def _advance_soon(self) -> None:
+        self._asked = False
+        if not self._waiting:
+            self._work.set()
+            return
+        try:
+            held_back = self._advance()
+        # It is the container's, not the task's in which it is called.
+        except Exception as defect:
+            self._defect = defect
+            held_back = True
+        if held_back:
+            self._work.set()
 
     def close(self, reason: str) -> None:
         """Refuse everything that is queued or in flight, and all that comes later. Idempotent."""
@@ -393,7 +431,7 @@ class OperationProcessor:
         if self._bytes_since_checkpoint >= CHECKPOINT_LOG_BYTES:
             self._checkpoint_waiting = True
         if self._queue or self._checkpoint_waiting or not self._frame.is_empty:
-            self._work.set()
+            self._note_work()
 
     def _commit(self, transaction: UpdateTransaction) -> None:
         apply, committed = self._state.apply, self._pending.committed

@@ -35,9 +35,21 @@ from segstore.tiers.api import (
     OnDurable,
 )
 from segstore.tiers.memory import MemoryChunkStorage
+from segstore.turns import Turns, current_turns
 
 WRITER = bytes(range(16))
 settle = trio.testing.wait_all_tasks_blocked
+
+
+@pytest.fixture(params=["in tasks", "in turns"], autouse=True)
+async def turns(request: pytest.FixtureRequest) -> AsyncIterator[Turns]:
+    """Everything here holds whether operations are taken up in tasks or in steps of others."""
+    async with trio.open_nursery() as nursery:
+        if request.param == "in turns":
+            nursery.start_soon(current_turns().run)
+            await trio.testing.wait_all_tasks_blocked()
+        yield current_turns()
+        nursery.cancel_scope.cancel()
 
 
 class HandLog:
@@ -49,6 +61,7 @@ class HandLog:
 
     def __init__(self) -> None:
         self.held = False
+        self.broken = False
         self.waiting: deque[tuple[Buffer, bytes, OnDurable]] = deque()
         self.durable: list[bytes] = []
 
@@ -66,6 +79,8 @@ class HandLog:
             yield [DigestedEntry(entry.address, None, entry.data)]
 
     def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
+        if self.broken:
+            raise ZeroDivisionError("a defect")
         [part] = parts
         assert len(part) <= LOG_ENTRY_BYTES_MAX
         self.waiting.append((part, bytes(part), on_durable))
@@ -251,3 +266,30 @@ async def test_appends_wait_in_the_queue_while_the_cache_is_full() -> None:
         with trio.fail_after(30):
             await container.wait_in_flight("s")
         assert answers.all == [(n, 100_000 * (n + 1)) for n in range(100)]
+
+
+async def test_what_is_queued_in_one_step_leaves_in_one_frame(turns: Turns) -> None:
+    log, answers = HandLog(), Answers()
+    async with opened(log) as container:
+        frame_count = len(log.durable)
+        log.held = True
+        turns.begin()
+        for number in range(5):
+            container.append_nowait("s", b"x", on_complete=answers.of(number))
+        assert not log.waiting
+        turns.end()
+        assert len(log.waiting) == (1 if turns.is_run else 0)
+        await settle()
+        log.complete()
+        assert answers.all == [(number, number + 1) for number in range(5)]
+        assert len(log.durable) == frame_count + 1
+
+
+async def test_a_defect_ends_the_container_and_is_not_lost(turns: Turns) -> None:
+    log, answers = HandLog(), Answers()
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with opened(log) as container:
+            log.broken = True
+            container.append_nowait("s", b"x", on_complete=answers.of("append"))
+            await trio.sleep_forever()
+    assert answers.all == [("append", ContainerOfflineError)]

@@ -24,6 +24,7 @@ from _fast.journal_thread import OUTSTANDING_MAX, JournalThread
 from segstore.tiers.direct_io import NOT_SUPPORTED_ERRNOS
 from segstore.tiers.journal.settings import JournalSettings
 from segstore.tiers.journal.writer import BatchWriter, PreparedBatch, WrittenBatch
+from segstore.turns import Turns, current_turns
 
 OnBatch = Callable[[WrittenBatch], None]
 
@@ -65,16 +66,38 @@ class ThreadRunner:
         self._unwritten: deque[tuple[PreparedBatch, int]] = deque()
         self._parked: trio.lowlevel.Task | None = None
         self._woken = False
+        self._asked = False
+        self._defect: Exception | None = None
         self._stopping = False
         self._marking = False
         self._begun = trio.Event()
         self._submission_count = 0
+        self._turns: Turns
         self._writer: BatchWriter
         self._thread: JournalThread
         self._on_batch: OnBatch
 
     def wake(self) -> None:
-        """See to the queue in the next turn of the event loop."""
+        """See to the queue in this turn of the event loop, or in the next one."""
+        if not self._turns.is_run:
+            self._resume()
+        elif not self._asked:
+            self._asked = True
+            self._turns.soon(self._submit_soon)
+
+    def _submit_soon(self) -> None:
+        self._asked = False
+        if self._unwritten or self._stopping:
+            self._resume()
+            return
+        try:
+            self._submit()
+        # It is the journal's, not the task's in which it is called.
+        except Exception as defect:
+            self._defect = defect
+            self._resume()
+
+    def _resume(self) -> None:
         self._woken = True
         task, self._parked = self._parked, None
         if task is not None:
@@ -83,7 +106,7 @@ class ThreadRunner:
     def stop(self) -> None:
         """Let ``run`` return."""
         self._stopping = True
-        self.wake()
+        self._resume()
 
     async def run(
         self,
@@ -95,7 +118,7 @@ class ThreadRunner:
     ) -> None:
         """Start the thread and hand over its batches until stopped, and only then."""
         event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._writer, self._on_batch = writer, on_batch
+        self._writer, self._on_batch, self._turns = writer, on_batch, current_turns()
         self._thread = thread = JournalThread(event_fd)
         try:
             with trio.CancelScope(shield=True):
@@ -114,24 +137,35 @@ class ThreadRunner:
         while True:
             await trio.lowlevel.wait_readable(event_fd)
             os.eventfd_read(event_fd)
-            for written, seconds in self._thread.take():
-                batch = self._submitted.popleft()
-                if written == batch.write_length:
-                    self._on_batch(self._writer.written(batch, seconds))
-                else:
-                    self._unwritten.append((batch, written))
-            if self._unwritten:
-                self._unwritten = deque(sorted(self._unwritten, key=_number))
-                self.wake()
-            elif self._stopping:
-                self.wake()
+            self._turns.begin()
+            try:
+                self._note_finished()
+            finally:
+                self._turns.end()
+
+    def _note_finished(self) -> None:
+        for written, seconds in self._thread.take():
+            batch = self._submitted.popleft()
+            if written == batch.write_length:
+                self._on_batch(self._writer.written(batch, seconds))
             else:
-                self._submit()
+                self._unwritten.append((batch, written))
+        if self._unwritten:
+            self._unwritten = deque(sorted(self._unwritten, key=_number))
+            self._resume()
+        elif self._stopping:
+            self._resume()
+        elif self._submitted:
+            self.wake()  # the disk is busy: take what containers add in this turn
+        else:
+            self._submit()
 
     async def _write_until_stopped(self, retry_seconds: float) -> None:
         writer = self._writer
         while True:
             self._woken = False
+            if self._defect is not None:
+                raise self._defect
             if self._unwritten and not self._submitted and writer.failure is None:
                 await self._write_again()
             self._submit()
@@ -172,7 +206,7 @@ class ThreadRunner:
             descriptor = batch.file.disk_file.writing_descriptor()
             if descriptor is None:
                 self._unwritten.append((batch, 0))
-                self.wake()
+                self._resume()
                 return
             self._thread.submit(
                 batch.records,
@@ -230,7 +264,7 @@ class ThreadRunner:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._writer.mark_end)
         self._marking = False
-        self.wake()
+        self._resume()
 
 
 def _number(unwritten: tuple[PreparedBatch, int]) -> int:

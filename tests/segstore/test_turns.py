@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+
+from segstore.turns import Turns, current_turns
+
+
+@pytest.fixture
+async def turns() -> AsyncIterator[Turns]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(current_turns().run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield current_turns()
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_event_loop_has_one() -> None:
+    assert current_turns() is current_turns()
+
+
+def test_each_event_loop_has_its_own() -> None:
+    async def find() -> Turns:
+        await trio.lowlevel.checkpoint()
+        return current_turns()
+
+    assert trio.run(find) is not trio.run(find)
+
+
+async def test_what_is_asked_for_in_a_step_is_done_when_it_ends(turns: Turns) -> None:
+    done: list[str] = []
+    turns.begin()
+    turns.soon(lambda: done.append("a"))
+    turns.soon(lambda: done.append("b"))
+    assert done == []
+    turns.end()
+    assert done == ["a", "b"]
+
+
+async def test_what_that_asks_for_is_done_with_it(turns: Turns) -> None:
+    done: list[str] = []
+
+    def first() -> None:
+        done.append("first")
+        turns.soon(lambda: done.append("asked for by the first"))
+
+    turns.begin()
+    turns.soon(first)
+    turns.soon(lambda: done.append("second"))
+    turns.end()
+    assert done == ["first", "second", "asked for by the first"]
+
+
+async def test_what_is_asked_for_elsewhere_is_done_in_the_next_turn(turns: Turns) -> None:
+    done: list[str] = []
+    for text in ("a", "b"):
+        turns.soon(lambda text=text: done.append(text))
+        assert done == []
+        await trio.testing.wait_all_tasks_blocked()
+        assert done.pop() == text
+
+
+async def test_it_knows_whether_anybody_runs_it() -> None:
+    turns = current_turns()
+    assert not turns.is_run
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert turns.is_run
+        nursery.cancel_scope.cancel()
+    assert not turns.is_run
