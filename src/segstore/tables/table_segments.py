@@ -12,14 +12,12 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random, SystemRandom
 from typing import NoReturn
 
-import structlog
 import trio
 
 from pravega_wire.commands import NOT_EXISTS, TableEntry, TableKey
@@ -36,7 +34,6 @@ from segstore.config import TableSettings
 from segstore.errors import (
     InvalidRequestError,
     NoSuchSegmentError,
-    SegmentStoreError,
     SegmentTruncatedError,
     UnsupportedRequestError,
 )
@@ -50,13 +47,12 @@ from segstore.tables.layouts import (
     Ranges,
     hash_key,
 )
+from segstore.tables.maintenance import Maintenance
 from segstore.tables.table_index import TableIndex
 from segstore.tables.table_segment import TableSegment, is_fixed_key_table
 from segstore.tables.updates import Change, TableUpdate
 
 FIXED_KEY_BYTES_MAX = 256
-
-logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +114,7 @@ class TableSegments:
         self._tables: OrderedDict[str, TableSegment] = OrderedDict()
         self._index_bytes: dict[str, int] = {}
         self._index_bytes_total = 0
-        self._due: dict[str, float] = {}
-        self._work = trio.Event()
+        self._maintenance = Maintenance(self._maintain, retry_seconds=settings.index_seconds)
 
     @property
     def index_bytes(self) -> int:
@@ -158,9 +153,10 @@ class TableSegments:
 
     def forget(self, name: str) -> None:
         """Drop what is known of a segment that was deleted."""
-        self._tables.pop(name, None)
+        table = self._tables.pop(name, None)
         self._index_bytes_total -= self._index_bytes.pop(name, 0)
-        self._due.pop(name, None)
+        if table is not None:
+            self._maintenance.forget(table)
 
     async def info(self, name: str) -> TableInfo:
         """Offsets and the exact count of entries."""
@@ -197,17 +193,13 @@ class TableSegments:
         if self._tables.get(table.name) is not table:
             return
         if table.wants_step():
-            self._due[table.name] = trio.current_time()
-            self._work.set()
+            self._maintenance.ask(table, trio.current_time())
         self._note_tail(table)
 
     def _note_tail(self, table: TableSegment) -> None:
         """Let the attributes take over the table's tail after a while."""
-        name = table.name
-        if name not in self._due and table.has_tail():
-            self._due[name] = trio.current_time() + self._settings.index_seconds
-            if len(self._due) == 1:
-                self._work.set()
+        if not self._maintenance.is_due(table) and table.has_tail():
+            self._maintenance.ask(table, trio.current_time() + self._settings.index_seconds)
 
     def _bound_memory(self, in_use: TableSegment) -> None:
         self._note_memory(in_use)
@@ -426,23 +418,10 @@ class TableSegments:
 
     async def run(self) -> NoReturn:
         """Let attributes follow their tables, and compact tables, as they need it."""
-        while True:
-            due = min(self._due.values(), default=math.inf)
-            with trio.move_on_at(due):
-                await self._work.wait()
-            self._work = trio.Event()
-            now = trio.current_time()
-            for name in [name for name, at in self._due.items() if at <= now]:
-                self._due.pop(name, None)
-                try:
-                    await self._maintain(name)
-                except SegmentStoreError as error:
-                    logger.warning("table not maintained", segment=name, error=str(error))
+        await self._maintenance.run()
 
-    async def _maintain(self, name: str) -> None:
-        table = self._tables.get(name)
-        if table is None:
-            return
+    async def _maintain(self, table: TableSegment) -> None:
+        name = table.name
         try:
             await table.follow()
             if table.wants_compaction():
@@ -451,11 +430,9 @@ class TableSegments:
             # A namesake may have come already, and two that know of one table miss updates.
             if self._tables.get(name) is table:
                 self.forget(name)
-        except SegmentStoreError:
-            self._due.setdefault(name, trio.current_time() + self._settings.index_seconds)
-            raise
         else:
-            self._note_tail(table)
+            if self._tables.get(name) is table:
+                self._note_tail(table)
             self._bound_memory(table)
 
 

@@ -96,7 +96,7 @@ async def test_a_step_on_a_table_that_is_gone_leaves_its_namesake_known() -> Non
         async with trio.open_nursery() as nursery:
             usual, slow = container.gate, trio.Event()
             container.gate = slow
-            nursery.start_soon(tables._maintain, "t")
+            nursery.start_soon(tables._maintain, tables._tables["t"])
             await settle()
             container.gate = usual
             await tables.delete("t")

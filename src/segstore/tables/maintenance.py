@@ -1,0 +1,100 @@
+"""When which table of a container is indexed and compacted.
+
+Owns: ``Maintenance``: the tables that are due, and the tasks that maintain them.
+
+Invariants:
+1. Tables are maintained beside each other, so that one that waits, or fails, holds up no other; at
+   most ``MAINTAINED_MAX`` at a time, and one table by one task.
+2. A table that becomes due while it is maintained is maintained again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Final, NoReturn
+
+import structlog
+import trio
+
+from segstore.errors import SegmentStoreError
+from segstore.tables.table_segment import TableSegment
+
+MAINTAINED_MAX: Final = 16
+"""What a compaction holds is bounded for each table: this bounds it for a container."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Maintenance:
+    """See the module. ``maintain`` is called for a table that is due. Times are the event loop's.
+
+    A ``SegmentStoreError`` of it is logged; the table is due again ``retry_seconds`` later.
+    """
+
+    def __init__(
+        self, maintain: Callable[[TableSegment], Awaitable[None]], *, retry_seconds: float
+    ) -> None:
+        self._call = maintain
+        self._retry_seconds = retry_seconds
+        self._due: dict[TableSegment, float] = {}
+        self._under_way: set[TableSegment] = set()
+        self._waits_until = -inf
+        self._work = trio.Event()
+
+    def is_due(self, table: TableSegment) -> bool:
+        """Whether the table is to be maintained, now or later."""
+        return table in self._due
+
+    def ask(self, table: TableSegment, at: float) -> None:
+        """Maintain a table at that time, or before if it was asked for before."""
+        if at < self._due.get(table, inf):
+            self._due[table] = at
+            if at < self._waits_until:
+                self._work.set()
+
+    def forget(self, table: TableSegment) -> None:
+        """There is nothing to do any more."""
+        self._due.pop(table, None)
+
+    async def run(self) -> NoReturn:
+        """Maintain what is due, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._waits_until = self._next_due()
+                with trio.move_on_at(self._waits_until):
+                    await self._work.wait()
+                self._work = trio.Event()
+                for table in self._take_due():
+                    nursery.start_soon(self._maintain, table)
+        raise AssertionError("it ends by cancellation or an error")
+
+    def _next_due(self) -> float:
+        if len(self._under_way) >= MAINTAINED_MAX:
+            return inf
+        waiting = (at for table, at in self._due.items() if table not in self._under_way)
+        return min(waiting, default=inf)
+
+    def _take_due(self) -> list[TableSegment]:
+        """The tables to maintain now, those that wait longest first."""
+        now = trio.current_time()
+        due = [
+            table for table, at in self._due.items() if at <= now and table not in self._under_way
+        ]
+        due.sort(key=self._due.__getitem__)
+        taken = due[: MAINTAINED_MAX - len(self._under_way)]
+        for table in taken:
+            del self._due[table]
+        self._under_way.update(taken)
+        return taken
+
+    async def _maintain(self, table: TableSegment) -> None:
+        try:
+            await self._call(table)
+        except SegmentStoreError as error:
+            logger.warning("table not maintained", segment=table.name, error=str(error))
+            # Its updates ask for it too, and need not fail again with every one of them.
+            self._due[table] = trio.current_time() + self._retry_seconds
+        finally:
+            self._under_way.discard(table)
+            self._work.set()

@@ -1,0 +1,96 @@
+"""Tables are maintained beside each other: what is due, when, and by how many tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+import trio.testing
+from structlog.testing import capture_logs
+
+from pravega_wire.commands import NO_VERSION, TableEntry, TableKey
+from segstore.attributes.updates import AttributeUpdate
+from segstore.config import TableSettings
+from segstore.errors import StorageError
+from segstore.tables.maintenance import MAINTAINED_MAX
+from segstore.tables.table_segments import TableSegments
+from segstore.testing.memory_container import MemoryContainer
+
+settle = trio.testing.wait_all_tasks_blocked
+SETTINGS = TableSettings(index_count=4, index_seconds=5.0)
+
+
+class TroubledContainer(MemoryContainer):
+    """Index steps of some tables wait for ever, those of others fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: set[str] = set()
+        self.failing: set[str] = set()
+        self.step_count = 0
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
+        self.step_count += 1
+        if name in self.waiting:
+            await trio.sleep_forever()
+        if name in self.failing:
+            raise StorageError("tier 2 is away")
+        await super().update_attributes(name, updates)
+
+
+async def put(tables: TableSegments, name: str, count: int = 4) -> None:
+    key = TableKey(b"key", NO_VERSION)
+    for _ in range(count):
+        await tables.update(name, [TableEntry(key, b"value")])
+
+
+async def is_indexed(tables: TableSegments, name: str) -> bool:
+    return (await tables._index(name)).unindexed_bytes == 0
+
+
+async def test_a_table_that_waits_or_fails_keeps_no_other_from_being_maintained(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    container = TroubledContainer()
+    tables = TableSegments(container, SETTINGS)
+    troubled = [f"t{number}" for number in range(MAINTAINED_MAX - 1)]
+    container.waiting.update(troubled)
+    container.failing.add("failing")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tables.run)
+        for name in (*troubled, "failing", "fine"):
+            await tables.create(name)
+        with capture_logs() as logs:
+            for name in (*troubled, "failing"):
+                await put(tables, name)
+            await settle()
+            for _ in range(10):
+                await put(tables, "fine")
+                await trio.sleep(1)
+                assert await is_indexed(tables, "fine")
+        assert {line["segment"] for line in logs} == {"failing"}
+        assert 2 <= len(logs) <= 4
+        assert not await is_indexed(tables, "failing")
+        container.failing.clear()
+        await trio.sleep(SETTINGS.index_seconds + 1)
+        assert await is_indexed(tables, "failing")
+        nursery.cancel_scope.cancel()
+
+
+async def test_so_many_tables_are_maintained_at_a_time_and_each_by_one_task(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    container = TroubledContainer()
+    tables = TableSegments(container, SETTINGS)
+    names = [f"t{number}" for number in range(MAINTAINED_MAX + 3)]
+    container.waiting.update(names)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tables.run)
+        for name in names:
+            await tables.create(name)
+        for _ in range(3):
+            for name in names:
+                await put(tables, name)
+            await trio.sleep(20)
+        assert container.step_count == MAINTAINED_MAX
+        nursery.cancel_scope.cancel()
