@@ -33,6 +33,16 @@ class EntryIndex:
     def groups(self) -> list[list[int]]:
         """[first position, bytes] of consecutive entries, at least 64 KiB in each but the last."""
 
+    @property
+    def places_bytes(self) -> bytes:
+        """The places of the entries, four bytes each in the machine's order, for ``restored``."""
+
+    @staticmethod
+    def restored(
+        first_position: int, places: bytes, groups: list[tuple[int, int]]
+    ) -> EntryIndex:
+        """An index as it was; ``ValueError`` for what is none."""
+
     def offset_of(self, position: int) -> int:
         """The file offset of an entry's record; ``IndexError`` when it has none."""
 

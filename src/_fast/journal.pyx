@@ -9,10 +9,11 @@ Invariants:
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
 
 from _fast.crc cimport crc32c_of
 
@@ -84,6 +85,30 @@ cdef class EntryIndex:
         if not self.first_position <= position < self.first_position + <uint64_t>self.count:
             raise IndexError(f"no entry has position {position}")
         return <uint64_t>self.places[position - self.first_position] * RECORD_ALIGNMENT
+
+    @property
+    def places_bytes(self):
+        """The places of the entries, four bytes each, for ``restored``."""
+        return PyBytes_FromStringAndSize(
+            <const char *>self.places, self.count * <Py_ssize_t>sizeof(uint32_t)
+        )
+
+    @staticmethod
+    def restored(uint64_t first_position, bytes places not None, list groups not None):
+        """An index as it was; ``groups`` are (first position, bytes) of groups of entries."""
+        cdef EntryIndex index = EntryIndex(first_position)
+        cdef Py_ssize_t length = len(places)
+        if length == 0 or length % <Py_ssize_t>sizeof(uint32_t) or not groups:
+            raise ValueError("these are not the places of entries")
+        index.places = <uint32_t *>malloc(length)
+        if index.places == NULL:
+            raise MemoryError
+        memcpy(index.places, PyBytes_AS_STRING(places), length)
+        index.count = index.capacity = length // <Py_ssize_t>sizeof(uint32_t)
+        index.groups = [list(group) for group in groups]
+        index.group_bytes = index.groups[len(groups) - 1][1]
+        index.byte_count = sum(group[1] for group in groups)
+        return index
 
     cdef int add(self, uint32_t place, uint32_t length) except -1:
         cdef Py_ssize_t capacity

@@ -4,6 +4,9 @@ from _fast.operations import AppendOperation
 LOGGED_BYTES_MIN: int
 """The bodies of appends from this length on are left out of a digest."""
 
+DIGEST_FORMAT: int
+"""Grows with every change of what a digest's bytes are: those that were kept are not read then."""
+
 Buffer = bytes | bytearray | memoryview
 
 class EntryNeededError(Exception):

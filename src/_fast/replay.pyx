@@ -1,7 +1,8 @@
 """Replaying a log without its bulk: what a recovery needs of a data frame, and where the rest lies.
 
 Owns: the digest of a data frame, and the reading of digests back into operations. A digest lives in
-memory alone: its bytes are nobody else's business.
+memory, and beside a journal as a note for this version of segstore on this machine: its bytes are
+nobody else's business.
 
 Invariants:
 1. A digest has all of its frame but the bodies of long appends, of which it has place, length and
@@ -17,7 +18,7 @@ from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
 from libc.stdint cimport uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from _fast.big_endian cimport load16_big, load32_big, load64_big
 from _fast.crc cimport crc32c_of
@@ -38,6 +39,9 @@ cdef enum:
     JOINED_BYTES_MAX = 65536
 
 LOGGED_BYTES_MIN = LONG_BYTES
+
+DIGEST_FORMAT = 1
+"""Grows with every change of what a digest's bytes are: those that were kept are not read then."""
 
 
 class EntryNeededError(Exception):
@@ -128,6 +132,7 @@ cdef Py_ssize_t digest_parts(
                 data + position, part_length, flags, position == begin + PART_HEADER_BYTES
             )
         if target != NULL:
+            memset(&item, 0, sizeof(Item))
             item.length = <uint32_t>part_length
             item.start = <uint32_t>position
             item.kept = <uint32_t>kept

@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import structlog
 import trio
 
 from _fast.btree import PageCache
 from _fast.cache import StreamingCache
-from _fast.replay import digest_frame
+from _fast.replay import DIGEST_FORMAT, digest_frame
 from segstore.api import SegmentContainer
 from segstore.attributes.segment_attributes import AttributeCache
 from segstore.cache.manager import CacheManager
@@ -33,8 +34,11 @@ from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_one import KeptJournal, raise_when_failed
 from segstore.tier_two import EpochNotingLogs, StorageOfOwner, belongs_to, open_storage
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
-from segstore.tiers.journal import JournalSettings, open_journal
+from segstore.tiers.journal import Journal, JournalSettings, open_journal
+from segstore.tiers.journal.contents import NotedContents
 from segstore.tiers.journal.disk import Disk, LocalDisk
+
+logger = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -100,12 +104,33 @@ def _kept_journal(
     settings = JournalSettings(
         file_bytes=config.journal_file_bytes, journal_bytes_max=config.journal_bytes_max
     )
+
+    def open_it() -> AbstractAsyncContextManager[Journal]:
+        return open_journal(
+            path,
+            settings,
+            disk=disk_of(path),
+            digest=digest_frame,
+            contents=_noted_contents(path.with_name(f"{path.name}-contents")),
+        )
+
     return KeptJournal(
         number,
-        lambda: open_journal(path, settings, disk=disk_of(path), digest=digest_frame),
+        open_it,
         restart_seconds_min=config.restart_seconds_min,
         restart_seconds_max=config.restart_seconds_max,
     )
+
+
+def _noted_contents(path: Path) -> NotedContents | None:
+    """The notes about a journal's files, unless there is no place for them."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        logger.warning("there will be no notes about the journal", path=path, error=str(error))
+        return None
+    disk = LocalDisk(path, direct=False)
+    return NotedContents(disk, digest_frame, digest_format=DIGEST_FORMAT)
 
 
 class _Opener:

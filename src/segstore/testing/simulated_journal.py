@@ -10,9 +10,10 @@ from typing import TypeVar
 
 import trio
 
-from _fast.replay import digest_frame
+from _fast.replay import DIGEST_FORMAT, digest_frame
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
+from segstore.tiers.journal.contents import NotedContents
 from segstore.tiers.journal.runner import InlineRunner
 
 T = TypeVar("T")
@@ -30,13 +31,21 @@ def open_simulated_journal(
     *,
     random: Random | None = None,
     latency_seconds: Callable[[int], float] = lambda _: 0.0,
+    notes: SimulatedDisk | None = None,
 ) -> AbstractAsyncContextManager[Journal]:
-    """Open the journal that lies on ``disk``; ``random`` gives the salts of its files."""
+    """Open the journal that lies on ``disk``; ``random`` gives the salts of its files.
+
+    Contents of complete files are noted on the disk ``notes``, if there is one.
+    """
     random = random or Random(0)
+    contents = None
+    if notes is not None:
+        contents = NotedContents(notes, digest_frame, digest_format=DIGEST_FORMAT)
     return open_journal(
         Path(),
         settings,
         digest=digest_frame,
+        contents=contents,
         disk=disk,
         runner=InlineRunner(latency_seconds),
         run_blocking=run_in_place,

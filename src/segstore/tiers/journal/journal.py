@@ -17,7 +17,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -35,7 +34,7 @@ from segstore.tiers.api import (
     LogPart,
     OnDurable,
 )
-from segstore.tiers.journal.byte_count import ByteCount
+from segstore.tiers.journal.contents import ContentsNoter, NotedContents
 from segstore.tiers.journal.disk import Disk, LocalDisk
 from segstore.tiers.journal.files import (
     FilePool,
@@ -45,6 +44,7 @@ from segstore.tiers.journal.files import (
 )
 from segstore.tiers.journal.format import Kind, Record
 from segstore.tiers.journal.log_reader import KeptDigests, LogReader, scan_named
+from segstore.tiers.journal.log_state import LogState
 from segstore.tiers.journal.recovery import Recovered, recover
 from segstore.tiers.journal.runner import ThreadRunner, WriterRunner
 from segstore.tiers.journal.scan import check_indexes
@@ -56,27 +56,6 @@ T = TypeVar("T")
 
 SCAN_THREADS = 2
 """A disk reads faster when it is asked for two things at once."""
-
-
-@dataclass(slots=True)
-class _LogState:
-    """What the event loop knows of one container's log."""
-
-    epoch: int = 0
-    first_position: int = 1
-    next_position: int = 1
-    durable_position: int = 0
-    """The last durable entry."""
-    byte_count: ByteCount = field(default_factory=ByteCount)
-    indexes: dict[int, EntryIndex] | None = None
-    """Where a recovery found its entries, by file generation; None once that is outdated."""
-    digests: dict[int, list[bytes | None]] = field(default_factory=dict)
-    """What a recovery knows of those entries already, until it is read."""
-
-    def truncate(self, position: int) -> None:
-        """Forget the entries before ``position``."""
-        self.first_position = max(self.first_position, position)
-        self.byte_count.truncate(self.first_position, end=self.next_position)
 
 
 class Journal:
@@ -103,18 +82,19 @@ class Journal:
         self._entry_count = 0
         self._queued_count = 0
         self._queued_bytes = 0
-        self._waiters: list[tuple[_LogState, int, trio.Event]] = []
+        self._waiters: list[tuple[LogState, int, trio.Event]] = []
         self._closed = False
-        self._logs: dict[int, _LogState] = {}
+        self._logs: dict[int, LogState] = {}
         self._last_positions: dict[int, dict[int, int]] = {}
         self._current_generation = 0
         self.failure: DataLogError | None = None
         self.failed = trio.Event()
+        self._files_changed: Callable[[], None] = lambda: None
         self._adopt(recovered)
 
     async def open_log(self, container_id: int) -> ContainerLog:
         """Open a container's log under a new epoch, durably, and fence its earlier owner."""
-        state = self._logs.setdefault(container_id, _LogState())
+        state = self._logs.setdefault(container_id, LogState())
         state.epoch += 1
         epoch = state.epoch
         durable = trio.Event()
@@ -158,7 +138,7 @@ class Journal:
 
     def _adopt(self, recovered: Recovered) -> None:
         for container_id, container in recovered.state.containers.items():
-            state = self._logs[container_id] = _LogState(
+            state = self._logs[container_id] = LogState(
                 container.epoch,
                 container.first_position,
                 container.next_position,
@@ -224,6 +204,7 @@ class Journal:
         if rolled_over:
             self._preparer.check()
             self._free_files()
+            self._files_changed()
 
     def _free_files(self) -> None:
         """Queue FREE records for the complete files in which no container needs any entry."""
@@ -238,8 +219,13 @@ class Journal:
                 del self._last_positions[generation]
                 self._queue.control.append(Record(Kind.FREE, 0, 0, generation))
                 self._runner.wake()
+                self._files_changed()
 
-    def _held_bytes(self, container_id: int, state: _LogState) -> int:
+    def _complete_files(self) -> list[int]:
+        """The generations of the complete files in which something is needed, in order."""
+        return sorted(each for each in self._last_positions if each != self._current_generation)
+
+    def _held_bytes(self, container_id: int, state: LogState) -> int:
         """Bytes of the files from the container's first needed entry on."""
         needed = [
             generation
@@ -251,7 +237,7 @@ class Journal:
         first = min(needed)
         return self._file_bytes * sum(generation >= first for generation in self._last_positions)
 
-    def _truncate(self, container_id: int, state: _LogState, position: int) -> None:
+    def _truncate(self, container_id: int, state: LogState, position: int) -> None:
         """Note that a container needs its durable entries only from ``position`` on."""
         position = min(position, state.durable_position + 1)
         if position <= state.first_position:
@@ -260,7 +246,7 @@ class Journal:
         self._queue.control.append(Record(Kind.TRUNCATE, container_id, state.epoch, position))
         self._free_files()
 
-    async def _wait_durable(self, state: _LogState, position: int) -> None:
+    async def _wait_durable(self, state: LogState, position: int) -> None:
         """Wait until the entry at ``position`` is durable, or never will be."""
         if state.durable_position >= position or self.failure is not None or self._closed:
             await trio.lowlevel.checkpoint()
@@ -278,7 +264,7 @@ class Journal:
                 waiting.append((state, position, event))
         self._waiters = waiting
 
-    async def _indexes(self, container_id: int, state: _LogState) -> dict[int, EntryIndex]:
+    async def _indexes(self, container_id: int, state: LogState) -> dict[int, EntryIndex]:
         """Where the container's needed entries lie; read from the files unless it is known."""
         if state.indexes is not None:
             return state.indexes
@@ -310,7 +296,7 @@ class Journal:
 class ContainerLog:
     """One container's log in the journal. Made by ``Journal.open_log``."""
 
-    def __init__(self, journal: Journal, container_id: int, epoch: int, state: _LogState) -> None:
+    def __init__(self, journal: Journal, container_id: int, epoch: int, state: LogState) -> None:
         self._journal = journal
         self._container_id = container_id
         self._epoch = epoch
@@ -441,6 +427,7 @@ async def open_journal(
     settings: JournalSettings | None = None,
     *,
     digest: Callable[[memoryview], bytes] | None = None,
+    contents: NotedContents | None = None,
     disk: Disk | None = None,
     runner: WriterRunner | None = None,
     run_blocking: RunBlocking = _run_in_thread,
@@ -451,7 +438,8 @@ async def open_journal(
 
     Raises ``DataLogCorruptError`` for damage that no crash explains, ``DataLogError`` when the
     directory cannot be read or written. Whoever calls this holds the directory's lock. ``digest``
-    makes what ``read_digests`` gives of an entry, in several threads. ``disk``, ``runner``,
+    makes what ``read_digests`` gives of an entry, in several threads; ``contents`` are notes with
+    the same digests, by which complete files need not be read. ``disk``, ``runner``,
     ``run_blocking``, ``clock`` and ``new_salt`` are for simulations.
     """
     settings = settings or JournalSettings()
@@ -463,6 +451,7 @@ async def open_journal(
             recover,
             disk,
             digest=KeptDigests(digest) if digest is not None else None,
+            contents=contents,
             thread_count=SCAN_THREADS if run_blocking is _run_in_thread else 1,
         )
     )
@@ -487,12 +476,17 @@ async def open_journal(
     journal = Journal(disk, runner, queue, preparer, recovered, run_blocking, settings)
     try:
         async with trio.open_nursery() as nursery:
-            preparing = await nursery.start(_prepare_files, preparer, runner, writer)
+            helpers = [await nursery.start(_prepare_files, preparer, runner, writer)]
             await nursery.start(runner.run, writer, settings, journal._batch_over)
+            if contents is not None:
+                noter = ContentsNoter(disk, contents, journal._complete_files, run_blocking)
+                journal._files_changed = noter.look
+                helpers.append(await nursery.start(noter.run))
             try:
                 yield journal
             finally:
-                preparing.cancel()
+                for helper in helpers:
+                    helper.cancel()
                 journal._close()
                 nursery.cancel_scope.shield = True
     finally:

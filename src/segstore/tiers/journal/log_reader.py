@@ -57,6 +57,13 @@ class KeptDigests:
         self._room -= len(digest)
         return digest
 
+    def take_room(self, length: int) -> bool:
+        """Keep digests of that length in all, which are known already, if there is room."""
+        if length > self._room:
+            return False
+        self._room -= length
+        return True
+
 
 class LogReader:
     """The entries of a container at positions from ``start`` to before ``end``.
@@ -142,11 +149,12 @@ class LogReader:
         """One entry. Raises ``DataLogError`` when it is not there any more."""
         position = address.position
         generation, index = self._find(position)
-        data = b""
-        async for batch in self._read_range(generation, index, position, position + 1):
-            [entry] = batch
-            data = entry.data
-        return data
+        found: list[LogEntry] = []
+        reading = self._read_range(generation, index, position, position + 1)
+        async with aclosing(reading) as batches:
+            async for batch in batches:
+                found += batch  # an empty one comes before the error of a damaged entry
+        return found[0].data
 
     async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
         """Parts of entries, in log order. Their sums are for the caller to check."""

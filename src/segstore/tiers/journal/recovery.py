@@ -4,7 +4,8 @@ Owns: ``recover``, and the decision between a torn tail and damage.
 
 Invariants:
 1. The newest file whose first batch passes tells the state. Every file that the state needs must
-   be there, pass from its first batch to its END record, and be followed without a hole.
+   be there, pass from its first batch to its END record, and be followed without a hole. What
+   passed once, when its contents were noted, need not pass again.
 2. Only the last batch of the journal may be torn. It is dropped when nothing proves that it was
    durable: no later batch, no END record, no mark, no batch in a newer file. Else
    ``DataLogCorruptError`` names the file and the offset.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from segstore.errors import DataLogCorruptError, DataLogError
+from segstore.tiers.journal.contents import NotedContents
 from segstore.tiers.journal.disk import Disk
 from segstore.tiers.journal.files import JournalFile, journal_name, open_existing, parse_name
 from segstore.tiers.journal.format import (
@@ -27,8 +29,8 @@ from segstore.tiers.journal.format import (
     FILE_HEADER_BYTES,
     decode_batch_header,
 )
+from segstore.tiers.journal.log_reader import KeptDigests
 from segstore.tiers.journal.scan import (
-    EntryDigest,
     FileScan,
     Window,
     check_indexes,
@@ -57,13 +59,20 @@ class Recovered:
     file_count: int = 0
 
 
-def recover(disk: Disk, *, digest: EntryDigest | None = None, thread_count: int = 1) -> Recovered:
+def recover(
+    disk: Disk,
+    *,
+    digest: KeptDigests | None = None,
+    contents: NotedContents | None = None,
+    thread_count: int = 1,
+) -> Recovered:
     """Read the journal in a directory, once. Blocks. Raises ``DataLogCorruptError``.
 
-    The scans have the digests of the entries, if ``digest`` is given.
+    The scans have the digests of the entries, if ``digest`` is given. Complete files that have a
+    note in ``contents`` are not read.
     """
     try:
-        return _Recovery(disk, digest, thread_count).run()
+        return _Recovery(disk, digest, contents, thread_count).run()
     except OSError as error:
         raise DataLogError(f"the journal cannot be read: {error}") from error
 
@@ -71,9 +80,17 @@ def recover(disk: Disk, *, digest: EntryDigest | None = None, thread_count: int 
 class _Recovery:
     """One recovery; ``files`` holds what is open, by generation."""
 
-    def __init__(self, disk: Disk, digest: EntryDigest | None, thread_count: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        digest: KeptDigests | None,
+        contents: NotedContents | None,
+        thread_count: int,
+    ) -> None:
         self.disk = disk
         self.digest = digest
+        self.contents = contents
+        self.noted_count = 0
         self.thread_count = thread_count
         self.files: dict[int, JournalFile] = {}
         self.unreadable: dict[int, str] = {}
@@ -186,8 +203,13 @@ class _Recovery:
         recovered.scans.update(zip(generations, scans, strict=True))
 
     def scan_needed(self, generation: int) -> FileScan:
-        """Scan a file that must pass up to its END record."""
+        """Scan a file that must pass up to its END record, unless it is known that it does."""
         file = self.existing(generation)
+        if self.contents is not None and self.digest is not None:
+            noted = self.contents.read(file, self.digest)
+            if noted is not None:
+                self.noted_count += 1
+                return noted
         scan = scan_file(file, self.digest)
         if scan.following_generation is None:
             raise DataLogCorruptError(
@@ -233,5 +255,6 @@ class _Recovery:
             "journal recovered",
             file_count=len(self.generations),
             needed_count=len(recovered.scans),
+            noted_count=self.noted_count,
             container_count=len(recovered.state.containers),
         )

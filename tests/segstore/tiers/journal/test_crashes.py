@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
 import trio
 import trio.testing
 from hypothesis import example, given, settings
@@ -22,7 +23,7 @@ from segstore.errors import DataLogError
 from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.api import LogAddress
-from segstore.tiers.journal import ContainerLog, Journal, JournalSettings
+from segstore.tiers.journal import ContainerLog, Journal, JournalSettings, contents
 
 KIB = 1024
 SETTINGS = JournalSettings(
@@ -67,8 +68,10 @@ class Workload:
         self.random = random
         self.models = {container: ContainerModel() for container in range(3)}
 
-    async def run(self, disk: SimulatedDisk) -> None:
-        async with open_simulated_journal(disk, SETTINGS, random=self.random) as journal:
+    async def run(self, disk: SimulatedDisk, notes: SimulatedDisk) -> None:
+        async with open_simulated_journal(
+            disk, SETTINGS, random=self.random, notes=notes
+        ) as journal:
             logs = {}
             for container in self.models:
                 logs[container] = await self.open_and_check(journal, container)
@@ -129,16 +132,23 @@ def crash_and_recover(seed: int, *, rounds: int) -> None:
     random = Random(seed)
 
     async def main() -> None:
-        disk = SimulatedDisk()
+        disk, notes = SimulatedDisk(), SimulatedDisk()
         workload = Workload(random)
         for _ in range(rounds):
             if random.randrange(4):
                 disk.power_cut_at = random.randrange(1, random.choice([12, 60, 200]))
             async with until_crash():
-                await workload.run(disk)
-            disk = disk.after_power_cut(random) if random.randrange(4) else disk.after_kill()
+                await workload.run(disk, notes)
+            if random.randrange(4):
+                disk, notes = disk.after_power_cut(random), notes.after_power_cut(random)
+            else:
+                disk, notes = disk.after_kill(), notes.after_kill()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    with pytest.MonkeyPatch.context() as patch:
+        # A journal of this length would have no notes.
+        patch.setattr(contents, "FILES_WITHOUT_NOTES", 0)
+        patch.setattr(contents, "NEWEST_FILES", 1)
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @settings(max_examples=25, deadline=None)

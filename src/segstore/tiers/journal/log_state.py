@@ -1,0 +1,32 @@
+"""What the journal knows of one container's log.
+
+Owns: ``LogState``. The event loop's thread alone uses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from _fast.journal import EntryIndex
+from segstore.tiers.journal.byte_count import ByteCount
+
+
+@dataclass(slots=True)
+class LogState:
+    """What the event loop knows of one container's log."""
+
+    epoch: int = 0
+    first_position: int = 1
+    next_position: int = 1
+    durable_position: int = 0
+    """The last durable entry."""
+    byte_count: ByteCount = field(default_factory=ByteCount)
+    indexes: dict[int, EntryIndex] | None = None
+    """Where a recovery found its entries, by file generation; None once that is outdated."""
+    digests: dict[int, list[bytes | None]] = field(default_factory=dict)
+    """What a recovery knows of those entries already, until it is read."""
+
+    def truncate(self, position: int) -> None:
+        """Forget the entries before ``position``."""
+        self.first_position = max(self.first_position, position)
+        self.byte_count.truncate(self.first_position, end=self.next_position)
