@@ -10,8 +10,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import UnionType
 
-from pravega_wire.blocking import SegmentConnection
+from pravega_wire.blocking import ConnectionLostError, SegmentConnection
 from pravega_wire.codec import encode
 from pravega_wire.commands import (
     AppendBlock,
@@ -19,6 +20,7 @@ from pravega_wire.commands import (
     AppendSetup,
     CreateSegment,
     DataAppended,
+    SegmentAlreadyExists,
     SegmentCreated,
     SetupAppend,
 )
@@ -28,6 +30,8 @@ SEGMENT = "budget/blocks/0.#epoch.0"
 WRITER = b"bench of blocks!"
 OUTSTANDING_MAX = 1_000
 ACK_SECONDS_MAX = 20.0
+SERVED_SECONDS_MAX = 60.0
+RETRY_SECONDS = 0.2
 
 
 class BlockLoadFailedError(Exception):
@@ -57,14 +61,37 @@ def event_block(block_bytes: int) -> bytes:
     return frame_event(bytes(block_bytes - len(frame_event(b""))))
 
 
-def expect(reply: object, kind: type) -> None:
+def expect(reply: object, kind: type | UnionType) -> None:
     """Raises ``BlockLoadFailedError`` unless the reply is of that kind."""
     if not isinstance(reply, kind):
         raise BlockLoadFailedError(f"the server answered {reply}")
 
 
+def wait_until_served(host: str, port: int, segment: str) -> None:
+    """Make a segment, as soon as the server serves it: one that has just started may not yet.
+
+    Raises ``BlockLoadFailedError``.
+    """
+    deadline = time.perf_counter() + SERVED_SECONDS_MAX
+    while True:
+        answer: object
+        try:
+            with SegmentConnection(host, port) as connection:
+                answer = connection.call(CreateSegment(1, segment, 0, 0, ""))
+        except ConnectionLostError as error:
+            answer = error
+        if isinstance(answer, SegmentCreated):
+            return
+        if time.perf_counter() > deadline:
+            raise BlockLoadFailedError(f"{segment} is not served: {answer}")
+        time.sleep(RETRY_SECONDS)
+
+
 class BlockSender:
-    """One writer of one segment, which it makes. Used within a ``with`` block of its connection."""
+    """One writer of one segment, which it makes if it is not there.
+
+    Used within a ``with`` block of its connection.
+    """
 
     def __init__(
         self,
@@ -82,7 +109,8 @@ class BlockSender:
         self._sent: deque[tuple[int, float]] = deque()
         self._latencies: list[float] = []
         request_id = connection.next_request_id()
-        expect(connection.call(CreateSegment(request_id, segment, 0, 0, "")), SegmentCreated)
+        made = connection.call(CreateSegment(request_id, segment, 0, 0, ""))
+        expect(made, SegmentCreated | SegmentAlreadyExists)
         request_id = connection.next_request_id()
         expect(connection.call(SetupAppend(request_id, writer_id, segment, "")), AppendSetup)
 

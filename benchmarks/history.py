@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
-from benchmarks.block_load import BlockLoadFailedError, BlockSender, expect
+from benchmarks.block_load import BlockLoadFailedError, BlockSender, expect, wait_until_served
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.codec import decode, encode
 from pravega_wire.commands import HELLO, ReadSegment, SegmentRead
@@ -60,6 +60,7 @@ def write_history(port: int, *, readers: int, length: int) -> float:
     """As many segments as there will be readers, side by side; returns the seconds it took."""
 
     def write(number: int) -> None:
+        wait_until_served(HOST, port, segment_name(number))
         with SegmentConnection(HOST, port) as connection:
             sender = BlockSender(
                 connection,

@@ -143,6 +143,12 @@ class OriginalDurable:
             started_epoch=group.started_epoch,
         )
 
+    @property
+    def segment_store_port(self) -> int:
+        """Where the segment store of the last start listens."""
+        assert self._ports is not None, "reserve comes first"
+        return self._ports.segment_store
+
     def stop(self) -> None:
         """Kill all processes: they would take long to close."""
         self._group.stop(grace_seconds=0)
