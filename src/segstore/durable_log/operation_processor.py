@@ -12,8 +12,8 @@ Invariants:
    on, unless something on the same segment waits before it.
 6. What waits for attributes to be loaded is put aside with all later operations on its segment, and
    comes back to the front of the queue in the same order.
-7. While ``run`` waits for nothing but work, the queue is taken up at the end of the step that filled
-   it (see ``turns``); whatever has to wait is left to ``run``.
+7. While ``run`` waits for nothing but work, the queue is taken up at the end of the step that
+   filled it (see ``turns``); whatever has to wait is left to ``run``.
 """
 
 from __future__ import annotations
