@@ -44,9 +44,13 @@ class Turns:
     def end(self) -> None:
         """A step ends: make the calls that were asked for."""
         calls = self._calls
-        while calls:
-            calls.popleft()()
-        self._in_step = False
+        try:
+            while calls:
+                calls.popleft()()
+        finally:
+            self._in_step = False
+            if calls:  # a defect, which ends whoever made this step: others go on
+                self._asked.set()
 
     async def run(self) -> None:
         """Make the calls that were asked for outside of steps, until cancelled."""

@@ -63,6 +63,24 @@ async def test_what_is_asked_for_elsewhere_is_done_in_the_next_turn(turns: Turns
         assert done.pop() == text
 
 
+async def test_a_defect_in_one_call_costs_the_others_a_turn(turns: Turns) -> None:
+    done: list[str] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    turns.begin()
+    turns.soon(fail)
+    turns.soon(lambda: done.append("after it"))
+    with pytest.raises(ZeroDivisionError):
+        turns.end()
+    await trio.testing.wait_all_tasks_blocked()
+    assert done == ["after it"]
+    turns.soon(lambda: done.append("later"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert done == ["after it", "later"]
+
+
 async def test_it_knows_whether_anybody_runs_it() -> None:
     turns = current_turns()
     assert not turns.is_run
