@@ -1,18 +1,19 @@
 """How does a store carry many segments, long history and a restart with all of it?
 
-Run from the repository's root: `python -m benchmarks.bench_scale [--rows S3,S4,S5] [--report]`.
-All of it takes eight minutes, S3 five of them.
+Run from the repository's root: `python -m benchmarks.bench_scale [--rows S1,S3] [--report]`.
+All of it takes a quarter of an hour.
 
-1. Each row has a server of its own, as installed. Load goes over the wire without the official
-   client, which has limits of its own: many writers of many streams (S1, S2) are rows of
-   `bench_streams`.
+1. Each row has a server of its own, as installed. S1 and S2 are rows of `bench_streams`, with the
+   official client; the load of the others goes over the wire without it, which has limits of its
+   own.
 2. S3: readers are a process of their own. The server is started anew before they read, so that its
    cache has nothing, and the page cache is told to forget tier 2. The peers are the disk, read past
    the page cache in the same sizes by the same number of threads, before and after; and the
    original, durable, with a cache as large as ours, of a history that is four times as long.
 3. The tail of S3 is from the sending of a block to when a parked read at another connection has it.
 4. S4 kills all processes (SIGKILL) and counts until the store says that it is ready. It is started
-   twice with few segments and with many, and nothing unflushed in both cases.
+   twice with few segments and with many, and nothing unflushed in both cases; and once with much
+   that tier 2 does not have, which is a row of `bench_streams` too.
 5. S5 is what the segment store's and the controller's memory grows by while segments are made, and
    what both use of a processor when nobody asks for anything.
 """
@@ -53,9 +54,12 @@ from benchmarks.history import (
     write_history,
 )
 from benchmarks.machine import measured_on, this_machine
+from benchmarks.many_streams import beside_lesser, ready_after_crash, run_rows
 from benchmarks.peers.api import PeerFailedError, RunningPeer, running
 from benchmarks.peers.original_durable import OriginalDurable
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
+from benchmarks.streams import rows as streams_rows
+from benchmarks.streams.rows import CRASH, DURABLE, PUBLISH_P95, PUBLISHED, Plan
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.codec import encode
 from pravega_wire.commands import CreateSegment, SegmentCreated
@@ -68,7 +72,10 @@ CACHE_BYTES = 512 * MIB
 STORED_SECONDS_MAX = 60.0
 THROUGHPUT = Metric("history read", "MB/s", "higher")
 TAIL = Metric("tail p99", "ms", "lower")
-ROW_NAMES = ("S3", "S4", "S5")
+ROW_NAMES = ("S1", "S2", "S3", "S4", "S5")
+
+
+USUAL_PLAN = Plan(peers=(DURABLE,), rounds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,9 @@ class Size:
     few_segments: int = 100
     many_segments: int = 100_000
     idle_seconds: float = 10.0
+    segment_rows: tuple[str, ...] = ("S1-16", "S1-500", "S1-5000")
+    writer_rows: tuple[str, ...] = ("T2", "S2-10", "S2-100")
+    plan: Plan = USUAL_PLAN
     directory: str | None = None
     """Where the servers keep their data; a temporary directory."""
 
@@ -95,6 +105,9 @@ SMALL = Size(
     few_segments=10,
     many_segments=100,
     idle_seconds=0.5,
+    segment_rows=("T2", "S2-10"),
+    writer_rows=("T2", "S2-10"),
+    plan=streams_rows.SMALL,
 )
 
 
@@ -168,6 +181,28 @@ def create(connection: SegmentConnection, first: int, end: int) -> None:
             for reply in connection.receive_some():
                 expect(reply, SegmentCreated)
                 created += 1
+
+
+def segments(size: Size) -> list[ComparedRow]:
+    """S1."""
+    lesser, *greater = size.segment_rows
+    measured = run_rows(replace(size.plan, rows=size.segment_rows), directory=size.directory)
+    return beside_lesser(
+        "S1", measured, lesser=lesser, greater=greater, metric=PUBLISH_P95, reach=2.0
+    )
+
+
+def writers(size: Size) -> list[ComparedRow]:
+    """S2."""
+    *single, lesser, greater = size.writer_rows
+    measured = run_rows(replace(size.plan, rows=size.writer_rows), directory=size.directory)
+    return [
+        row
+        for first, others in (*((each, ()) for each in single), (lesser, (greater,)))
+        for row in beside_lesser(
+            "S2", measured, lesser=first, greater=others, metric=PUBLISHED, reach=1.0
+        )
+    ]
 
 
 def history(size: Size) -> list[ComparedRow]:
@@ -265,13 +300,15 @@ def restart_seconds(count: int, size: Size) -> float:
 def restarts(size: Size) -> list[ComparedRow]:
     """S4."""
     ready = Metric("kill -9 to ready", "s", "lower")
-    return compare(
+    compared = compare(
         f"S4: {size.many_segments:,} segments beside {size.few_segments:,}",
         ours=[Outcome({ready: restart_seconds(size.many_segments, size)})],
         peer=[Outcome({ready: restart_seconds(size.few_segments, size)})],
         reaches={ready.name: 1.5},
         peer_name="few",
     )
+    crashed = run_rows(replace(size.plan, rows=(CRASH,)), directory=size.directory)
+    return [*compared, *ready_after_crash("S4", crashed)]
 
 
 def idle(size: Size) -> list[ComparedRow]:
@@ -297,7 +334,7 @@ def idle(size: Size) -> list[ComparedRow]:
     )
 
 
-WORK = {"S3": history, "S4": restarts, "S5": idle}
+WORK = {"S1": segments, "S2": writers, "S3": history, "S4": restarts, "S5": idle}
 
 
 def measure(names: Sequence[str], size: Size) -> list[ComparedRow]:
@@ -318,11 +355,11 @@ def report_progress(row: str, what: str, seconds: float) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_scale")
-    parser.add_argument("--rows", default=",".join(ROW_NAMES), help="S3, S4, S5")
+    parser.add_argument("--rows", default=",".join(ROW_NAMES), help="some of them")
     parser.add_argument("--small", action="store_true", help="the size the test suite runs")
     parser.add_argument("--report", action="store_true", help=f"write a report under {REPORTS}")
     parser.add_argument("--history-gb", type=float, help="S3: another length of the history")
-    parser.add_argument("--without-peers", action="store_true", help="S3: leave the original out")
+    parser.add_argument("--without-peers", action="store_true", help="leave the original out")
     parser.add_argument("--directory", help="where the servers keep their data (a temporary one)")
     options = parser.parse_args(arguments)
     names = options.rows.split(",")
@@ -332,7 +369,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.history_gb:
         size = replace(size, history_bytes=int(options.history_gb * (1 << 30)))
     if options.without_peers:
-        size = replace(size, peer_history_bytes=0)
+        size = replace(size, peer_history_bytes=0, plan=replace(size.plan, peers=()))
     moment = datetime.now(UTC)
     rows = measure(names, size)
     print(plain_table(rows))
