@@ -15,9 +15,9 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import quote
 
 from segstore.attributes.segment_attributes import ID_BYTES
 from segstore.attributes.updates import (
@@ -62,10 +62,12 @@ from segstore.operations import (
     UpdateAttributesOperation,
 )
 
-NAME_BYTES_MAX: Final = 768
-"""A name takes so much at most as tier 2 spells it, where all but letters, digits and a few marks
-are three bytes long. Names that clients make of the longest scope and stream are shorter; a longer
-one that tier 2 refuses would keep what is in the log behind it there for ever."""
+NAME_BYTES_MAX: Final = 692
+"""A name takes so much at most as S3 spells it, where all but letters, digits and a few marks are
+three bytes long: with the longest prefix, and what is put behind a name, that makes its longest
+key. Names that clients make of the longest scope and stream are shorter; a longer one that tier 2
+refuses would keep what is in the log behind it there for ever."""
+_SPELLED_LONG: Final = re.compile(rb"[^A-Za-z0-9_$./-]|(?:^|(?<=/))[./]")
 
 _REPLACE: Final = AttributeUpdateType.REPLACE
 LEAVING: Final = 0
@@ -383,7 +385,8 @@ class PendingState:
 
 
 def _check_name(name: str) -> None:
-    length = len(quote(name, safe="/#$", errors="surrogatepass"))
+    data = name.encode("utf-8", "surrogatepass")
+    length = len(data) + 2 * len(_SPELLED_LONG.findall(data))
     if length > NAME_BYTES_MAX:
         raise InvalidRequestError(
             name, f"a segment's name takes at most {NAME_BYTES_MAX} bytes in tier 2, not {length}"

@@ -6,6 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pravega_wire.names import (
+    index_segment_name,
+    transaction_segment_name,
+    transient_segment_name,
+)
+from segstore.attributes.attribute_index import attribute_segment_name
 from segstore.attributes.updates import (
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
@@ -31,7 +37,7 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
-from segstore.metadata import ContainerMetadata, SegmentMetadata
+from segstore.metadata import ContainerMetadata, SegmentMetadata, storage_name
 from segstore.operations import (
     AppendOperation,
     DeleteOperation,
@@ -42,6 +48,9 @@ from segstore.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segstore.storage.records import new_chunk_name
+from segstore.tiers.s3.keys import KEY_BYTES_MAX, Piece, chunk_prefix, object_name
+from segstore.tiers.s3.location import PREFIX_BYTES_MAX
 
 A, B = b"a" * 16, b"b" * 16
 VERB = AttributeUpdateType
@@ -317,10 +326,46 @@ def test_the_container_records_attributes_of_the_very_segment_that_it_means() ->
         pipeline.pending.accept(recorded)
 
 
-@pytest.mark.parametrize("name", ["s" * 769, "\u00e9" * 129, "s" * 65_510])
+@pytest.mark.parametrize("name", ["s" * 693, "\u00e9" * 116, "#" * 231, "s" * 65_510])
 def test_a_name_that_tier_2_could_not_take_is_refused(name: str) -> None:
     pipeline = Pipeline()
-    with pytest.raises(InvalidRequestError, match="at most 768 bytes"):
+    with pytest.raises(InvalidRequestError, match="at most 692 bytes"):
         pipeline.accept(MapOperation(name, {}))
     longest = "/".join(["s" * 255, "s" * 255, "9" * 10 + ".#epoch." + "9" * 10])
     pipeline.accept(MapOperation(longest + "#transaction." + "f" * 32, {}))
+
+
+def longest_key(name: str) -> str:
+    """Of all objects that S3 may have for a segment, the longest key."""
+    chunk = new_chunk_name(
+        attribute_segment_name(storage_name(name, 2**63 - 1)), start=0, epoch=2**31, number=2**31
+    )
+    return "p" * PREFIX_BYTES_MAX + chunk_prefix(chunk) + object_name(Piece(1, 1, 0, 0))
+
+
+@given(st.text(alphabet="a./#$~-_%é\udc80", min_size=1, max_size=300), st.integers(1, 800))
+def test_a_segment_whose_name_is_too_long_for_tier_2_is_refused_before_anything_is_stored(
+    text: str, length: int
+) -> None:
+    name = (text * (length // len(text) + 1))[:length]
+    pipeline = Pipeline()
+    fits = len(longest_key(name)) <= KEY_BYTES_MAX
+    try:
+        pipeline.accept(MapOperation(name, {}))
+    except InvalidRequestError:
+        # Three bytes at most are counted twice: a dot behind two slashes.
+        assert not fits or "//" in name
+        assert not pipeline.in_flight
+    else:
+        assert fits
+
+
+def test_a_segment_with_the_longest_name_that_clients_make_is_created() -> None:
+    stream = f"{'s' * 255}/{'t' * 255}/{2**31 - 1}.#epoch.{2**31 - 1}"
+    names = [
+        stream,
+        transaction_segment_name(stream, bytes(16)),
+        transient_segment_name(stream, bytes(16), bytes(16)),
+        index_segment_name(transaction_segment_name(stream, bytes(16))),
+    ]
+    Pipeline().accept(*(MapOperation(name, {}) for name in names))
