@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
 import structlog
@@ -43,6 +43,7 @@ from segstore.errors import (
     StorageError,
 )
 from segstore.inactive.activation import Activation
+from segstore.inactive.compaction import RecordCompaction
 from segstore.inactive.eviction import ALL_STAY, Eviction, EvictionPolicy
 from segstore.inactive.late_reads import LateReads
 from segstore.inactive.records import SegmentRecords
@@ -185,6 +186,9 @@ class Container:
             wait=self._wait,
             checkpoint=self._checkpoint,
         )
+        self._eviction.compaction = RecordCompaction(
+            self._metadata, self._records, self._activation, self._eviction, self._wait
+        )
         return recovery.operation_count
 
     async def run(
@@ -296,10 +300,10 @@ class Container:
         return segment
 
     async def activate(self, name: str) -> None:
-        if self._activation.is_active(name):
-            self._metadata.by_name[name].was_used = True
-        else:
+        if not self._activation.is_active(name):
             await self._activation.activate(name)
+        if (segment := self._metadata.by_name.get(name)) is not None:
+            segment.was_used = True
 
     async def create_segment(
         self, name: str, *, attributes: Mapping[AttributeId, int] | None = None
@@ -372,19 +376,14 @@ class Container:
         await self.activate(name)
         return await self._attribute_indexes.get(self._segment(name), attribute_ids)
 
-    def attribute_iterator(
+    async def attribute_iterator(
         self, name: str, *, first: AttributeId, last: AttributeId
     ) -> AsyncIterator[AttributePage]:
-        if self._activation.is_active(name):
-            return self._attribute_indexes.iterate(self._segment(name), first, last)
-        return self._iterate_inactive(name, first, last)
-
-    async def _iterate_inactive(
-        self, name: str, first: AttributeId, last: AttributeId
-    ) -> AsyncIterator[AttributePage]:
         await self.activate(name)
-        async for page in self._attribute_indexes.iterate(self._segment(name), first, last):
-            yield page
+        pages = self._attribute_indexes.iterate(self._segment(name), first, last)
+        async with aclosing(pages):
+            async for page in pages:
+                yield page
 
     def unpersisted_attribute_count(self, name: str) -> int:
         return len(self._segment(name).attribute_memory.dirty)

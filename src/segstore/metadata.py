@@ -382,7 +382,10 @@ class ContainerMetadata:
 
     def _apply_activate(self, operation: ActivateOperation, now_ms: int) -> None:
         self.change_count += 1
-        self._add(SegmentMetadata.from_record(operation.record, operation.record_bytes))
+        segment = SegmentMetadata.from_record(operation.record, operation.record_bytes)
+        segment.was_used = not operation.unused
+        segment.seen_modified_ms = segment.last_modified_ms
+        self._add(segment)
 
     def _remove_record(self, segment: SegmentMetadata, sequence_number: int) -> None:
         """The segment ends: its name must not lead to a record any more."""

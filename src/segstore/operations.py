@@ -363,10 +363,11 @@ class EvictOperation(StoredOperation):
 class ActivateOperation(StoredOperation):
     """An inactive segment becomes active again, by its record. Completes with its id.
 
-    ``offset`` is where the records' segment has the record.
+    ``offset`` is where the records' segment has the record. ``unused``, which the log does not
+    have, means that nobody asked for the segment.
     """
 
-    __slots__ = ("offset", "record", "record_bytes")
+    __slots__ = ("offset", "record", "record_bytes", "unused")
 
     operation_type = 65
 
@@ -382,6 +383,7 @@ class ActivateOperation(StoredOperation):
         self.record = record
         self.offset = offset
         self.record_bytes = record_bytes
+        self.unused = False
 
     def encode_body(self) -> bytes:
         return _SEGMENT_OFFSET.pack(self.segment_id, self.offset) + encode_record(self.record)

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -143,7 +143,7 @@ class AttributeIndexes:
 
     async def iterate(
         self, segment: SegmentMetadata, first: AttributeId, last: AttributeId
-    ) -> AsyncIterator[AttributePage]:
+    ) -> AsyncGenerator[AttributePage, None]:
         """The extended attributes from ``first`` to ``last``, both included, in pages, by id.
 
         Each page is right at the moment when it is given. Raises like ``load``.

@@ -65,24 +65,25 @@ class Activation:
         """See ``SegmentRecords``."""
         self._records.let_go(loaded)
 
-    async def activate(self, name: str) -> None:
+    async def activate(self, name: str, *, unused: bool = False) -> None:
         """Return when the segment is in memory, or when there is none of that name.
 
-        Raises ``StorageError`` and ``ContainerOfflineError``.
+        ``unused`` means that nobody asked for it: it may leave again at once. Raises
+        ``StorageError`` and ``ContainerOfflineError``.
         """
         while not self.is_active(name) and not self.is_absent(name):
             load = self._loads.get(name)
             if load is None:
-                await self._load(name)
+                await self._load(name, unused)
             else:
                 await load.done.wait()
                 if load.error is not None:
                     raise load.error
 
-    async def _load(self, name: str) -> None:
+    async def _load(self, name: str, unused: bool) -> None:
         load = self._loads[name] = _Load()
         try:
-            await self._try(name)
+            await self._try(name, unused)
         except SegmentStoreError as error:
             load.error = error
             raise
@@ -90,7 +91,7 @@ class Activation:
             del self._loads[name]
             load.done.set()
 
-    async def _try(self, name: str) -> None:
+    async def _try(self, name: str, unused: bool) -> None:
         """One attempt, which may meet that somebody else was faster."""
         if name in self._metadata.by_name:
             # It is leaving: its record is durable when everything in flight is.
@@ -103,6 +104,7 @@ class Activation:
                 return
             record, record_bytes = await self._records.read(offset)
             operation = ActivateOperation(record, offset=offset, record_bytes=record_bytes)
+            operation.unused = unused
             try:
                 await self._wait(operation)
             except SegmentError:

@@ -17,14 +17,15 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol
 
+import structlog
 import trio
 
 from segstore.attributes.prefetch import AttributePrefetcher
 from segstore.attributes.updates import SegmentType
 from segstore.durable_log.update_transaction import NothingIdleError
-from segstore.errors import ContainerOfflineError
+from segstore.errors import ContainerOfflineError, StorageError
 from segstore.metadata import ContainerMetadata, SegmentMetadata, records_name
 from segstore.operations import EvictOperation
 from segstore.read_index.read_index import ReadIndex
@@ -38,6 +39,7 @@ CHANGES_MAX: Final = 2_000
 """After so many operations that are not appends, a checkpoint lets a recovery begin later."""
 CHECKPOINT_SECONDS_MIN: Final = 2.0
 _STAYING: Final = int(SegmentType.TABLE | SegmentType.TRANSIENT)
+logger = structlog.get_logger(__name__)
 _idle_since = attrgetter("idle_since")
 
 
@@ -55,6 +57,19 @@ class EvictionPolicy:
 
 ALL_STAY: Final = EvictionPolicy(active_count_max=sys.maxsize, idle_seconds_max=math.inf)
 """No segment becomes inactive."""
+
+
+class Compaction(Protocol):
+    """Takes the records together that count."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is worth the effort."""
+        ...
+
+    async def step(self) -> bool:
+        """Do some of it; returns whether to go on."""
+        ...
 
 
 class Eviction:
@@ -79,6 +94,7 @@ class Eviction:
         self._wait = wait
         self._checkpoint = checkpoint
         self._checkpoint_at = trio.current_time()
+        self.compaction: Compaction | None = None
 
     async def run(self) -> None:
         """Look for idle segments until cancelled or the container stops."""
@@ -87,6 +103,7 @@ class Eviction:
             try:
                 await self.evict(self.look(trio.current_time()))
                 await self._checkpoint_when_due()
+                await self._compact_when_due()
             except ContainerOfflineError:
                 return
 
@@ -148,6 +165,19 @@ class Eviction:
             and not self._prefetcher.is_waited_for(segment.name)
             and self._read_index.is_idle(segment)
         )
+
+    async def _compact_when_due(self) -> None:
+        """Take records together, a step after the other, as long as tier 2 lets it."""
+        try:
+            while self.compaction is not None and self.compaction.is_due:
+                if not await self.compaction.step():
+                    return
+        except StorageError as error:
+            logger.warning(
+                "records are not taken together now",
+                container=self._metadata.container_id,
+                error=str(error),
+            )
 
     async def _checkpoint_when_due(self) -> None:
         """Let a recovery replay no more than it would restore anyway."""

@@ -95,6 +95,15 @@ class SegmentRecords:
         except RecordDamagedError as error:
             raise StorageError(f"{records.name} is damaged at byte {offset}: {error}") from error
 
+    async def read_bytes(self, offset: int, length: int) -> bytes:
+        """So many bytes of records, less only at their end; raises ``StorageError``."""
+        records = self._metadata.records
+        assert records is not None, "there are no records"
+        data = b""
+        while len(data) < min(length, records.length - offset):
+            data += await self._read(records, offset + len(data), length - len(data))
+        return data
+
     async def _read(self, records: SegmentMetadata, offset: int, length: int) -> bytes:
         if not records.start_offset <= offset < records.length:
             raise StorageError(f"{records.name} is damaged: it has no byte {offset}")

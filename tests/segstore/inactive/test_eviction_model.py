@@ -29,6 +29,7 @@ KINDS = {
     "evict": 5,
     "evict_unflushed": 2,
     "checkpoint": 2,
+    "compact": 2,
     "compare": 1,
     "crash": 2,
     "stop": 1,
@@ -77,6 +78,11 @@ class Run:
             await checkpoint(container)
         elif kind == "compare":
             await self.compare(container)
+        elif kind == "compact":
+            if container._metadata.records is not None:
+                assert container._eviction is not None
+                assert container._eviction.compaction is not None
+                await container._eviction.compaction.step()
         else:
             await self.operate(container, kind)
 

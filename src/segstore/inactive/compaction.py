@@ -1,0 +1,129 @@
+"""What is done when most of the records' bytes do not count any more.
+
+Owns: when records are taken together, and how.
+
+Invariants:
+1. Records at the head go away when no inactive segment's name leads there. Those to which one leads
+   are written anew at the end, by having their segments active for a moment: it needs no operation
+   of its own, and nobody sees it.
+2. The log has the new places before it has the truncation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from segstore.attributes.updates import RECORDS_LIVE_BYTES
+from segstore.durable_log.update_transaction import NO_RECORD
+from segstore.errors import StorageError
+from segstore.inactive.activation import Activation
+from segstore.inactive.eviction import TOGETHER_MAX, Eviction
+from segstore.inactive.records import SegmentRecords
+from segstore.metadata import ContainerMetadata
+from segstore.operations import TruncateOperation
+from segstore.segment_record import HEADER_BYTES, RecordDamagedError, decode_record, record_end
+
+BYTES_MIN: Final = 4 * 1024 * 1024
+"""Fewer bytes of records are not worth the effort."""
+STEP_BYTES: Final = 64 * 1024
+"""So much of the head is looked at together."""
+
+
+class RecordCompaction:
+    """See the module. ``step`` is for the task that lets segments leave."""
+
+    def __init__(
+        self,
+        metadata: ContainerMetadata,
+        records: SegmentRecords,
+        activation: Activation,
+        eviction: Eviction,
+        wait: Callable[[TruncateOperation], Awaitable[int]],
+        *,
+        bytes_min: int = BYTES_MIN,
+    ) -> None:
+        self._metadata = metadata
+        self._records = records
+        self._activation = activation
+        self._eviction = eviction
+        self._wait = wait
+        self._bytes_min = bytes_min
+
+    @property
+    def is_due(self) -> bool:
+        """Whether names lead to less than half of the bytes, which are many."""
+        segment = self._metadata.records
+        if segment is None:
+            return False
+        length = segment.length - segment.start_offset
+        return length >= self._bytes_min and length > 2 * segment.attributes[RECORDS_LIVE_BYTES]
+
+    async def step(self) -> bool:
+        """Free some of the head; returns whether that went well.
+
+        Raises ``StorageError`` and ``ContainerOfflineError``.
+        """
+        segment = self._metadata.records
+        assert segment is not None, "there are no records"
+        names, end = await self._head(segment.start_offset, segment.length)
+        loaded = await self._records.load_offsets(names)
+        try:
+            inactive = self._inactive_before(names, end)
+            for start in range(0, len(inactive), TOGETHER_MAX):
+                await self._write_anew(inactive[start : start + TOGETHER_MAX])
+            # Those that somebody uses stay active: their records do not count.
+            loaded += await self._records.load_offsets(names)
+            if end == segment.start_offset or self._inactive_before(names, end):
+                return False
+        finally:
+            self._records.let_go(loaded)
+        truncation = TruncateOperation(segment.name, end)
+        truncation.segment_id = segment.segment_id
+        await self._wait(truncation)
+        return True
+
+    async def _head(self, begin: int, length: int) -> tuple[list[str], int]:
+        """The names of the first records, and where the last of these records ends."""
+        data = await self._records.read_bytes(begin, min(STEP_BYTES, length - begin))
+        names: list[str] = []
+        position = 0
+        try:
+            while position < len(data):
+                if len(data) - position < HEADER_BYTES or record_end(data, position) > len(data):
+                    break  # the rest of it is not here
+                record, position = decode_record(data, position)
+                names.append(record.name)
+        except RecordDamagedError as error:
+            raise StorageError(f"records are damaged at {begin + position}: {error}") from error
+        return names, begin + position
+
+    def _inactive_before(self, names: list[str], end: int) -> list[str]:
+        """The inactive segments whose records lie before an offset, or may."""
+        found: dict[str, None] = {}
+        for name in names:
+            if not self._activation.is_active(name):
+                offset = self._records.offset_now(name)
+                if offset is None or NO_RECORD < offset < end:
+                    found[name] = None
+        return list(found)
+
+    async def _write_anew(self, names: list[str]) -> None:
+        """Have segments active, and let them leave at once unless somebody came meanwhile."""
+        failures: list[StorageError] = []
+
+        async def activate(name: str) -> None:
+            try:
+                await self._activation.activate(name, unused=True)
+            except StorageError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(activate, name)
+        if failures:
+            raise failures[0]
+        by_name = self._metadata.by_name
+        await self._eviction.evict([by_name[name].segment_id for name in names if name in by_name])

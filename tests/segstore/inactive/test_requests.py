@@ -1,0 +1,102 @@
+"""Requests over the wire do not see which segments are active."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from pravega_wire import commands as wire
+from segstore.config import TableSettings
+from segstore.container import Container
+from segstore.errors import NoSuchSegmentError, SegmentExistsError
+from segstore.handler_table import RequestContext, Store
+from segstore.handlers import SEGMENT_HANDLERS
+from segstore.registry import ContainerRegistry
+from segstore.testing.evicting_tiers import EvictingTiers, active_names, evict
+
+SEGMENT, OTHER = "scope/stream/0.#epoch.0", "scope/stream/0.#epoch.0#transaction.1"
+
+
+class Served:
+    """A container behind a registry."""
+
+    def __init__(self, context: RequestContext, container: Container) -> None:
+        self.context = context
+        self.container = container
+
+    async def ask(self, request: wire.Request) -> wire.Reply:
+        """What the request's handler answers."""
+        return await SEGMENT_HANDLERS[type(request)].handle(self.context, request)
+
+
+@asynccontextmanager
+async def serve(tiers: EvictingTiers) -> AsyncIterator[Served]:
+    registry = ContainerRegistry(
+        lambda _: tiers.open(),
+        container_count=1,
+        container_ids=[0],
+        tables=TableSettings(),
+        restart_seconds_min=0.1,
+        restart_seconds_max=1.0,
+    )
+    store = Store(registry, lambda: 5, bytes)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(registry.run)
+        await registry.hosted(0).wait_online()
+        container = registry.container_for(SEGMENT)
+        assert isinstance(container, Container)
+        yield Served(RequestContext(store), container)
+        nursery.cancel_scope.cancel()
+
+
+async def make_inactive(served: Served) -> None:
+    for name in (SEGMENT, OTHER):
+        await served.ask(wire.CreateSegment(1, name, 0, 0, ""))
+        await served.container.append(name, b"abc")
+    await evict(served.container)
+    assert SEGMENT not in active_names(served.container)
+
+
+async def test_an_inactive_segment_tells_about_itself(tiers: EvictingTiers) -> None:
+    async with serve(tiers) as served:
+        await make_inactive(served)
+        reply = await served.ask(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
+        assert isinstance(reply, wire.StreamSegmentInfo)
+        assert (reply.write_offset, reply.start_offset, reply.is_sealed) == (3, 0, False)
+
+
+async def test_inactive_segments_are_merged(tiers: EvictingTiers) -> None:
+    async with serve(tiers) as served:
+        await make_inactive(served)
+        reply = await served.ask(wire.MergeSegments(1, SEGMENT, OTHER, "", ()))
+        assert isinstance(reply, wire.SegmentsMerged)
+        assert reply.new_target_write_offset == 6
+        await evict(served.container)
+        with pytest.raises(NoSuchSegmentError):
+            await served.ask(wire.GetStreamSegmentInfo(1, OTHER, ""))
+
+
+async def test_an_inactive_segment_is_truncated_sealed_and_deleted(tiers: EvictingTiers) -> None:
+    async with serve(tiers) as served:
+        await make_inactive(served)
+        await served.ask(wire.TruncateSegment(1, SEGMENT, 2, ""))
+        await evict(served.container)
+        await served.ask(wire.SealSegment(1, SEGMENT, ""))
+        await evict(served.container)
+        reply = await served.ask(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
+        assert isinstance(reply, wire.StreamSegmentInfo)
+        assert (reply.start_offset, reply.is_sealed) == (2, True)
+        await evict(served.container)
+        await served.ask(wire.DeleteSegment(1, SEGMENT, ""))
+        with pytest.raises(NoSuchSegmentError):
+            await served.ask(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
+
+
+async def test_an_inactive_segment_is_not_made_again(tiers: EvictingTiers) -> None:
+    async with serve(tiers) as served:
+        await make_inactive(served)
+        with pytest.raises(SegmentExistsError):
+            await served.ask(wire.CreateSegment(1, SEGMENT, 0, 0, ""))
