@@ -23,6 +23,7 @@ from typing import Final
 
 from _fast.gather import gather
 from _fast.lent_memory import LentMemory
+from _fast.paced_read import read_in_pieces
 from segstore.tiers.api import Buffer
 from segstore.tiers.vectored_io import pwrite_all, remainder
 
@@ -159,18 +160,12 @@ class DirectFile:
         skipped = offset % BLOCK_BYTES
         start, wanted = offset - skipped, skipped + length
         rounded = (wanted + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
-        filled = 0
-        while filled < wanted:
-            try:
-                part = memory[filled : min(rounded, filled + READ_PIECE_BYTES)]
-                count = os.preadv(self._descriptor, [part], start + filled)
-            except OSError as error:
-                if error.errno not in NOT_SUPPORTED_ERRNOS:
-                    raise
-                return None
-            filled += count
-            if count < len(part):
-                break
+        try:
+            filled = read_in_pieces(self._descriptor, memory[:rounded], start, READ_PIECE_BYTES)
+        except OSError as error:
+            if error.errno not in NOT_SUPPORTED_ERRNOS:
+                raise
+            return None
         return memory[skipped : max(skipped, min(filled, wanted))]
 
     def fileno(self) -> int:
