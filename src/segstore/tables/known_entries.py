@@ -26,8 +26,6 @@ from segstore.tables.layouts import Layout
 
 _ENTRY_BYTES_ESTIMATE: Final = 400
 _ORDER_BYTES_ESTIMATE: Final = 120
-_LOOKS: Final = 32
-"""So many entries are looked at for each that is remembered: of those, pinned ones stay."""
 
 
 class Unknown(enum.Enum):
@@ -71,6 +69,7 @@ class KnownEntries:
         self._tail: dict[bytes, Written] = {}
         self._clean: OrderedDict[bytes, Located | None] = OrderedDict()
         self._pins: dict[bytes, int] = {}
+        self._pinned: dict[bytes, Located | None] = {}
         self._tail_bytes = 0
         self._clean_bytes = 0
         self._order: SortedList[tuple[bytes, bytes]] | None = None
@@ -99,7 +98,8 @@ class KnownEntries:
         located = self._clean.get(key, UNKNOWN)
         if located is not UNKNOWN:
             self._clean.move_to_end(key)
-        return located
+            return located
+        return self._pinned.get(key, UNKNOWN)
 
     def written(self, key: bytes) -> Written | None:
         """The entry of a key in the tail."""
@@ -116,42 +116,45 @@ class KnownEntries:
         if key in self._tail:
             return
         self._forget(key)
-        self._clean[key] = located
         self._clean_bytes += _memory_bytes(key, located)
-        self._evict(_LOOKS)
+        if key in self._pins:
+            self._pinned[key] = located
+        else:
+            self._clean[key] = located
+        self._evict()
 
     def _forget(self, key: bytes) -> Located | Unknown | None:
         located = self._clean.pop(key, UNKNOWN)
+        if located is UNKNOWN:
+            located = self._pinned.pop(key, UNKNOWN)
         if not isinstance(located, Unknown):
             self._clean_bytes -= _memory_bytes(key, located)
         return located
 
-    def _evict(self, looks_max: int) -> None:
-        # Bounded, for all may be pinned: then a look at each for every new one takes for ever.
-        for _ in range(min(looks_max, len(self._clean))):
-            if self._clean_bytes <= self._clean_bytes_max:
-                return
-            key = next(iter(self._clean))
-            if key in self._pins:
-                self._clean.move_to_end(key)
-            else:
-                self._forget(key)
+    def _evict(self) -> None:
+        while self._clean_bytes > self._clean_bytes_max and self._clean:
+            key, located = self._clean.popitem(last=False)
+            self._clean_bytes -= _memory_bytes(key, located)
 
     def pin(self, keys: Collection[bytes]) -> None:
         """Let what is, or will be, known of keys stay until they are unpinned."""
-        pins = self._pins
+        pins, clean = self._pins, self._clean
         for key in keys:
-            pins[key] = pins.get(key, 0) + 1
+            count = pins[key] = pins.get(key, 0) + 1
+            if count == 1 and key in clean:
+                self._pinned[key] = clean.pop(key)
 
     def unpin(self, keys: Collection[bytes]) -> None:
         """Undo one ``pin``."""
-        pins = self._pins
+        pins, pinned = self._pins, self._pinned
         for key in keys:
-            if pins[key] == 1:
-                del pins[key]
-            else:
+            if pins[key] > 1:
                 pins[key] -= 1
-        self._evict(len(keys) + _LOOKS)
+                continue
+            del pins[key]
+            if key in pinned:
+                self._clean[key] = pinned.pop(key)
+        self._evict()
 
     # ---- The tail --------------------------------------------------------------------------------
 

@@ -156,6 +156,9 @@ class TableIndex:
 
     async def find_many(self, keys: Sequence[bytes]) -> list[Located | None]:
         """The entries of keys at one moment, in their order; None where there is none."""
+        found = [self.known.get(key) for key in keys]
+        if not any(each is UNKNOWN for each in found):
+            return cast("list[Located | None]", found)
         with self.pinned(keys):
             await self.load(keys)
             return [self.get(key) for key in keys]

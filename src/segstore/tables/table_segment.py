@@ -81,6 +81,8 @@ class TableSegment:
         self._index: TableIndex | None = None
         self._opening = trio.Lock()
         self._making_room = trio.Lock()
+        self.entering = trio.Lock()
+        """Held by an update that takes long to come to the queue: others stay behind it."""
         self._queue: deque[Waiting] = deque()
         self._in_flight: UpdateBatch | None = None
         self._turn: Waiting | None = None

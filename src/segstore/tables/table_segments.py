@@ -37,7 +37,7 @@ from segstore.errors import (
     SegmentTruncatedError,
     UnsupportedRequestError,
 )
-from segstore.tables.entries import encoded_length
+from segstore.tables.entries import encode_entry, encoded_length
 from segstore.tables.entry_reader import EntryReader
 from segstore.tables.known_entries import Located
 from segstore.tables.layouts import (
@@ -53,6 +53,8 @@ from segstore.tables.table_segment import TableSegment, is_fixed_key_table
 from segstore.tables.updates import Change, TableUpdate
 
 FIXED_KEY_BYTES_MAX = 256
+SLICE_COUNT = 2048
+"""So many changes of one update are encoded before others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,28 +248,45 @@ class TableSegments:
 
     async def _change(self, name: str, changes: Sequence[Change], segment_offset: int) -> list[int]:
         table = self._table(name)
-        encoded_bytes = self._check_limits(name, changes)
+        encoded: list[bytes] = []
+        encoded_bytes = 0
+        if len(changes) <= SLICE_COUNT and not table.entering.locked():
+            encoded_bytes = self._encode(name, changes, encoded, 0)
+        else:
+            async with table.entering:
+                for start in range(0, len(changes), SLICE_COUNT):
+                    part = changes[start : start + SLICE_COUNT]
+                    encoded_bytes = self._encode(name, part, encoded, encoded_bytes)
+                    await trio.lowlevel.checkpoint()
 
         def make(index: TableIndex) -> TableUpdate:
-            for key, _, _ in changes:
-                self._check_key_length(name, key, index)
+            if index.key_length:
+                for key, _, _ in changes:
+                    self._check_key_length(name, key, index)
             return TableUpdate(
-                name, changes, segment_offset=segment_offset, encoded_bytes=encoded_bytes
+                name,
+                changes,
+                encoded,
+                segment_offset=segment_offset,
+                encoded_bytes=encoded_bytes,
             )
 
         update = await table.submit(make)
         assert isinstance(update, TableUpdate)
         return update.versions
 
-    def _check_limits(self, name: str, changes: Sequence[Change]) -> int:
+    def _encode(
+        self, name: str, changes: Sequence[Change], encoded: list[bytes], total: int
+    ) -> int:
+        """Check changes and encode them behind others of ``total`` bytes; returns the new total."""
         settings = self._settings
-        total = 0
         for key, _, value in changes:
             if not 0 < len(key) <= settings.key_bytes_max:
                 raise InvalidRequestError(name, f"a key of {len(key)} bytes")
             if value is not None and len(value) > settings.value_bytes_max:
                 raise InvalidRequestError(name, f"a value of {len(value)} bytes")
-            total += encoded_length(key, value)
+            encoded.append(encode_entry(key, value))
+            total += len(encoded[-1])
         if total > settings.batch_bytes_max:
             raise InvalidRequestError(name, f"an update of {total} bytes")
         return total

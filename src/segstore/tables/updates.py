@@ -109,9 +109,15 @@ class UpdateBatch:
         change = self.changes.get(key)
         return self._index.get(key) if change is None else change[1]
 
-    def write(self, key: bytes, value: bytes | None, *, version: int = NO_VERSION) -> int:
-        """Write one entry; returns its version."""
-        encoded = encode_entry(key, value, version=version)
+    def write(
+        self,
+        key: bytes,
+        value: bytes | None,
+        encoded: bytes,
+        *,
+        version: int = NO_VERSION,
+    ) -> int:
+        """Write one entry, which is ``encoded`` like that; returns its version."""
         offset = self.length
         written = offset if version == NO_VERSION else version
         entry = StoredEntry(key, value, written, offset, len(encoded))
@@ -136,6 +142,7 @@ class TableUpdate(Waiting):
         self,
         segment: str,
         changes: Sequence[Change],
+        encoded: Sequence[bytes],
         *,
         segment_offset: int,
         encoded_bytes: int,
@@ -143,6 +150,7 @@ class TableUpdate(Waiting):
         super().__init__()
         self._segment = segment
         self._changes = changes
+        self._encoded = encoded
         self._segment_offset = segment_offset
         self._encoded_bytes = encoded_bytes
         self.keys = [
@@ -156,11 +164,11 @@ class TableUpdate(Waiting):
 
     def prepare(self, batch: UpdateBatch) -> None:
         self._check_conditions(batch)
-        for key, _, value in self._changes:
+        for (key, _, value), encoded in zip(self._changes, self._encoded, strict=True):
             if value is not None:
-                self.versions.append(batch.write(key, value))
+                self.versions.append(batch.write(key, value, encoded))
             elif batch.get(key) is not None:
-                batch.write(key, None)
+                batch.write(key, None, encoded)
 
     def _check_conditions(self, batch: UpdateBatch) -> None:
         wrong_version = False
@@ -194,7 +202,8 @@ class CompactionCopy(Waiting):
         for entry in self._entries:
             located = batch.get(entry.key)
             if located is not None and located.offset == entry.offset:
-                batch.write(entry.key, entry.value, version=entry.version)
+                encoded = encode_entry(entry.key, entry.value, version=entry.version)
+                batch.write(entry.key, entry.value, encoded, version=entry.version)
 
 
 class Turn(Waiting):

@@ -157,3 +157,27 @@ def test_the_tail_is_iterated_in_the_order_of_its_buckets() -> None:
     assert [key for _, key, _ in known.tail_range(b"a", b"b")] == [b"a", b"b"]
     known.write(b"0", 0, None)
     assert [key for _, key, _ in known.tail_range(b"0", b"z")] == [b"0", b"a", b"b", b"c"]
+
+
+def test_pinned_entries_stay_beyond_the_bound_and_are_the_last_to_go() -> None:
+    known = make_known(clean_bytes_max=3_000)
+    known.remember(b"a", at(0))
+    pinned = [bytes([1, number]) for number in range(100)]
+    known.pin(pinned)
+    known.pin(pinned[:50])
+    for number, key in enumerate(pinned):
+        known.remember(key, at(number))
+    assert known.get(b"a") is UNKNOWN
+    assert [known.get(key) for key in pinned] == [at(number) for number in range(100)]
+    # Nothing else has room meanwhile, and costs no look at what is pinned.
+    known.remember(b"b", at(0))
+    assert known.get(b"b") is UNKNOWN
+    known.unpin(pinned)
+    assert [known.get(key) for key in pinned[:50]] == [at(number) for number in range(50)]
+    assert all(known.get(key) is UNKNOWN for key in pinned[50:])
+    assert known.memory_bytes > 3_000
+    known.write(pinned[0], 1000, None)
+    known.unpin(pinned[:50])
+    assert known.memory_bytes <= 3_000 + 500
+    assert known.get(pinned[0]) is None
+    assert isinstance(known.get(pinned[49]), Located)

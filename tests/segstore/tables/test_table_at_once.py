@@ -10,7 +10,7 @@ import trio.testing
 from pravega_wire.commands import TableEntry, TableKey
 from segstore.attributes.updates import AttributeId
 from segstore.config import TableSettings
-from segstore.tables.table_segments import TableSegments
+from segstore.tables.table_segments import SLICE_COUNT, TableSegments
 from segstore.testing.memory_container import MemoryContainer
 
 settle = trio.testing.wait_all_tasks_blocked
@@ -105,3 +105,28 @@ async def test_a_step_on_a_table_that_is_gone_leaves_its_namesake_known() -> Non
             namesake = tables._table("t")
             slow.set()
     assert tables._table("t") is namesake
+
+
+async def test_an_update_of_many_keys_gives_others_their_turn_and_none_overtakes_it() -> None:
+    tables = TableSegments(MemoryContainer(), TableSettings())
+    await tables.create("t")
+    count = 20 * SLICE_COUNT
+    turns = 0
+    taken: list[str] = []
+
+    async def update(name: str, keys: Sequence[bytes]) -> None:
+        entries = [TableEntry(TableKey(key), name.encode()) for key in keys]
+        await tables.update("t", entries)
+        taken.append(name)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(update, "many", [b"%d" % number for number in range(count)])
+        await trio.lowlevel.checkpoint()
+        nursery.start_soon(update, "one", [b"7"])
+        while nursery.child_tasks:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+    assert turns >= 20
+    [seven, eight] = await tables.read("t", [b"7", b"8"])
+    assert (seven.value, eight.value) == (b"one", b"many")
+    assert (await tables.info("t")).entry_count == count
