@@ -37,7 +37,7 @@ async def get_controller_server_list(
     return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=call.host, port=call.port)])
 
 
-@rpc("getURI")
+@rpc("getURI", immediate=True)
 async def get_uri(controller: Controller, request: pb.SegmentId, call: Call) -> pb.NodeUri:
     """Answers for segments that do not exist, too: it depends on the name alone."""
     info = request.streamInfo
@@ -46,7 +46,7 @@ async def get_uri(controller: Controller, request: pb.SegmentId, call: Call) -> 
     return pb.NodeUri(endpoint=call.host, port=port)
 
 
-@rpc("getDelegationToken")
+@rpc("getDelegationToken", immediate=True)
 async def get_delegation_token(
     controller: Controller, request: pb.StreamInfo, call: Call
 ) -> pb.DelegationToken:

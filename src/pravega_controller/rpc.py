@@ -1,6 +1,6 @@
 """The table of RPCs: which function answers which method, and which methods are refused.
 
-Owns: the two tables and how a handler gets into one. The handlers are in ``handlers`` and
+Owns: the tables and how a handler gets into one. The handlers are in ``handlers`` and
 ``group_handlers``, which enter theirs when they are imported.
 
 Invariants:
@@ -54,13 +54,19 @@ NOT_IMPLEMENTED: dict[str, str] = {
 """Methods that are refused, and the sentence that says so."""
 
 
-def rpc(name: str) -> Callable[[H], H]:
-    """Enter a handler in the table under its method's name."""
+IMMEDIATE: set[Handler] = set()
+"""Handlers that wait for nothing and look at nothing that changes: any thread may call them."""
+
+
+def rpc(name: str, *, immediate: bool = False) -> Callable[[H], H]:
+    """Enter a handler in the table under its method's name, and whether it is ``IMMEDIATE``."""
 
     def enter(handler: H) -> H:
         assert name not in HANDLERS
         assert name not in NOT_IMPLEMENTED
         HANDLERS[name] = handler
+        if immediate:
+            IMMEDIATE.add(handler)
         return handler
 
     return enter

@@ -489,6 +489,18 @@ async def uri(
     return node.endpoint, node.port
 
 
+async def test_where_a_segment_is_needs_no_turn_of_the_loop(grpc_on_memory: Any) -> None:
+    with grpc.insecure_channel(grpc_on_memory.target) as channel:
+        ask = channel.unary_unary(
+            f"/{service.SERVICE.full_name}/getURI",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=pb.NodeUri.FromString,
+        )
+        # This holds the loop up until it is answered.
+        answer = ask(pb.SegmentId(streamInfo=info("a"), segmentId=0), timeout=30)
+    assert answer.port
+
+
 @pytest.fixture
 def client_type(grpc_on_memory: Any) -> Any:
     return type(grpc_on_memory)
