@@ -141,12 +141,12 @@ class SocketTransport:
             count = os.readv(self._descriptor, (buffer,))
         except BlockingIOError:
             readiness.note_read(emptied=True)
-            return True
+            return not readiness.ready
         except OSError:
             return self._take(b"")
-        emptied = count < len(buffer)
-        readiness.note_read(emptied=emptied)
-        return self._take(bytes(buffer[:count])) and emptied
+        readiness.note_read(emptied=count < len(buffer))
+        # Still ready: there is more, or an end that no other edge will tell of.
+        return self._take(bytes(buffer[:count])) and not readiness.ready
 
     async def send(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)

@@ -230,3 +230,22 @@ async def test_the_end_is_taken_as_no_bytes(pair: Pair) -> None:
         assert b"".join(taken) == b"bytes"
         assert taken[-1] == b""
         assert await pair.transport.receive() == b""
+
+
+@pytest.mark.parametrize("pair", ["watched"], indirect=True)
+async def test_an_end_that_came_with_the_last_bytes_is_noticed(pair: Pair) -> None:
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return bool(data)
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.transport.pass_on, take)
+            await trio.testing.wait_all_tasks_blocked()
+            # Both before the event loop looks again: there is only one edge.
+            os.write(pair.other.socket.fileno(), b"bytes")
+            await pair.other.send_eof()
+        assert taken[0] == b"bytes"
+        assert await pair.transport.receive() == b""
