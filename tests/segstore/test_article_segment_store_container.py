@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 
@@ -117,7 +118,7 @@ async def test_tier_1_metadata_keeps_the_log_as_long_as_tier_2_has_not_everythin
         assert max(tiers.log.truncations) > before[0]
 
 
-def has_append(operations: list[object]) -> bool:
+def has_append(operations: Sequence[object]) -> bool:
     return any(isinstance(operation, AppendOperation) for operation in operations)
 
 

@@ -246,7 +246,7 @@ async def test_information_flow_4_what_is_durable_and_nothing_else_takes_effect(
         tail: list[bytes] = []
 
         async def read_tail() -> None:
-            tail.append((await container.read("s", offset=0, length_max=10)).data)
+            tail.append(bytes((await container.read("s", offset=0, length_max=10)).data))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read_tail)

@@ -15,7 +15,7 @@ from segstore.testing.local_tiers import MIB, LocalTiers, read_all
 
 
 async def read(container: Container, offset: int, length_max: int = MIB) -> bytes:
-    return (await container.read("s", offset=offset, length_max=length_max)).data
+    return bytes((await container.read("s", offset=offset, length_max=length_max)).data)
 
 
 async def test_read_index_reads_at_arbitrary_offsets_wherever_the_bytes_are(

@@ -190,3 +190,38 @@ def test_a_container_that_misbehaves_is_found(kind: type[Behind], message: str) 
 
     found = first_failure(Planted, tail_readers=2, with_scaling=True)
     assert any(part in found for part in message.split("|")), found
+
+
+class LostReplies(Behind):
+    """A server whose replies are lost now and then, while the connection stays."""
+
+    async def send_all(self, data: bytes) -> None:
+        if not self.is_turn(4):
+            await self._real.send_all(data)
+
+
+class DamagedReplies(Behind):
+    """A server that sends other bytes now and then."""
+
+    async def send_all(self, data: bytes) -> None:
+        if len(data) > 1000:
+            data = data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+        await self._real.send_all(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (LostReplies, "comes after|no reply|got"),
+        (DamagedReplies, "other bytes|asked|got|Exceptions from Trio nursery"),
+    ],
+)
+def test_a_server_or_network_that_misbehaves_is_found(kind: type[Behind], message: str) -> None:
+    class Planted(NoFaults):
+        def stream(self, stream: Any) -> Any:
+            return kind(stream)
+
+    found = first_failure(
+        Planted, wire_writers=3, wire_readers=2, network_reset_bytes=0, operations=400
+    )
+    assert any(part in found for part in message.split("|")), found

@@ -326,16 +326,26 @@ class CheckedContainer:
 
     # ---- Sights ----------------------------------------------------------------------------------
 
-    def segment_info(self, name: str) -> SegmentInfo:
+    async def activate(self, name: str) -> None:
         """See ``SegmentContainer``."""
+        await self._ask(f"activate {name}", partial(self._container.activate, name))
+
+    async def info(self, name: str) -> SegmentInfo:
+        """A segment's state, in memory or not, else ``NoSuchSegmentError``: then there is none."""
+        await self.activate(name)
+        try:
+            return self.segment_info(name)
+        except NoSuchSegmentError:
+            segments = self._model.segments.by_name
+            self._model.prove(name, lambda: name not in segments, f"{name} does not exist")
+            raise
+
+    def segment_info(self, name: str) -> SegmentInfo:
+        """See ``SegmentContainer``: only of those in memory."""
         if not self.accepting:
             raise ContainerOfflineError("no connection")
         segments = self._model.segments.by_name
-        try:
-            info = self._container.segment_info(name)
-        except NoSuchSegmentError:
-            self._model.prove(name, lambda: name not in segments, f"{name} does not exist")
-            raise
+        info = self._container.segment_info(name)
 
         def holds() -> bool:
             segment = segments.get(name)

@@ -341,15 +341,14 @@ class Scaler(Client):
                 await container.seal_segment(stream.segment(number))
             elif with_luck < 0.8:
                 name = stream.segment(self.random.randint(0, stream.number))
-                info = container.segment_info(name)
+                info = await container.info(name)
                 offset = self.random.randint(info.start_offset, info.length)
                 await container.truncate_segment(name, offset=offset)
             elif stream.number > 1:
                 name = stream.segment(self.random.randrange(stream.number - 1))
-                if container.segment_info(name).sealed:
-                    await container.truncate_segment(
-                        name, offset=container.segment_info(name).length
-                    )
+                info = await container.info(name)
+                if info.sealed:
+                    await container.truncate_segment(name, offset=info.length)
         except SegmentError:
             return
 
@@ -519,7 +518,7 @@ class LifecycleClient(Client):
             elif kind == "seal":
                 await container.seal_segment(name)
             elif kind == "truncate":
-                length = container.segment_info(name).length
+                length = (await container.info(name)).length
                 await container.truncate_segment(name, offset=choose.randint(0, length + 1))
             elif kind == "merge":
                 source = f"scope/lifecycle/{choose.randrange(3)}.#epoch.0"
@@ -571,7 +570,7 @@ class TailReader(Client):
             return
         except SegmentError:
             try:
-                self.offset = session.container.segment_info(name).start_offset
+                self.offset = (await session.container.info(name)).start_offset
             except SegmentError:
                 self.offset = 0
 
@@ -585,7 +584,7 @@ class HistoricalReader(Client):
             return
         name = self.random.choice(names)
         try:
-            info = session.container.segment_info(name)
+            info = await session.container.info(name)
             offset = self.random.randint(0, info.length)
             with trio.move_on_after(self.random.choice([0.01, 100])):
                 await session.container.read(

@@ -57,6 +57,17 @@ class Plan:
     """How many lives meet a failing write or sync of the journal's disk."""
     flip_bits: bool
     drain_seconds: float
+    wire_writers: int
+    """Clients that come over the network, besides those that call the container itself."""
+    wire_readers: int
+    network_seconds: float
+    """A piece of a message takes about so long."""
+    network_reset_bytes: int
+    """Connections are reset after about so many bytes; 0 for never."""
+    active_segments_max: int
+    """Above this idle segments leave memory."""
+    active_seconds_max: float
+    """Idle for so long, any segment does."""
 
     @classmethod
     def draw(cls, random: Random) -> Plan:
@@ -94,4 +105,10 @@ class Plan:
             disk_fault_rate=random.choice([0, 0, 0.3]),
             flip_bits=random.random() < 0.5,
             drain_seconds=random.choice([0, 1, 5]),
+            wire_writers=random.choice([0, 1, 3]),
+            wire_readers=sometimes(2),
+            network_seconds=random.choice([0, 0.001, 0.1]),
+            network_reset_bytes=random.choice([0, 2 * KIB, 20 * KIB, 200 * KIB]),
+            active_segments_max=random.choice([0, 3, 2500]),
+            active_seconds_max=random.choice([0.2, 5, 1e9]),
         )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
-import structlog.testing
+import structlog
 import trio
 
 from simulation import clients
@@ -23,6 +24,7 @@ from simulation.plan import Plan
 from simulation.scheduler import Trace, run_seeded, waiting_tasks
 from simulation.store import Faults, NoFaults, Store
 from simulation.tables import TableClient, check_tables
+from simulation.wire_clients import WireReader, WireWriter
 
 ANSWER_SECONDS_MAX = 1000.0
 """In simulated time; tier 2 is out of service for less than this."""
@@ -31,6 +33,8 @@ END_SECONDS_MAX = 10_000.0
 WATCH_SECONDS = 50.0
 RUN_SECONDS_MAX = 100_000.0
 STEPS_MAX = 100_000
+LOG_LINES_MAX = 20
+DEFECTS: Final = frozenset({"request failed", "connection failed"})
 
 
 class FailedSeedError(Exception):
@@ -164,23 +168,49 @@ def make_clients(world: World) -> Iterator[Client]:
         (clients.TailReader, plan.tail_readers),
         (clients.HistoricalReader, plan.historical_readers),
         (TableClient, plan.table_clients),
+        (WireWriter, plan.wire_writers),
+        (WireReader, plan.wire_readers),
     ]
     for kind, count in counts:
         for number in range(count):
             yield kind(world, number)
 
 
-@contextmanager
-def _captured_logs() -> Iterator[list[object]]:
-    with structlog.testing.capture_logs() as entries:
-        yield entries  # type: ignore[misc]
+class _Logs:
+    """Keeps log lines; what the server logs and goes on after, but is a defect, is a violation."""
+
+    def __init__(self, violated: Callable[[BaseException], None]) -> None:
+        self._violated = violated
+        self.entries: deque[dict[str, Any]] = deque(maxlen=LOG_LINES_MAX)
+
+    def __call__(self, logger: object, method: str, entry: MutableMapping[str, Any]) -> NoReturn:
+        self.entries.append(dict(entry))
+        error = sys.exc_info()[1]
+        if entry["event"] in DEFECTS and error is not None:
+            violation = ViolationError(f"the server logged a defect: {entry}")
+            violation.__cause__ = error
+            self._violated(violation)
+        raise structlog.DropEvent
+
+    @contextmanager
+    def captured(self) -> Iterator[None]:
+        """Keep the lines inside the block."""
+        processors = structlog.get_config()["processors"]
+        kept = list(processors)
+        # Loggers that are bound already have this very list.
+        processors[:] = [self]
+        try:
+            yield
+        finally:
+            processors[:] = kept
 
 
 def simulate(seed: int, *, plan: Plan | None = None, planted: Faults | None = None) -> Report:
     """Run one seed; raises ``FailedSeedError`` with everything that helps to understand it."""
     simulation = Simulation(seed, plan, planted or NoFaults())
     trace = simulation.trace
-    with _captured_logs() as logs:
+    logs = _Logs(simulation.violated)
+    with logs.captured():
         try:
             run_seeded(seed, simulation.main, trace, simulation.on_step)
         except BaseException as error:
@@ -189,7 +219,7 @@ def simulate(seed: int, *, plan: Plan | None = None, planted: Faults | None = No
             if simulation.violation is None:
                 simulation.violation = error
     if simulation.violation is not None:
-        tail = "\n".join([*list(trace.lines)[-60:], *map(str, logs[-5:])])
+        tail = "\n".join([*list(trace.lines)[-60:], *map(str, list(logs.entries)[-5:])])
         raise FailedSeedError(
             f"seed {seed}: {simulation.violation!r}\n{simulation.plan}\n{tail}"
         ) from simulation.violation

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from random import Random
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 import trio
 
@@ -27,14 +27,24 @@ from _fast.cache import StreamingCache
 from segstore.api import SegmentContainer
 from segstore.attributes.segment_attributes import AttributeCache
 from segstore.cache.manager import CacheManager
-from segstore.config import TableSettings
+from segstore.config import ConnectionSettings, TableSettings
 from segstore.container import open_container
-from segstore.errors import DataLogCorruptError, DataLogError, NoSuchSegmentError, StorageError
+from segstore.errors import (
+    ContainerOfflineError,
+    DataLogCorruptError,
+    DataLogError,
+    NoSuchSegmentError,
+    StorageError,
+)
+from segstore.inactive.eviction import EvictionPolicy
+from segstore.registry import ContainerRegistry
+from segstore.server import ConnectionServer
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
+from segstore.testing.wire_client import WireClient
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
@@ -42,6 +52,7 @@ from segstore.tiers.journal import JournalSettings
 from segstore.tiers.memory import MemoryChunkStorage
 from simulation.checked_container import CheckedContainer
 from simulation.model import Model, Observed
+from simulation.network import Network, NetworkStream
 from simulation.plan import KIB, Plan
 from simulation.scheduler import Trace
 
@@ -53,9 +64,24 @@ JOURNAL_FILE_BYTES = 1280 * KIB
 """Little more than the longest data frame takes."""
 RETRY_SECONDS = 0.1
 GARBAGE_SECONDS = 0.05
+LOOK_SECONDS = 0.05
 MOVE_BYTES_MIN = 1000
 SNAPSHOT_BYTES_MIN = 4 * KIB
 CHECKERS_EPOCH = 2**31
+OWN_SEGMENTS = "_system/containers/"
+"""Segments that the container makes for itself begin with this."""
+CONNECTIONS_DRAIN_SECONDS = 5.0
+
+CONNECTION_SETTINGS = ConnectionSettings(
+    commands_per_turn=3,
+    requests_max=4,
+    outstanding_bytes_free=10 * KIB,
+    outstanding_bytes_max=100 * KIB,
+    outstanding_bytes_total_max=200 * KIB,
+    send_bytes_pause=50 * KIB,
+    send_bytes_max=100 * KIB,
+)
+"""Bounds that are met."""
 
 TABLE_SETTINGS = TableSettings(
     kept_value_bytes_max=50,
@@ -91,6 +117,10 @@ class Faults(Protocol):
         """What stands between the clients and the container."""
         ...
 
+    def stream(self, stream: NetworkStream) -> trio.abc.HalfCloseableStream:
+        """What stands between the server and a connection."""
+        ...
+
 
 class NoFaults:
     """Nothing is planted."""
@@ -111,14 +141,67 @@ class NoFaults:
         """The container itself."""
         return container
 
+    def stream(self, stream: NetworkStream) -> trio.abc.HalfCloseableStream:
+        """The connection itself."""
+        return stream
+
 
 class Session:
     """One life of the store as clients see it."""
 
-    def __init__(self, container: CheckedContainer) -> None:
+    def __init__(self, container: CheckedContainer, network: Network, planted: Faults) -> None:
         self.container = container
+        self._network = network
+        self._planted = planted
         random = Random(repr(trio.current_time()))
         self.tables = TableSegments(container, TABLE_SETTINGS, random=random)
+        registry = ContainerRegistry(
+            _opened_elsewhere,
+            container_count=1,
+            container_ids=[0],
+            tables=TABLE_SETTINGS,
+            restart_seconds_min=1,
+            restart_seconds_max=1,
+        )
+        self._hosted = registry.hosted(0)
+        self._hosted.put_online(container, self.tables)
+        self._server = ConnectionServer(
+            registry,
+            CONNECTION_SETTINGS,
+            now_ms=lambda: int(trio.current_time() * 1000),
+            random_bytes=random.randbytes,
+        )
+        self._connections: trio.Nursery | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this life takes new clients."""
+        return self._connections is not None and self.container.accepting
+
+    def dial(self) -> WireClient:
+        """A connection over the network; ``ContainerOfflineError`` when nobody listens."""
+        if self._connections is None:
+            raise ContainerOfflineError("nobody listens")
+        client, server = self._network.connect()
+        self._connections.start_soon(self._server.serve, self._planted.stream(server))
+        return WireClient(client)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Serve connections inside the block, and drain them at its end."""
+        async with trio.open_nursery() as nursery:
+            self._connections = nursery
+            try:
+                yield
+            finally:
+                self._connections = None
+            self._hosted.take_offline()
+            self._server.drain()
+            nursery.cancel_scope.deadline = trio.current_time() + CONNECTIONS_DRAIN_SECONDS
+
+
+def _opened_elsewhere(container_id: int) -> NoReturn:
+    raise AssertionError(f"container {container_id} is opened by its life")
 
 
 class Store:
@@ -143,6 +226,7 @@ class Store:
         self._power_is_cut = False
         self._outage: tuple[float, float, str | None] = (0.0, 0.0, None)
         self._container: CheckedContainer | None = None
+        self._network = Network(plan, random, lambda: self.calm)
         self._calm = trio.Event()
         self.finished = trio.Event()
         self.stopped = trio.Event()
@@ -170,7 +254,7 @@ class Store:
 
     async def connect(self) -> Session:
         """Wait until the store serves."""
-        while self.session is None or not self.session.container.accepting:
+        while self.session is None or not self.session.is_serving:
             await self._opened.wait()
         return self.session
 
@@ -199,6 +283,7 @@ class Store:
         disk, self._disk = self._disk, self._disk.after_kill()
         disk.power_cut_at = 0
         self._chunks.abandon()
+        self._network.server_dies()
         if self._container is not None:
             self._container.disconnect()
         self._scope.cancel()
@@ -244,6 +329,7 @@ class Store:
                 raise self._model.violated(f"tier 2 failed: {group.exceptions}") from group
         finally:
             self._steps_left = None
+            self._network.server_dies()
             if self._container is not None:
                 self._container.disconnect()
                 self._container = None
@@ -308,6 +394,11 @@ class Store:
                     segment_count_max=plan.attributes_cached,
                     container_count_max=3 * plan.attributes_cached,
                 ),
+                eviction=EvictionPolicy(
+                    active_count_max=plan.active_segments_max,
+                    idle_seconds_max=plan.active_seconds_max,
+                    look_seconds=LOOK_SECONDS,
+                ),
             ) as container,
         ):
             await self._check_recovered(container)
@@ -332,12 +423,13 @@ class Store:
         # A life that was killed while it recovered serves nobody.
         await trio.lowlevel.checkpoint_if_cancelled()
         checked = self._container = CheckedContainer(container, self._model, self._trace)
-        session = self.session = Session(checked)
+        session = self.session = Session(checked, self._network, self._planted)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.tables.run)
-            opened, self._opened = self._opened, trio.Event()
-            opened.set()
-            yield
+            async with session.listening():
+                opened, self._opened = self._opened, trio.Event()
+                opened.set()
+                yield
             if checked.empty_answer is not None:
                 raise self._model.violated(checked.empty_answer)
             checked.refuse()
@@ -387,7 +479,7 @@ class Store:
     async def _check_recovered(self, container: SegmentContainer) -> None:
         """Read everything there is and compare it with the model."""
         observed = {}
-        for name, attribute_ids in self._model.attribute_ids.items():
+        for name, attribute_ids in list(self._model.attribute_ids.items()):
             with suppress(NoSuchSegmentError):
                 observed[name] = await observe(container, name, list(attribute_ids))
         call = self._model.recovered(observed)
@@ -399,7 +491,7 @@ class Store:
         """Whatever lies in tier 2 are bytes of the segment that it is named for."""
         for chunk in await self._memory.list_chunks(""):
             name, start = parse_chunk_name(chunk.name)
-            if start is None:
+            if start is None or name.startswith(OWN_SEGMENTS):
                 continue
             if "#transient." in name and name not in self._model.segments.by_name:
                 # A recovery deleted it before anybody could see which of its last appends were
@@ -430,7 +522,7 @@ class Store:
         needed = set()
         for storage_name in await storage.segment_names():
             needed |= {chunk.name for chunk in await storage.chunks_of(storage_name)}
-            if "$" not in storage_name:
+            if "$" not in storage_name and not storage_name.startswith(OWN_SEGMENTS):
                 stored.setdefault(storage_name.rpartition(".S-")[0], []).append(storage_name)
         segments = self._model.segments.by_name
         if strangers := sorted(stored.keys() - segments.keys()):
@@ -481,6 +573,7 @@ def parse_chunk_name(chunk: str) -> tuple[str, int | None]:
 
 async def observe(container: SegmentContainer, name: str, attribute_ids: list[bytes]) -> Observed:
     """Read a segment whole. Raises ``NoSuchSegmentError``."""
+    await _insist(lambda: container.activate(name))
     info = container.segment_info(name)
     attributes = await _insist(lambda: container.get_attributes(name, attribute_ids))
     data = bytearray()

@@ -252,7 +252,7 @@ class TableClient(Client):
             self.check_entry(name, since, entry)
             seen.add(entry.key.key)
         # Brings the model up to the table's length now: a key that was there all the time shows.
-        session.container.segment_info(name)
+        await session.container.info(name)
         if truth is None or truth is not self.truth(name):
             return
         for key in truth.known_keys():
