@@ -81,6 +81,59 @@ async def test_what_tier_2_lacks_keeps_a_segment(tiers: EvictingTiers) -> None:
         assert active_names(container) == set()
 
 
+async def test_what_tier_2_has_not_cut_off_or_merged_keeps_a_segment(tiers: EvictingTiers) -> None:
+    async with tiers.open() as container:
+        for name in ("truncated", "target", "idle"):
+            await container.create_segment(name)
+            await container.append(name, b"xy")
+        await container.create_segment("source")
+        await container._writer.flush()
+        await container.truncate_segment("truncated", offset=1)
+        await container.merge_segment("target", "source")
+        await evict(container, flush=False)
+        assert active_names(container) == {"truncated", "target"}
+        await evict(container)
+        assert active_names(container) == set()
+
+
+async def test_a_record_of_an_earlier_time_makes_nothing_active(tiers: EvictingTiers) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await evict(container)
+        offset = container._records.offset_now("s")
+        assert offset is not None
+        record, record_bytes = await container._records.read(offset)
+
+        async def activate_late() -> None:
+            late = ActivateOperation(record, offset=offset, record_bytes=record_bytes)
+            await container._wait(late)
+
+        await container.append("s", b"x")
+        with pytest.raises(SegmentExistsError):
+            await activate_late()
+        await evict(container)
+        with pytest.raises(NoSuchSegmentError):
+            await activate_late()
+        await container.delete_segment("s")
+        with pytest.raises(NoSuchSegmentError):
+            await activate_late()
+        assert active_names(container) == set()
+
+
+async def test_a_recovery_asks_tier_2_anew_about_a_segment_that_came_back(
+    tiers: EvictingTiers,
+) -> None:
+    async with tiers.open(drain_seconds=0) as container:
+        await container.create_segment("s")
+        await container.append("s", b"abc")
+        await evict(container)
+        await container.append("s", b"def")
+        await container._writer.flush()
+        tiers.crash()
+    async with tiers.open() as container:
+        assert container.segment_info("s").storage_length == 6
+
+
 async def test_a_segment_that_is_used_between_two_looks_stays(tiers: EvictingTiers) -> None:
     async with tiers.open() as container:
         for name in ("read", "asked", "idle"):
