@@ -10,12 +10,13 @@ Invariants:
    Up to a bound is taken from the socket; beyond it, the bytes stay there.
 4. A connection ends alone: what its peer did wrong is logged with the peer's address and how many
    bytes came before, and no other connection notices.
-5. Replies to what was answered before the end are sent before the connection closes, unless the
-   peer is gone or does not read.
+5. Replies to what was taken up before the peer's end are sent before the connection closes, unless
+   the peer is gone or does not read, or ``ANSWER_SECONDS`` have passed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -46,6 +47,8 @@ READ_BYTES_MIN: Final = 8
 LINGER_SECONDS: Final = 2.0
 """How long a closing connection may take to send its last replies and see the peer's end."""
 CLEANUP_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 10.0
+"""How long what was taken up of a peer that has ended may take to be answered."""
 
 _KEEP_ALIVE: Final = encode(wire.KeepAlive())
 
@@ -100,6 +103,7 @@ class ServerConnection:
         self._request_bytes: dict[Share, int] = {}
         self._received_bytes = 0
         self._closing = False
+        self._peer_has_ended = False
         self._left: list[wire.Command | Append] = []
         self._defect: Exception | None = None
         self._changed: trio.Event | None = None
@@ -151,12 +155,16 @@ class ServerConnection:
     async def _finish(self) -> None:
         """Let go of the peer, politely where it can still listen."""
         self._forget_reads()
-        while not self._closing and (self._request_count or self._appends.in_flight_count):
-            self._changed = trio.Event()
-            await self._changed.wait()
+        # A peer that sends nothing more may still read; one that has gone is found out by a reply.
+        with trio.move_on_after(ANSWER_SECONDS if self._peer_has_ended else math.inf):
+            while not self._closing and (self._request_count or self._appends.in_flight_count):
+                self._changed = trio.Event()
+                await self._changed.wait()
         self._replies.finish()
         with trio.move_on_after(LINGER_SECONDS):
             await self._sent.wait()
+            if self._peer_has_ended:
+                return
             # Closing at once could overtake the replies: see the peer's end first.
             try:
                 await self._transport.send_eof()
@@ -234,7 +242,7 @@ class ServerConnection:
     def _take_up(self, data: bytes) -> bool:
         """Take up what came; returns False when there is something to wait for."""
         if not data:
-            self._peer_is_gone()
+            self._peer_has_ended = True
             return False
         try:
             commands = self._decode(data)
@@ -254,13 +262,14 @@ class ServerConnection:
     async def _next_commands(self) -> list[wire.Command | Append]:
         """The next commands; none when the peer has ended or broken the protocol."""
         commands: list[wire.Command | Append] = []
-        while not commands and not self._closing:
+        while not commands and not (self._closing or self._peer_has_ended):
             try:
                 data = await self._transport.receive()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                data = b""
-            if not data:
                 self._peer_is_gone()
+                break
+            if not data:
+                self._peer_has_ended = True
                 break
             commands = self._decode(data)
         return commands

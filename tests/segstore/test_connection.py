@@ -16,6 +16,7 @@ from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import append_block
 from segstore.config import ConnectionSettings
+from segstore.connection import ANSWER_SECONDS
 from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
 
@@ -381,6 +382,40 @@ async def test_a_closed_connection_finishes_what_it_had_queued(store: MemoryStor
     await settle()
     store.container.commit()
     assert store.container.segment_info(SEGMENT).length == 4
+
+
+async def test_a_peer_that_has_shut_down_its_sending_gets_the_replies(store: MemoryStore) -> None:
+    client = store.connect()
+    await client.set_up(WRITER, SEGMENT)
+    store.container.auto_commit = False
+    await client.append(WRITER, b"x", number=7)
+    await client.send(wire.GetStreamSegmentInfo(2, SEGMENT, ""), read(0))
+    stream = client.stream
+    assert isinstance(stream, trio.StapledStream)
+    await stream.send_eof()
+    await settle()
+    store.container.commit()
+    replies = {type(await client.receive()) for _ in range(2)}
+    assert replies == {wire.DataAppended, wire.StreamSegmentInfo}
+    # The parked read will not be answered: nothing comes any more that it could wait for.
+    await client.expect_close()
+    await settle()
+    assert store.server.connection_count == 0
+
+
+async def test_a_peer_that_has_ended_is_not_answered_for_ever(
+    store: MemoryStore, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = store.connect()
+    await client.set_up(WRITER, SEGMENT)
+    store.container.auto_commit = False
+    await client.append(WRITER, b"x", number=7)
+    stream = client.stream
+    assert isinstance(stream, trio.StapledStream)
+    await stream.send_eof()
+    began = trio.current_time()
+    await client.expect_close()
+    assert trio.current_time() - began == ANSWER_SECONDS
 
 
 async def test_nothing_stays_counted_for_a_connection_that_is_gone(store: MemoryStore) -> None:

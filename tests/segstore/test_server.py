@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from segstore.server import (
     serve_connections,
 )
 from segstore.testing.memory_container import MemoryContainer
+from segstore.testing.wire_client import PeerClosedError, WireClient
 
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITER = bytes(range(16))
@@ -99,6 +100,31 @@ async def test_a_writer_and_a_reader_over_tcp(server: Server) -> None:
         assert read.data.endswith(b"event 999")
 
     await server.in_thread(client)
+
+
+@pytest.mark.parametrize("pause_seconds", [0, 0.1])
+async def test_what_was_asked_before_a_shutdown_of_sending_is_answered(
+    server: Server, pause_seconds: float
+) -> None:
+    stream = await trio.open_tcp_stream("127.0.0.1", server.port)
+    client = WireClient(stream)
+    await client.call(wire.HELLO)
+    await client.send(wire.CreateSegment(1, SEGMENT, 0, 0, ""))
+    await client.expect(wire.SegmentCreated)
+    await client.set_up(WRITER, SEGMENT)
+    for number in range(100):
+        await client.append(WRITER, b"x", number=number)
+    await client.send(wire.GetStreamSegmentInfo(2, SEGMENT, ""))
+    await trio.sleep(pause_seconds)
+    await stream.send_eof()
+    replies: list[wire.Command] = []
+    with suppress(PeerClosedError):
+        while True:
+            replies.append(await client.receive())
+    acks = [reply for reply in replies if isinstance(reply, wire.DataAppended)]
+    assert acks[-1].event_number == 99
+    assert wire.StreamSegmentInfo in {type(reply) for reply in replies}
+    await stream.aclose()
 
 
 async def test_appends_larger_than_every_buffer_arrive_whole(server: Server) -> None:
