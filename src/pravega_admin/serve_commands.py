@@ -82,6 +82,7 @@ def register(app: typer.Typer) -> None:
 
 
 def standalone(
+    ctx: typer.Context,
     data_dir: DataDirOption = DATA_DIR,
     host: HostOption = "127.0.0.1",
     controller_port: Annotated[
@@ -119,6 +120,7 @@ def standalone(
             "log_level": log_level,
             "log_format": log_format,
             "log_file": log_file,
+            "debug": ctx.find_root().params.get("debug") or None,
             "config": config,
         }
     )

@@ -48,6 +48,8 @@ class StandaloneSettings:
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.AUTO
     log_file: Path | None = None
+    debug: bool = False
+    """Show a traceback when the store fails."""
     segment_store: Mapping[str, Any] = field(default_factory=dict)
     """More settings of the segment store, by the names of its configuration."""
     controller: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +89,7 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
             log_file=log_descriptor,
             welcome=_welcome(settings),
             began=began,
+            debug=settings.debug,
         )
 
 

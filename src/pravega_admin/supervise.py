@@ -6,7 +6,8 @@ line had in memory is gone.
 
 Invariants:
 1. This module imports almost nothing, see ``supervisor``.
-2. What goes wrong is one sentence on stderr and an exit code, as in the command line.
+2. What goes wrong is one sentence on stderr and an exit code, as in the command line; with its
+   ``--debug``, a traceback.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from pravega_admin.child_process import ChildProcess, ChildSpec
-from pravega_admin.errors import EXIT_OK, AdminError
+from pravega_admin.errors import EXIT_FAILED, EXIT_OK, AdminError, exit_code_of
 from pravega_admin.run_directory import SUPERVISOR, RunDirectory
 from pravega_admin.supervisor import Supervisor
 
@@ -33,6 +34,7 @@ def hand_over(
     log_file: int | None,
     welcome: str,
     began: float,
+    debug: bool = False,
 ) -> None:
     """Become the supervisor of the children. Returns only by an error.
 
@@ -44,6 +46,7 @@ def hand_over(
         "log_file": log_file,
         "welcome": welcome,
         "began": began,
+        "debug": debug,
         "children": [
             {
                 "name": spec.name,
@@ -99,9 +102,11 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         supervisor.run(on_ready=welcome)
-    except AdminError as error:
-        _note(f"segstore: {error}")
-        return error.exit_code
+    except Exception as error:
+        if not task["debug"]:
+            return exit_code_of(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return error.exit_code if isinstance(error, AdminError) else EXIT_FAILED
     finally:
         directory.remove_pid(SUPERVISOR)
     return EXIT_OK

@@ -355,3 +355,33 @@ def test_another_program_in_the_same_process_goes_on_with_the_children(tmp_path:
     assert "stopping; press Ctrl-C again to stop at once" in sentences
     assert list((tmp_path / "run").iterdir()) == []
     assert not is_alive(pid)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_traceback_is_shown_after_the_exec_when_it_is_asked_for(
+    tmp_path: Path, debug: bool
+) -> None:
+    source = f"""
+        import sys
+        from pathlib import Path
+        from pravega_admin.child_process import ChildSpec, spawn
+        from pravega_admin.data_directory import open_run_directory
+        from pravega_admin.supervise import hand_over
+        with open_run_directory(Path(sys.argv[1])) as directory:
+            spec = ChildSpec("one", (sys.executable, "-c", "raise SystemExit(78)"))
+            process = spawn(spec, directory)
+            hand_over(
+                [spec], [process], directory=directory, log_file=None, welcome="hello", began=0.0,
+                debug={debug},
+            )
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS_MAX,
+    )
+    assert done.returncode == 78
+    assert ("Traceback (most recent call last)" in done.stderr) is debug
+    assert "one" in done.stderr
