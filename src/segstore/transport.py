@@ -97,6 +97,7 @@ class SocketTransport:
         _keep_alive(stream.socket)
         self._readiness = None if ready_sockets is None else ready_sockets.watch(self._descriptor)
         self._take: Take = _take_nothing
+        self._error: OSError | None = None
 
     @property
     def flusher(self) -> Flusher | None:
@@ -112,6 +113,8 @@ class SocketTransport:
 
     async def receive(self) -> bytes:
         buffer, readiness = self._buffer, self._readiness
+        if self._error is not None:
+            raise trio.BrokenResourceError(str(self._error)) from self._error
         while True:
             if readiness is None:
                 await trio.lowlevel.wait_readable(self._descriptor)
@@ -142,8 +145,9 @@ class SocketTransport:
         except BlockingIOError:
             readiness.note_read(emptied=True)
             return not readiness.ready
-        except OSError:
-            return self._take(b"")
+        except OSError as error:
+            self._error = error  # the kernel tells it once: ``receive`` raises it
+            return False
         readiness.note_read(emptied=count < len(buffer))
         # Still ready: there is more, or an end that no other edge will tell of.
         return self._take(bytes(buffer[:count])) and not readiness.ready

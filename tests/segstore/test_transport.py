@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import closing
 
@@ -249,3 +250,23 @@ async def test_an_end_that_came_with_the_last_bytes_is_noticed(pair: Pair) -> No
             await pair.other.send_eof()
         assert taken[0] == b"bytes"
         assert await pair.transport.receive() == b""
+
+
+@pytest.mark.parametrize("pair", ["watched"], indirect=True)
+async def test_a_peer_that_breaks_off_is_told_from_one_that_ends(pair: Pair) -> None:
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return bool(data)
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.transport.pass_on, take)
+            await trio.testing.wait_all_tasks_blocked()
+            pair.other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await trio.aclose_forcefully(pair.other)  # a reset
+        assert taken == []
+        for _ in range(2):
+            with pytest.raises(trio.BrokenResourceError):
+                await pair.transport.receive()
