@@ -68,6 +68,8 @@ class Plan:
     """Above this idle segments leave memory."""
     active_seconds_max: float
     """Idle for so long, any segment does."""
+    with_objects: bool
+    """Tier 2 is an object store, where requests are lost or late."""
 
     @classmethod
     def draw(cls, random: Random) -> Plan:
@@ -111,4 +113,5 @@ class Plan:
             network_reset_bytes=random.choice([0, 2 * KIB, 20 * KIB, 200 * KIB]),
             active_segments_max=random.choice([0, 3, 2500]),
             active_seconds_max=random.choice([0.2, 5, 1e9]),
+            with_objects=random.random() < 0.25,
         )

@@ -44,12 +44,20 @@ from segstore.tables.table_segments import TableSegments
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
+from segstore.testing.simulated_objects import (
+    LateRequests,
+    ObjectFault,
+    ObjectNetwork,
+    SimulatedBucket,
+)
 from segstore.testing.wire_client import WireClient
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal import JournalSettings
 from segstore.tiers.memory import MemoryChunkStorage
+from segstore.tiers.s3.objects import ObjectStore, RetryLimits
+from segstore.tiers.s3.storage import S3Tier
 from simulation.checked_container import CheckedContainer
 from simulation.model import Model, Observed
 from simulation.network import Network, NetworkStream
@@ -65,6 +73,7 @@ JOURNAL_FILE_BYTES = 1280 * KIB
 RETRY_SECONDS = 0.1
 GARBAGE_SECONDS = 0.05
 LOOK_SECONDS = 0.05
+OBJECT_LIMITS = RetryLimits(attempts_max=3, retry_seconds_max=5.0)
 MOVE_BYTES_MIN = 1000
 SNAPSHOT_BYTES_MIN = 4 * KIB
 CHECKERS_EPOCH = 2**31
@@ -217,6 +226,9 @@ class Store:
         self._planted = planted
         self._disk = planted.disk()
         self._memory = MemoryChunkStorage()
+        self._bucket = SimulatedBucket()
+        self._late = LateRequests(random)
+        self._requests = ObjectNetwork(self._late, random)
         self._chunks = FaultyChunkStorage(self._memory)
         self._scope = trio.CancelScope()
         self._steps_left: int | None = None
@@ -282,7 +294,7 @@ class Store:
         self._trace(f"{how}, {self._disk.sync_count} syncs")
         disk, self._disk = self._disk, self._disk.after_kill()
         disk.power_cut_at = 0
-        self._chunks.abandon()
+        self._abandon_tier_2()
         self._network.server_dies()
         if self._container is not None:
             self._container.disconnect()
@@ -334,7 +346,7 @@ class Store:
                 self._container.disconnect()
                 self._container = None
             if not self._dead:
-                self._chunks.abandon()
+                self._abandon_tier_2()
                 self._disk = self._disk.after_kill()
         self._trace(f"life {self.life_count} is over, {'dead' if self._dead else 'stopped'}")
         if self._power_is_cut:
@@ -349,6 +361,9 @@ class Store:
             next_fault=self._next_fault,
             next_delay=self._next_delay,
             next_reply_delay=self._next_delay,
+        )
+        self._requests = ObjectNetwork(
+            self._late, random, next_fault=self._next_object_fault, next_delay=self._next_delay
         )
         if self.calm:
             return
@@ -379,7 +394,7 @@ class Store:
             open_container(
                 0,
                 logs := EpochNotingLogs(self._planted.logs(journal)),
-                self._segments(self._chunks, lambda: logs.epoch),
+                self._segments(self._tier_2(self._requests, logs.epoch_now), logs.epoch_now),
                 manager,
                 now_ms=lambda: int(trio.current_time() * 1000),
                 drain_seconds=drain_seconds,
@@ -474,6 +489,39 @@ class Store:
             return self._random.choice([Fault.REFUSED, Fault.REPLY_LOST, Fault.PARTIAL])
         return Fault.NONE
 
+    def _next_object_fault(self) -> ObjectFault:
+        fault = self._next_fault("request")
+        if fault is Fault.NONE:
+            return ObjectFault.NONE
+        if fault is Fault.REFUSED:
+            return self._random.choice([ObjectFault.NOT_SENT, ObjectFault.SLOW_DOWN])
+        return self._random.choice([ObjectFault.REPLY_LOST, ObjectFault.LATE])
+
+    def _tier_2(self, requests: ObjectNetwork, epoch: Callable[[], int]) -> ChunkStorage:
+        """The chunks for an owner, as the plan wants them."""
+        if not self._plan.with_objects:
+            return self._chunks
+        objects = ObjectStore(
+            self._bucket,
+            bucket="bucket",
+            prefix="store/",
+            random=self._random.random,
+            limits=OBJECT_LIMITS,
+            page_objects_max=7,
+            run_request=requests.run,
+        )
+        return S3Tier(objects).owned_by(epoch)
+
+    def _abandon_tier_2(self) -> None:
+        self._chunks.abandon()
+        self._requests.abandon()
+
+    def _stored(self) -> ChunkStorage:
+        """The chunks for who only looks."""
+        if not self._plan.with_objects:
+            return self._memory
+        return self._tier_2(ObjectNetwork(self._late, self._random), lambda: CHECKERS_EPOCH)
+
     # ---- Checks ----------------------------------------------------------------------------------
 
     async def _check_recovered(self, container: SegmentContainer) -> None:
@@ -489,7 +537,10 @@ class Store:
 
     async def _check_chunks(self, *, complete: bool) -> None:
         """Whatever lies in tier 2 are bytes of the segment that it is named for."""
-        for chunk in await self._memory.list_chunks(""):
+        stored = self._stored()
+        if complete:
+            self._late.deliver(everything=True)
+        for chunk in await stored.list_chunks(""):
             name, start = parse_chunk_name(chunk.name)
             if start is None or name.startswith(OWN_SEGMENTS):
                 continue
@@ -497,7 +548,9 @@ class Store:
                 # A recovery deleted it before anybody could see which of its last appends were
                 # durable; its chunks are deleted later.
                 continue
-            data = await self._memory.read(chunk.name, offset=0, length=chunk.length)
+            data = b""
+            if chunk.length:
+                data = await stored.read(chunk.name, offset=0, length=chunk.length)
             # What lies in tier 2 was durable before, though a killed life may not have told so.
             self._model.prove(
                 name,
@@ -516,7 +569,7 @@ class Store:
 
     async def _check_complete(self) -> None:
         """What a later owner finds in tier 2, without the log, is all there is, and no more."""
-        chunks = await copy_of(self._memory)
+        chunks = await copy_of(self._stored())
         storage = self._segments(chunks, lambda: CHECKERS_EPOCH)
         stored: dict[str, list[str]] = {}
         needed = set()
@@ -546,17 +599,22 @@ class Store:
         known = needed | storage._journal.metadata.condemned.keys()
         left = {chunk.name for chunk in await chunks.list_chunks("")}
         orphans = {name for name in left - known if not name.startswith("_system/chunks")}
+        if self._late.delivered_count:
+            # A put that arrives after its chunk was deleted leaves an object that nobody looks for.
+            orphans = set()
         if orphans or needed - left:
             raise self._model.violated(
                 f"tier 2 keeps {sorted(orphans)} for nobody, and has no {sorted(needed - left)}"
             )
 
 
-async def copy_of(chunks: MemoryChunkStorage) -> MemoryChunkStorage:
+async def copy_of(chunks: ChunkStorage) -> MemoryChunkStorage:
     """Another storage with the same chunks."""
     copy = MemoryChunkStorage()
     for chunk in await chunks.list_chunks(""):
-        data = await chunks.read(chunk.name, offset=0, length=chunk.length)
+        data = b""
+        if chunk.length:
+            data = await chunks.read(chunk.name, offset=0, length=chunk.length)
         await copy.write(chunk.name, offset=0, data=[data])
     return copy
 

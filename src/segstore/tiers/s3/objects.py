@@ -97,6 +97,21 @@ class FoundObject:
     length: int
 
 
+class RunRequest(Protocol):
+    """Runs a blocking request; simulations have one of their own, without threads."""
+
+    async def __call__(
+        self, call: Callable[[], T], limiter: trio.CapacityLimiter, abandon: bool, /
+    ) -> T:
+        """What ``call`` returns or raises. ``abandon``: a cancellation need not wait for it."""
+        ...
+
+
+async def run_in_thread(call: Callable[[], T], limiter: trio.CapacityLimiter, abandon: bool) -> T:
+    """Run a request in a thread."""
+    return await trio.to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=abandon)
+
+
 class ObjectStore:
     """The objects of a bucket whose keys begin with ``prefix``; keys are given without it."""
 
@@ -109,6 +124,7 @@ class ObjectStore:
         random: Callable[[], float],
         limits: RetryLimits = RetryLimits(),
         page_objects_max: int = 1000,
+        run_request: RunRequest = run_in_thread,
     ) -> None:
         self._client = client
         self._bucket = bucket
@@ -116,6 +132,7 @@ class ObjectStore:
         self._random = random
         self._limits = limits
         self._page_objects_max = page_objects_max
+        self._run_request = run_request
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
         self._can_put_if_none = True
@@ -392,11 +409,9 @@ class ObjectStore:
         while True:
             count()
             try:
-                return await trio.to_thread.run_sync(
-                    call,
-                    limiter=limiter or self._limiter,
-                    # A reader that is gone needs no answer; what is changed, is changed or not.
-                    abandon_on_cancel=limiter is self._read_limiter,
+                # A reader that is gone needs no answer; what is changed, is changed or not.
+                return await self._run_request(
+                    call, limiter or self._limiter, limiter is self._read_limiter
                 )
             except REQUEST_ERRORS as error:
                 failure = failure_of(error)

@@ -1,0 +1,251 @@
+"""An object store in memory, and the network to it, for simulations.
+
+Owns: ``SimulatedBucket``, which answers as boto3's client does, and ``ObjectNetwork``, which loses
+requests, loses replies, and delivers requests late.
+
+Invariants:
+1. A request takes effect whole and in one step, whenever it arrives; listings are consistent.
+2. A request that is late arrives even when whoever sent it is dead.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import io
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from random import Random
+from typing import Any, TypeVar
+
+import trio
+from botocore.exceptions import ClientError
+
+from segstore.tiers.s3.failures import REQUEST_ERRORS
+
+T = TypeVar("T")
+
+LATE_SECONDS_MAX = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    body: bytes
+    metadata: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Upload:
+    key: str
+    metadata: Mapping[str, str]
+    parts: dict[int, bytes] = field(default_factory=dict)
+
+
+class SimulatedBucket:
+    """What is used of boto3's client, on one bucket. ``objects`` is what is there."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, _Object] = {}
+        self._uploads: dict[str, _Upload] = {}
+        self._upload_count = 0
+
+    def put_object(self, **arguments: Any) -> Mapping[str, Any]:
+        """Put, unless it is there and must not be."""
+        key = arguments["Key"]
+        if arguments.get("IfNoneMatch") == "*" and key in self.objects:
+            raise answer_error("PreconditionFailed", 412)
+        self.objects[key] = _Object(bytes(arguments["Body"]), dict(arguments["Metadata"]))
+        return {}
+
+    def get_object(self, **arguments: Any) -> Mapping[str, Any]:
+        """All of an object, or a range."""
+        body = self._object(arguments["Key"], "NoSuchKey").body
+        answer: dict[str, Any] = {}
+        part = body
+        if "Range" in arguments:
+            first, _, last = arguments["Range"].removeprefix("bytes=").partition("-")
+            part = body[int(first) : int(last) + 1]
+            end = int(first) + len(part) - 1
+            answer["ContentRange"] = f"bytes {first}-{end}/{len(body)}"
+        return answer | {"Body": io.BytesIO(part), "ContentLength": len(part)}
+
+    def head_object(self, **arguments: Any) -> Mapping[str, Any]:
+        """Length and metadata."""
+        found = self._object(arguments["Key"], "404")
+        return {"ContentLength": len(found.body), "Metadata": dict(found.metadata)}
+
+    def delete_object(self, **arguments: Any) -> Mapping[str, Any]:
+        """Delete, whether it is there or not."""
+        self.objects.pop(arguments["Key"], None)
+        return {}
+
+    def list_objects_v2(self, **arguments: Any) -> Mapping[str, Any]:
+        """A page of the keys."""
+        after = arguments.get("ContinuationToken", "")
+        keys = sorted(
+            key for key in self.objects if key.startswith(arguments["Prefix"]) and key > after
+        )
+        page = keys[: arguments["MaxKeys"]]
+        answer: dict[str, Any] = {
+            "Contents": [{"Key": key, "Size": len(self.objects[key].body)} for key in page],
+            "IsTruncated": len(page) < len(keys),
+        }
+        return answer | ({"NextContinuationToken": page[-1]} if len(page) < len(keys) else {})
+
+    def create_multipart_upload(self, **arguments: Any) -> Mapping[str, Any]:
+        """Begin to join objects."""
+        self._upload_count += 1
+        upload_id = f"upload-{self._upload_count}"
+        self._uploads[upload_id] = _Upload(arguments["Key"], dict(arguments["Metadata"]))
+        return {"UploadId": upload_id}
+
+    def upload_part_copy(self, **arguments: Any) -> Mapping[str, Any]:
+        """Take an object in."""
+        body = self._object(arguments["CopySource"]["Key"], "NoSuchKey").body
+        self._upload(arguments).parts[arguments["PartNumber"]] = body
+        tag = hashlib.md5(body, usedforsecurity=False).hexdigest()
+        return {"CopyPartResult": {"ETag": tag}}
+
+    def complete_multipart_upload(self, **arguments: Any) -> Mapping[str, Any]:
+        """Put what was taken in."""
+        upload = self._upload(arguments)
+        numbers = [part["PartNumber"] for part in arguments["MultipartUpload"]["Parts"]]
+        body = b"".join(upload.parts[number] for number in numbers)
+        self.objects[upload.key] = _Object(body, upload.metadata)
+        del self._uploads[arguments["UploadId"]]
+        return {}
+
+    def abort_multipart_upload(self, **arguments: Any) -> Mapping[str, Any]:
+        """Give up joining."""
+        self._upload(arguments)
+        del self._uploads[arguments["UploadId"]]
+        return {}
+
+    def list_multipart_uploads(self, **arguments: Any) -> Mapping[str, Any]:
+        """What was begun and not ended."""
+        began = datetime.datetime.now(datetime.UTC)
+        return {
+            "Uploads": [
+                {"Key": upload.key, "UploadId": upload_id, "Initiated": began}
+                for upload_id, upload in self._uploads.items()
+            ]
+        }
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _object(self, key: str, code: str) -> _Object:
+        if key not in self.objects:
+            raise answer_error(code, 404)
+        return self.objects[key]
+
+    def _upload(self, arguments: Mapping[str, Any]) -> _Upload:
+        if arguments["UploadId"] not in self._uploads:
+            raise answer_error("NoSuchUpload", 404)
+        return self._uploads[arguments["UploadId"]]
+
+
+def answer_error(code: str, status: int) -> ClientError:
+    """What boto3 raises for an answer that is an error."""
+    response = {
+        "Error": {"Code": code, "Message": "simulated"},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    return ClientError(response, "Simulated")
+
+
+class ObjectFault(Enum):
+    """What happens to one request."""
+
+    NONE = auto()
+    NOT_SENT = auto()
+    SLOW_DOWN = auto()
+    REPLY_LOST = auto()
+    LATE = auto()
+    """Its sender gives up waiting; it arrives later."""
+
+
+class LateRequests:
+    """Requests that are under way and that nobody waits for. They outlive their senders.
+
+    ``delivered_count`` says how many have arrived.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.delivered_count = 0
+        self._requests: list[tuple[float, Callable[[], object]]] = []
+
+    def add(self, call: Callable[[], object]) -> None:
+        """Let a request arrive some time."""
+        at = trio.current_time() + self._random.random() * LATE_SECONDS_MAX
+        self._requests.append((at, call))
+
+    def deliver(self, *, everything: bool = False) -> None:
+        """Let those arrive whose time has come."""
+        now = trio.current_time()
+        due = [each for each in self._requests if everything or each[0] <= now]
+        self._requests = [each for each in self._requests if each not in due]
+        self.delivered_count += len(due)
+        for _, call in sorted(due, key=lambda each: each[0]):
+            with suppress(*REQUEST_ERRORS):
+                call()
+
+
+class ObjectNetwork:
+    """The requests of one owner; ``run`` is what an ``ObjectStore`` runs them by."""
+
+    def __init__(
+        self,
+        late: LateRequests,
+        random: Random,
+        *,
+        next_fault: Callable[[], ObjectFault] = lambda: ObjectFault.NONE,
+        next_delay: Callable[[str], float] = lambda _: 0.0,
+    ) -> None:
+        self._late = late
+        self._random = random
+        self._next_fault = next_fault
+        self._next_delay = next_delay
+        self._under_way: dict[int, Callable[[], object]] = {}
+        self._count = 0
+        self._abandoned = False
+
+    async def run(self, call: Callable[[], T], limiter: trio.CapacityLimiter, _: bool) -> T:
+        """Send a request and wait for the answer."""
+        async with limiter:
+            number = self._count = self._count + 1
+            self._check_alive()
+            self._under_way[number] = call
+            try:
+                await trio.sleep(self._next_delay("request"))
+            finally:
+                self._under_way.pop(number, None)
+            self._check_alive()
+            self._late.deliver()
+            fault = self._next_fault()
+            if fault is ObjectFault.NOT_SENT:
+                raise ConnectionResetError("simulated: the connection was reset")
+            if fault is ObjectFault.SLOW_DOWN:
+                raise answer_error("SlowDown", 503)
+            if fault is ObjectFault.LATE:
+                self._late.add(call)
+                raise TimeoutError("simulated: no answer in time")
+            answer = call()
+            await trio.sleep(self._next_delay("reply"))
+            if fault is ObjectFault.REPLY_LOST:
+                raise ConnectionResetError("simulated: the answer was lost")
+            return answer
+
+    def abandon(self) -> None:
+        """The sender is dead: what is under way arrives some time, or never."""
+        self._abandoned = True
+        for call in self._under_way.values():
+            if self._random.random() < 0.5:
+                self._late.add(call)
+
+    def _check_alive(self) -> None:
+        if self._abandoned:
+            raise ConnectionResetError("simulated: the sender is dead")
