@@ -26,7 +26,6 @@ from segstore.attributes.updates import (
     AttributeId,
     AttributeUpdate,
     AttributeUpdateType,
-    SegmentType,
 )
 from segstore.cache.manager import CacheManager
 from segstore.clock import wall_clock_ms
@@ -219,7 +218,7 @@ class Container:
     def _delete_transient_segments(self) -> None:
         """Transient segments end with their connection, and all connections ended."""
         for segment in list(self._metadata.by_name.values()):
-            if segment.segment_type & SegmentType.TRANSIENT:
+            if segment.is_transient:
                 self._enqueue(DeleteOperation(segment.name))
 
     async def drain(self) -> None:

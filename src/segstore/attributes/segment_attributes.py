@@ -19,6 +19,7 @@ from typing import Final
 from segstore.attributes.updates import (
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_TYPE,
+    CORE_PREFIX,
     NULL_ATTRIBUTE_VALUE,
     AttributeId,
     SegmentType,
@@ -75,12 +76,15 @@ class SegmentAttributes:
         if self.is_transient:
             self._drop_absent(values)
             return
-        core, dirty = self.core, self.dirty
-        for attribute_id in values:
-            if is_core_attribute(attribute_id):
-                core.add(attribute_id)
-            else:
-                dirty[attribute_id] = sequence_number
+        core = [each for each in values if len(each) == 16 and each.startswith(CORE_PREFIX)]
+        self.core.update(core)
+        if len(core) < len(values):
+            pinned = self.core
+            self.dirty.update(
+                (attribute_id, sequence_number)
+                for attribute_id in values
+                if attribute_id not in pinned
+            )
 
     def apply(self, values: AttributeValues, sequence_number: int) -> None:
         """Take over resolved values of a durable operation; the null value removes."""

@@ -53,9 +53,12 @@ RECORDS_LIVE_BYTES: Final = core_attribute(_TABLE + 128)
 """What the records take, in the segment that has them, to which names lead; not the original's."""
 
 
+CORE_PREFIX: Final = b"\x80\0\0\0\0\0\0\0"
+
+
 def is_core_attribute(attribute_id: AttributeId) -> bool:
     """Whether the attribute is one of the store's own, pinned with the segment's metadata."""
-    return len(attribute_id) == 16 and attribute_id.startswith(b"\x80\0\0\0\0\0\0\0")
+    return len(attribute_id) == 16 and attribute_id.startswith(CORE_PREFIX)
 
 
 class SegmentType(enum.IntFlag):
