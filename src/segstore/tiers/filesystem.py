@@ -64,7 +64,7 @@ DESCRIPTORS_MAX = 128
 THREADS_MAX = 8
 DIRECT_BYTES_MIN = 256 * 1024
 """Writes and reads from this length on go past the page cache."""
-DIRECT_READS_MAX = 3
+DIRECT_READS_MAX = 4
 CREATE_ATTEMPTS_MAX = 10
 
 logger = structlog.get_logger(__name__)
