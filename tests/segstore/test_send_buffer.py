@@ -13,11 +13,11 @@ class RecordingStream:
     """Remembers what each send carried; ``gate`` holds sends up."""
 
     def __init__(self) -> None:
-        self.sent: list[bytes] = []
+        self.sent: list[bytes | memoryview] = []
         self.gate = trio.Event()
         self.gate.set()
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes | memoryview) -> None:
         await self.gate.wait()
         self.sent.append(data)
 
@@ -48,7 +48,7 @@ class RecordingSocket:
     def flush_soon(self, flush: Callable[[], None]) -> None:
         self.flushes.append(flush)
 
-    def send_now(self, data: bytes) -> int:
+    def send_now(self, data: bytes | memoryview) -> int:
         if self.room < 0:
             raise trio.BrokenResourceError("gone")
         count = min(self.room, len(data))
