@@ -416,7 +416,13 @@ class Store:
                 ),
             ) as container,
         ):
-            await self._check_recovered(container)
+            try:
+                await self._check_recovered(container)
+            except ContainerOfflineError:
+                if not self._dead and not self._disk_fails:
+                    raise
+                # The container's own end comes, and tells why.
+                await trio.sleep_forever()
             async with self._serving(self._planted.container(container)):
                 await self._wait_for_end()
             if cache.used_bytes > cache.capacity_bytes:
