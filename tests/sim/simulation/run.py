@@ -32,7 +32,7 @@ END_SECONDS_MAX = 10_000.0
 """What a run that is cancelled may take; a container drains in much less."""
 WATCH_SECONDS = 50.0
 RUN_SECONDS_MAX = 100_000.0
-STEPS_MAX = 100_000
+STEPS_MAX = 250_000
 LOG_LINES_MAX = 20
 DEFECTS: Final = frozenset({"request failed", "connection failed"})
 
