@@ -1,5 +1,7 @@
 """Our own servers: as it is, where every acknowledged append is on disk, and on other tiers."""
 
+import compileall
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from benchmarks.peers.processes import ServerProcess, free_ports
 
 ROOT = Path(__file__).parent.parent.parent
 
+PACKAGES = ("_fast", "pravega_admin", "pravega_controller", "pravega_wire", "segstore")
 UNSTORED = "unstored"
 HELD = "held"
 READY_SECONDS_MAX = 60.0
@@ -35,9 +38,13 @@ class SegstoreStandalone:
         return f"segstore standalone, journal and tier 2 on the local file system{options}"
 
     def prepare(self) -> None:
-        """Check that the command is installed."""
+        """Check that the command is installed, and compile what was edited since."""
         if not self._command.exists():
             raise PeerFailedError(f"{self._command} is not installed")
+        # As an installation does: where bytecode may not be written, each start would compile all.
+        for package in PACKAGES:
+            [where] = importlib.import_module(package).__path__
+            compileall.compile_dir(where, quiet=1)
 
     def reserve(self) -> str:
         """Choose two free ports."""

@@ -38,9 +38,7 @@ class EntryIndex:
         """The places of the entries, four bytes each in the machine's order, for ``restored``."""
 
     @staticmethod
-    def restored(
-        first_position: int, places: bytes, groups: list[tuple[int, int]]
-    ) -> EntryIndex:
+    def restored(first_position: int, places: bytes, groups: list[tuple[int, int]]) -> EntryIndex:
         """An index as it was; ``ValueError`` for what is none."""
 
     def offset_of(self, position: int) -> int:

@@ -9,7 +9,8 @@ Invariants:
 2. Nothing depends on a note: one that is missing, torn, damaged or of another version is not used,
    and the file is read instead. Notes are therefore never synced.
 3. What a note leaves out, the bodies, has sums in it. Damage there is found by whoever reads them.
-4. Notes cost nothing while tier 2 keeps up: files are read for them when many stay needed.
+4. Notes cost nothing while tier 2 keeps up, or the disk has enough to do: files are read for them
+   when many stay needed, and not in a hurry.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -41,6 +43,9 @@ FILES_WITHOUT_NOTES: Final = 6
 """So many complete files are needed now and then while tier 2 keeps up: a start reads them."""
 NEWEST_FILES: Final = 2
 """Of more files than that all but the newest are noted."""
+HURRY_FILES: Final = 4
+HURRY_SECONDS: Final = 1.0
+"""While that many files are completed in that time, reading them back would slow writers down."""
 
 _HEADER = struct.Struct("<8sIIIQQQI")
 _CONTAINER = struct.Struct("<IQII")
@@ -230,10 +235,21 @@ class ContentsNoter:
         self._changed = trio.Event()
         self._changed.set()
         self._passed_over: set[int] = set()
+        self._newest = -1
+        self._completed_at: deque[float] = deque(maxlen=HURRY_FILES)
 
     def look(self) -> None:
         """A file was completed, or is not needed any more."""
+        newest = max(self._complete_files(), default=self._newest)
+        if newest > self._newest:
+            self._newest = newest
+            self._completed_at.append(trio.current_time())
         self._changed.set()
+
+    @property
+    def _is_hurried(self) -> bool:
+        times = self._completed_at
+        return len(times) == HURRY_FILES and trio.current_time() - times[0] < HURRY_SECONDS
 
     async def run(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
         """Work until the scope is cancelled."""
@@ -254,6 +270,9 @@ class ContentsNoter:
         noted = await self._run_blocking(self._contents.noted)
         while (generation := self._next(noted)) is not None:
             began = trio.current_time()
+            if self._is_hurried:
+                await trio.sleep(HURRY_SECONDS)
+                continue
             noted.add(generation)
             await self._note(generation)
             # At most half of the time is spent on this, however many files there are.

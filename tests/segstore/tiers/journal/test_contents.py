@@ -23,6 +23,8 @@ from segstore.tiers.api import DigestedEntry, LogAddress, LogPart
 from segstore.tiers.journal import ContainerLog, Journal, JournalSettings, open_journal
 from segstore.tiers.journal.contents import (
     FILES_WITHOUT_NOTES,
+    HURRY_FILES,
+    HURRY_SECONDS,
     NEWEST_FILES,
     NotedContents,
     note_name,
@@ -127,6 +129,22 @@ async def test_the_newest_complete_files_are_not_noted(
     disk, notes = await filled()
     needed = list(recover(disk).scans)
     assert generations(notes) == needed[: -NEWEST_FILES - 1]
+
+
+async def test_nothing_is_noted_while_files_are_completed_in_a_hurry(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    disk, notes = SimulatedDisk(), SimulatedDisk()
+    async with opened(disk, notes) as journal:
+        log = await journal.open_log(0)
+        number = 0
+        while journal.statistics().needed_file_count <= FILES_WITHOUT_NOTES + 4:
+            await append(log, frame_of(number))
+            await trio.sleep(HURRY_SECONDS / HURRY_FILES / 16)
+            number += 1
+        assert notes.list_files() == []
+        await trio.sleep(2 * HURRY_SECONDS)
+        assert notes.list_files() != []
 
 
 async def test_few_files_are_not_noted(autojump_clock: trio.testing.MockClock) -> None:
