@@ -4,14 +4,17 @@ Owns: ``DoubtNotes``; docs/formats/data-directory.md describes the file. It is i
 and not in tier 2, whose disk has just failed.
 
 Invariants:
-1. A note that was added is durable. It stays until the file is as long as the note says.
+1. A note that was added is durable. It stays until the file is as long as the note says, or until
+   all of it counts again: a note that stayed longer would cost what was written since.
 2. A line without its end was never added: its writer was told so.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -21,10 +24,12 @@ _LINE: Final = re.compile(r"([0-9]{1,18}) (\S+) \.", re.ASCII)
 
 class DoubtNotes:
     """Lines of a length and a path relative to tier 2's root. Calls block, and may raise
-    ``OSError``; they come one at a time."""
+    ``OSError``; they may come from several threads, after the first ``read``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock = threading.Lock()
+        self._noted: dict[str, int] = {}
 
     def read(self) -> dict[str, int]:
         """What is noted: by path, how many bytes of a file count."""
@@ -36,17 +41,28 @@ class DoubtNotes:
         for line in text.splitlines():
             if match := _LINE.fullmatch(line):
                 noted[unquote(match[2], errors="surrogatepass")] = int(match[1])
+        self._noted = dict(noted)
         return noted
 
     def add(self, path: str, length: int) -> None:
         """Note how many bytes of a file count; the last note of a file counts."""
-        exists = self._path.exists()
-        self._write(_line(path, length), os.O_APPEND)
-        if not exists:
+        with self._lock:
+            self._noted[path] = length  # even if this fails: the file may have it
+            self._write(_line(path, length), os.O_APPEND)
             self._sync_directory()
+
+    def clear(self, path: str) -> None:
+        """Keep no note of a file, durably."""
+        with self._lock:
+            if path in self._noted:
+                self._replace({each: self._noted[each] for each in self._noted if each != path})
 
     def replace(self, noted: dict[str, int]) -> None:
         """Keep these notes alone."""
+        with self._lock:
+            self._replace(noted)
+
+    def _replace(self, noted: dict[str, int]) -> None:
         if not noted:
             self._path.unlink(missing_ok=True)
         else:
@@ -55,12 +71,15 @@ class DoubtNotes:
             unfinished._write(text, os.O_TRUNC)
             os.rename(unfinished._path, self._path)
         self._sync_directory()
+        self._noted = dict(noted)
 
     def _write(self, text: str, flags: int) -> None:
         flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, 0o644)
         try:
-            os.write(descriptor, text.encode("ascii"))
+            data = text.encode("ascii")
+            if os.write(descriptor, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(self._path))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -9,7 +9,7 @@ Invariants:
 4. What is listed is durable: what a process that was killed wrote is synced before it is counted.
 5. What a write that failed left at a file's end is counted by nobody: the kernel takes it for
    stored, however often it is synced, when the disk has not taken it. It is cut off at once; where
-   that fails too, it is noted outside of tier 2, for later processes.
+   that fails too, it is noted outside of tier 2, for later processes, until it is written again.
 6. A file never has a length that counts bytes which a power cut could leave unwritten: long
    writes go past the page cache from the block on in which they begin, what is left of them after.
 7. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
@@ -187,7 +187,6 @@ class FilesystemChunkStorage:
         # By path, what was stored before a write that failed. Each operation is one step.
         self._stored_lengths: dict[str, int] = {}
         self._doubts = doubts
-        self._doubts_lock = threading.Lock()
         if doubts is not None and (noted := doubts.read()):
             self._settle(doubts, noted)
 
@@ -255,7 +254,7 @@ class FilesystemChunkStorage:
                     self._undo(path, file.descriptor, offset, cut=offset == stored)
                     raise
                 if offset <= self._stored(path, length):
-                    self._stored_lengths.pop(path, None)
+                    self._clear_doubt(path)
         except FileNotFoundError:
             if offset != 0:
                 raise
@@ -308,8 +307,7 @@ class FilesystemChunkStorage:
         try:
             if self._doubts is None:
                 raise reason
-            with self._doubts_lock:
-                self._doubts.add(path, length)
+            self._doubts.add(path, length)
         except OSError as error:
             # This process knows better than the file system: the data stays in the log.
             logger.error(
@@ -319,6 +317,12 @@ class FilesystemChunkStorage:
                 length=length,
                 error=str(error),
             )
+
+    def _clear_doubt(self, path: str) -> None:
+        """All of a file counts again, or it is gone: no later process may cut anything off."""
+        if self._doubts is not None:
+            self._doubts.clear(path)
+        self._stored_lengths.pop(path, None)
 
     def _settle(self, doubts: DoubtNotes, noted: dict[str, int]) -> None:
         """Cut off now what an earlier process could not."""
@@ -434,12 +438,12 @@ class FilesystemChunkStorage:
     def _delete(self, name: str) -> None:
         path = path_of(name)
         self._descriptors.drop(path)
-        self._stored_lengths.pop(path, None)
         directory = os.path.dirname(path)
         unfinished = path.removesuffix(CHUNK_SUFFIX) + UNFINISHED_SUFFIX
         for victim in (path, unfinished):
             with suppress(FileNotFoundError):
                 os.unlink(f"{self._root}/{victim}")
+        self._clear_doubt(path)
         while directory:
             try:
                 os.rmdir(f"{self._root}/{directory}")

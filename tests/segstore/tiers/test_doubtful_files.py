@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,3 +40,44 @@ def test_a_note_that_was_not_written_whole_spoils_no_other(cut: int) -> None:
         assert notes.read() in ({"first": 7}, {"first": 7, "second 2": 8})
         notes.add("third", 9)
         assert {"first": 7, "third": 9}.items() <= notes.read().items()
+
+
+def test_a_note_for_which_there_is_no_room_is_an_error(tmp_path: Path) -> None:
+    script = """
+import resource, signal, sys
+from pathlib import Path
+from segstore.tiers.doubtful_files import DoubtNotes
+path = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+notes = DoubtNotes(path)
+notes.add("first", 7)
+length = path.stat().st_size + 10
+resource.setrlimit(resource.RLIMIT_FSIZE, (length, length))
+try:
+    notes.add("second", 8)
+except OSError as error:
+    print(error.errno, notes.read())
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "doubts")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{errno.ENOSPC} {{'first': 7}}\n"
+
+
+def test_a_second_note_makes_the_first_name_durable_that_failed_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = DoubtNotes(tmp_path / "doubts")
+    synced: list[str] = []
+
+    def note(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if path == str(tmp_path) and "failed" not in synced:
+            synced.append("failed")
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        synced.append(path)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        notes.add("first", 7)
+    notes.add("second", 8)
+    assert synced[-1] == str(tmp_path)

@@ -225,6 +225,60 @@ async def test_what_cannot_be_cut_off_after_a_failed_sync_is_noted_for_the_next_
     later.close()
 
 
+@pytest.mark.parametrize("repeated", ["at once", "after a restart", "after a deletion"])
+async def test_what_is_written_after_a_doubt_was_noted_is_not_cut_off_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeated: str
+) -> None:
+    root, doubts = tmp_path / "tier 2", DoubtNotes(tmp_path / "doubts")
+    root.mkdir()
+    storage = FilesystemChunkStorage(root, doubts=doubts)
+    for name in ("a", "b"):
+        await storage.write(name, offset=0, data=[b"durable"])
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fdatasync", failing)
+        patches.setattr(os, "ftruncate", failing)
+        for name in ("a", "b"):
+            with pytest.raises(StorageError, match=f"cannot write {name}"):
+                await storage.write(name, offset=7, data=[b", doubtful"])
+        if repeated == "after a restart":
+            storage.close()
+            storage = FilesystemChunkStorage(root, doubts=doubts)
+    if repeated == "after a deletion":
+        await storage.delete("a")
+        await storage.write("a", offset=0, data=[b"durable"])
+    await storage.write("a", offset=7, data=[b", repeated"])
+    assert doubts.read() == {"b.chunk": 7}
+    storage.close()
+    later = FilesystemChunkStorage(root, doubts=doubts)
+    assert (root / "a.chunk").read_bytes() == b"durable, repeated"
+    assert (await later.info("a")).length == 17
+    assert (root / "b.chunk").read_bytes() == b"durable"
+    later.close()
+
+
+async def test_a_write_whose_doubt_cannot_be_cleared_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, doubts = tmp_path / "tier 2", DoubtNotes(tmp_path / "doubts")
+    root.mkdir()
+    storage = FilesystemChunkStorage(root, doubts=doubts)
+    await storage.write("a", offset=0, data=[b"durable"])
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fdatasync", failing)
+        patches.setattr(os, "ftruncate", failing)
+        with pytest.raises(StorageError, match="cannot write a"):
+            await storage.write("a", offset=7, data=[b", doubtful"])
+    with monkeypatch.context() as patches:
+        patches.setattr(doubts, "clear", failing)
+        with pytest.raises(StorageError, match="cannot write a"):
+            await storage.write("a", offset=7, data=[b", repeated"])
+    assert (await storage.info("a")).length == 7
+    await storage.write("a", offset=7, data=[b", repeated"])
+    assert not doubts.read()
+    assert (await storage.info("a")).length == 17
+    storage.close()
+
+
 async def test_a_chunk_whose_name_may_not_be_durable_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
