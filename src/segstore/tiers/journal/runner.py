@@ -252,7 +252,7 @@ class ThreadRunner:
             await self._begun.wait()
             self._begun = trio.Event()
             count = -1
-            while count != self._submission_count:
+            while count != self._submission_count or self._submitted or self._unwritten:
                 count = self._submission_count
                 await trio.sleep(delay_seconds)
             if self._writer.unmarked and not self._stopping:

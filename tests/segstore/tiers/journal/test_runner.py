@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.errors import DataLogError
+from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.tiers.api import Buffer
 from segstore.tiers.journal import ContainerLog, Journal, JournalSettings, open_journal
 from segstore.tiers.journal.disk import DiskFile, LocalDisk
@@ -48,6 +50,7 @@ class OtherDisk(LocalDisk):
         self.path: str | None = None
         self.flags = os.O_RDWR
         self.error = 0
+        self.seconds = 0.0
         self.durable_writes = 0
         self.opened: list[int] = []
 
@@ -80,6 +83,7 @@ class OtherFile:
         if self._disk.error:
             raise OSError(self._disk.error, os.strerror(self._disk.error))
         self._disk.durable_writes += 1
+        time.sleep(self._disk.seconds)
         self._file.write_durably(buffers, offset)
 
 
@@ -235,3 +239,27 @@ async def test_what_is_queued_when_the_journal_closes_is_durable(tmp_path: Path)
             answers.append(b"%d" % index * 5000)
     assert answers.got == [None] * 31
     assert await stored(tmp_path) == answers.sent
+
+
+async def test_damage_to_a_last_batch_that_was_written_slowly_is_no_torn_write(
+    tmp_path: Path,
+) -> None:
+    directory, image = tmp_path / "journal", tmp_path / "image"
+    directory.mkdir()
+    disk = OtherDisk(directory)
+    async with open_journal(directory, SETTINGS, disk=disk) as journal:
+        answers = await begun(journal)
+        await trio.sleep(0.05)
+        disk.path, disk.seconds = "/dev/full", 10 * SETTINGS.mark_delay_seconds
+        answers.append(b"slowly" * 100)
+        await answers.wait()
+        await trio.sleep(20 * SETTINGS.mark_delay_seconds)
+        shutil.copytree(directory, image)
+    assert answers.got == [None, None]
+    file = min(image.iterdir())
+    content = file.read_bytes()
+    assert content.count(b"slowly" * 100) == 1
+    file.write_bytes(content.replace(b"slowly" * 100, b"damage" * 100))
+    with pytest.raises(DataLogCorruptError, match=file.name):
+        await stored(image)
+    disk.close()
