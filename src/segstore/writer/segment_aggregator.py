@@ -161,11 +161,12 @@ class SegmentAggregator:
             target.storage_length = max(target.storage_length, end)
         if target is not None:
             self._read_index.merge_stored(target, source)
-        else:
-            self._read_index.delete(source)
         await self._storage.delete(source.storage_name)
         if not source.is_transient:
             await self._indexes.delete(source.segment_id, source.storage_name)
+        # Of a target that is gone the source is still owed: when a deletion fails, it may be
+        # written before the next try, and needs its bytes for that.
+        self._read_index.delete(source)
         self._metadata.forget(operation.source_id)
 
     async def _truncate(self, operation: TruncateOperation) -> None:

@@ -115,3 +115,31 @@ async def test_a_segment_whose_chunks_are_strange_asks_for_a_recovery_although_o
                 for name in fine:
                     await container.append(name, bytes(10))
                 await trio.sleep(FLUSH_SECONDS / 2)
+
+
+async def test_a_source_whose_target_is_gone_is_owed_until_it_is_deleted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    target, source = NAMES[:2]
+    chunks = RefusingChunkStorage()
+    logs = MemoryDataLogFactory()
+    manager = CacheManager(StreamingCache(8 * MIB))
+    async with open_container(0, logs, next_owner(chunks), manager) as container:
+        for name in (target, source):
+            await container.create_segment(name)
+        await container.append(source, b"stored, ")
+        await trio.sleep(2 * FLUSH_SECONDS)
+        # Neither can the rest be written, nor the list of chunks that the deletion changes.
+        chunks.refused = {source, "_system"}
+        await container.append(source, b"not stored")
+        await container.seal_segment(source)
+        await container.merge_segment(target, source)
+        await container.delete_segment(target)
+        await trio.sleep(4 * PAUSE_SECONDS_MAX)
+        assert container._writer.failing_segments
+        chunks.refused.clear()
+        await trio.sleep(2 * PAUSE_SECONDS_MAX)
+        assert not container._writer.failing_segments
+        await container._writer.flush()
+        left = {segment.name for segment in container._metadata.segments.values()}
+        assert left.isdisjoint({target, source})
