@@ -71,6 +71,8 @@ async def _run(
     """The controller's life. Once it serves, only ``stop`` ends it, so that calls can drain."""
     with trio.CancelScope() as scope:
         async with open_controller(config, environment) as controller:
+            # Whoever waits for the start could not be cancelled any more.
+            await trio.lowlevel.checkpoint_if_cancelled()
             server.start(controller)
             scope.shield = True
             task_status.started()

@@ -104,7 +104,9 @@ class KeptJournal:
             self._journal = journal
             self._note_tried(None)
             if not self._scope.shield:
-                # Containers that are being closed need it still.
+                # Containers that are being closed need it still. Whoever waits for the start could
+                # not be cancelled any more.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 self._scope.shield = True
                 task_status.started()
             try:

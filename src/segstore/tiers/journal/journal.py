@@ -476,19 +476,25 @@ async def open_journal(
     journal = Journal(disk, runner, queue, preparer, recovered, run_blocking, settings)
     try:
         async with trio.open_nursery() as nursery:
-            helpers = [await nursery.start(_prepare_files, preparer, runner, writer)]
-            await nursery.start(runner.run, writer, settings, journal._batch_over)
-            if contents is not None:
-                noter = ContentsNoter(disk, contents, journal._complete_files, run_blocking)
-                journal._files_changed = noter.look
-                helpers.append(await nursery.start(noter.run))
+            helpers: list[trio.CancelScope] = []
+            is_open = False
+            # It ends only when it is told to, and nobody could tell it before it has started.
+            with trio.CancelScope(shield=True):
+                await nursery.start(runner.run, writer, settings, journal._batch_over)
             try:
+                helpers.append(await nursery.start(_prepare_files, preparer, runner, writer))
+                if contents is not None:
+                    noter = ContentsNoter(disk, contents, journal._complete_files, run_blocking)
+                    journal._files_changed = noter.look
+                    helpers.append(await nursery.start(noter.run))
+                is_open = True
                 yield journal
             finally:
                 for helper in helpers:
                     helper.cancel()
                 journal._close()
-                nursery.cancel_scope.shield = True
+                # What has been opened keeps a cancellation to itself.
+                nursery.cancel_scope.shield = is_open
     finally:
         journal._fail_rest(writer.take_everything())
         writer.close()

@@ -263,3 +263,20 @@ async def test_damage_to_a_last_batch_that_was_written_slowly_is_no_torn_write(
     with pytest.raises(DataLogCorruptError, match=file.name):
         await stored(image)
     disk.close()
+
+
+async def test_a_journal_that_is_cancelled_while_its_thread_starts_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eventfd = os.eventfd
+    with trio.CancelScope() as scope:
+
+        def cancel(*arguments: int) -> int:
+            scope.cancel()
+            return eventfd(*arguments)
+
+        monkeypatch.setattr(os, "eventfd", cancel)
+        async with open_journal(tmp_path, SETTINGS):
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert await stored(tmp_path) == []
