@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pravega_wire import commands as wire
 from pravega_wire.names import transient_segment_name
-from segstore.api import SegmentContainer
+from segstore.api import SegmentContainer, SegmentInfo
 from segstore.attributes.updates import (
     ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
@@ -105,7 +105,7 @@ async def delete_segment(context: RequestContext, request: wire.DeleteSegment) -
 )
 async def truncate_segment(context: RequestContext, request: wire.TruncateSegment) -> wire.Reply:
     container = context.container_for(request.segment)
-    _refuse_tables(container, request.segment)
+    await _refuse_tables(container, request.segment)
     await container.truncate_segment(request.segment, offset=request.truncation_offset)
     return wire.SegmentTruncated(request.request_id, request.segment)
 
@@ -126,7 +126,7 @@ async def merge_segments(context: RequestContext, request: wire.MergeSegments) -
     except NoSuchSegmentError:
         if context.store.merges.get(request.source) != request.target:
             raise
-        length = container.segment_info(request.target).length
+        length = (await _info(container, request.target)).length
     return wire.SegmentsMerged(request.request_id, request.target, request.source, length)
 
 
@@ -147,7 +147,7 @@ async def merge_segments_batch(
             # A source that is gone was merged by an earlier attempt, or nothing was written to it.
             if error.segment != source:
                 raise
-            length = container.segment_info(request.target).length
+            length = (await _info(container, request.target)).length
         merged.append(wire.MergedSource(source, length))
     return wire.SegmentsBatchMerged(request.request_id, request.target, tuple(merged))
 
@@ -159,7 +159,7 @@ async def _merge(
     source: str,
     updates: list[AttributeUpdate],
 ) -> int:
-    _refuse_tables(container, source, target)
+    await _refuse_tables(container, source, target)
     length = await container.merge_segment(target, source, attribute_updates=updates)
     context.store.note_merge(source, target)
     context.transient_segments.discard(source)
@@ -176,10 +176,16 @@ def _common_container(
     return hosted.container
 
 
-def _refuse_tables(container: SegmentContainer, *names: str) -> None:
+async def _info(container: SegmentContainer, name: str) -> SegmentInfo:
+    """What is known of a segment, which may have left memory since the request was taken up."""
+    await container.activate(name)
+    return container.segment_info(name)
+
+
+async def _refuse_tables(container: SegmentContainer, *names: str) -> None:
     """Other bytes in a table, or some that are gone, and nobody could open it any more."""
     for name in names:
-        if container.segment_info(name).segment_type & SegmentType.TABLE:
+        if (await _info(container, name)).segment_type & SegmentType.TABLE:
             raise InvalidRequestError(name, f"{name} is a table segment")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
 from pravega_wire import commands as wire
+from segstore.attributes.updates import AttributeUpdate
 from segstore.config import TableSettings
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentExistsError
@@ -77,6 +78,33 @@ async def test_inactive_segments_are_merged(tiers: EvictingTiers) -> None:
         await evict(served.container)
         with pytest.raises(NoSuchSegmentError):
             await served.ask(wire.GetStreamSegmentInfo(1, OTHER, ""))
+
+
+async def test_sources_that_leave_again_before_their_turn_are_merged_all_the_same(
+    tiers: EvictingTiers,
+) -> None:
+    sources = [f"{SEGMENT}#transaction.{number}" for number in range(3)]
+    async with serve(tiers) as served:
+        for name in (SEGMENT, *sources):
+            await served.ask(wire.CreateSegment(1, name, 0, 0, ""))
+            await served.container.append(name, b"abc")
+        merge = served.container.merge_segment
+
+        async def merge_slowly(
+            target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
+        ) -> int:
+            length = await merge(target, source, attribute_updates=attribute_updates)
+            await evict(served.container)
+            assert active_names(served.container) == set()
+            return length
+
+        served.container.merge_segment = merge_slowly  # type: ignore[method-assign]
+        reply = await served.ask(wire.MergeSegmentsBatch(1, SEGMENT, tuple(sources), ""))
+        assert isinstance(reply, wire.SegmentsBatchMerged)
+        assert [each.new_target_write_offset for each in reply.sources] == [6, 9, 12]
+        again = await served.ask(wire.MergeSegmentsBatch(1, SEGMENT, tuple(sources), ""))
+        assert isinstance(again, wire.SegmentsBatchMerged)
+        assert [each.new_target_write_offset for each in again.sources] == [12, 12, 12]
 
 
 async def test_an_inactive_segment_is_truncated_sealed_and_deleted(tiers: EvictingTiers) -> None:
