@@ -110,8 +110,8 @@ class ReadySockets:
 
     def watch(self, descriptor: int) -> Readiness:
         """Begin to watch a socket."""
-        self._watched[descriptor] = readiness = Readiness()
         self._epoll.register(descriptor, _WATCHED)
+        self._watched[descriptor] = readiness = Readiness()
         return readiness
 
     def forget(self, descriptor: int) -> None:

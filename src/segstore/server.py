@@ -66,7 +66,13 @@ class ConnectionServer:
 
     async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Serve one connection until it ends. Never raises an ``Exception``."""
-        transport = self._transport(stream)
+        try:
+            transport = self._transport(stream)
+        # Only its own peer shall notice that the kernel does not watch another socket.
+        except OSError as error:
+            logger.warning("connection refused", reason=str(error), open=len(self._connections))
+            await trio.aclose_forcefully(stream)
+            return
         if self._draining or len(self._connections) >= self._settings.connections_max:
             logger.warning("connection refused", peer=transport.peer, open=len(self._connections))
             await transport.aclose()

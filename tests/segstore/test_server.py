@@ -23,6 +23,7 @@ from pravega_wire.connection import append_block
 from segstore.api import SegmentContainer
 from segstore.config import ConnectionSettings, SegmentStoreConfig, TableSettings
 from segstore.errors import DataDirectoryError
+from segstore.readiness import ReadySockets
 from segstore.registry import ContainerRegistry
 from segstore.server import (
     AddressInUseError,
@@ -353,3 +354,18 @@ async def test_accepting_survives_a_lack_of_file_descriptors(
         shutdown.set()
     assert len(caplog.records) == 3
     assert "EMFILE" in caplog.text
+
+
+async def test_a_socket_that_cannot_be_watched_costs_only_its_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: ReadySockets, descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patches:
+        patches.setattr(ReadySockets, "watch", fail)
+        stream = await trio.open_tcp_stream("127.0.0.1", server.port)
+        with trio.fail_after(5):
+            assert await stream.receive_some(1) == b""
+        await stream.aclose()
+    await server.in_thread(create_and_set_up)
