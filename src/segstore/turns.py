@@ -53,7 +53,7 @@ class Turns:
                 self._asked.set()
 
     async def run(self) -> None:
-        """Make the calls that were asked for outside of steps, until cancelled."""
+        """Make the calls that were asked for outside of steps, until cancelled, and the last."""
         self.is_run = True
         try:
             while True:
@@ -63,6 +63,8 @@ class Turns:
                 self.end()
         finally:
             self.is_run = False
+            self.begin()
+            self.end()
 
 
 _CURRENT: Final[trio.lowlevel.RunVar[Turns]] = trio.lowlevel.RunVar("turns")

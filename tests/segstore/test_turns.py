@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import trio
@@ -57,7 +58,7 @@ async def test_what_that_asks_for_is_done_with_it(turns: Turns) -> None:
 async def test_what_is_asked_for_elsewhere_is_done_in_the_next_turn(turns: Turns) -> None:
     done: list[str] = []
     for text in ("a", "b"):
-        turns.soon(lambda text=text: done.append(text))
+        turns.soon(partial(done.append, text))
         assert done == []
         await trio.testing.wait_all_tasks_blocked()
         assert done.pop() == text
@@ -89,4 +90,17 @@ async def test_it_knows_whether_anybody_runs_it() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert turns.is_run
         nursery.cancel_scope.cancel()
+    assert not turns.is_run
+
+
+async def test_what_is_asked_for_while_the_turns_end_is_done() -> None:
+    turns = Turns()
+    done: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+        assert turns.is_run
+        turns.soon(lambda: done.append("late"))
+    assert done == ["late"]
     assert not turns.is_run
