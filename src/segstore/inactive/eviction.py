@@ -39,6 +39,9 @@ CHANGES_MAX: Final = 2_000
 """After so many operations that are not appends, a checkpoint lets a recovery begin later."""
 CHECKPOINT_SECONDS_MIN: Final = 2.0
 _STAYING: Final = int(SegmentType.TABLE | SegmentType.TRANSIENT)
+CORE_COUNT_MAX: Final = 256
+"""A segment with more core attributes, which anybody can give it, stays: its record would be longer
+than records are (``RECORD_BYTES_MAX``)."""
 logger = structlog.get_logger(__name__)
 _idle_since = attrgetter("idle_since")
 
@@ -162,6 +165,7 @@ class Eviction:
             and segment is not self._metadata.records
             and segment.segment_id not in self._metadata.unpersisted
             and not segment.segment_type & _STAYING
+            and len(segment.attribute_memory.core) <= CORE_COUNT_MAX
             and not self._prefetcher.is_waited_for(segment.name)
             and self._read_index.is_idle(segment)
         )

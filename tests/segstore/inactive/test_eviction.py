@@ -12,15 +12,17 @@ from segstore.attributes.updates import (
     AttributeUpdate,
     AttributeUpdateType,
     SegmentType,
+    core_attribute,
 )
 from segstore.container import Container
+from segstore.durable_log.update_transaction import NAME_BYTES_MAX
 from segstore.errors import (
     DataLogCorruptError,
     NoSuchSegmentError,
     SegmentExistsError,
     StorageError,
 )
-from segstore.inactive.eviction import EvictionPolicy
+from segstore.inactive.eviction import CORE_COUNT_MAX, EvictionPolicy
 from segstore.metadata import ContainerMetadata, records_name
 from segstore.operations import ActivateOperation
 from segstore.testing.evicting_tiers import EvictingTiers, active_names, checkpoint, evict
@@ -163,6 +165,23 @@ async def test_use_after_the_second_look_keeps_a_segment_too(tiers: EvictingTier
         await container.read("read", offset=0, length_max=1)
         await eviction.evict(candidates)
         assert active_names(container) == {"read"}
+
+
+@pytest.mark.parametrize(("count", "stays"), [(CORE_COUNT_MAX, False), (2000, True)])
+async def test_a_segment_with_more_core_attributes_than_a_record_has_room_for_stays(
+    tiers: EvictingTiers, count: int, stays: bool
+) -> None:
+    ids = [core_attribute((1 << 63) + number) for number in range(count)]
+    async with tiers.open() as container:
+        await container.create_segment("x" * NAME_BYTES_MAX)
+        updates = [AttributeUpdate(each, AttributeUpdateType.REPLACE, -(1 << 62)) for each in ids]
+        await container.update_attributes("x" * NAME_BYTES_MAX, updates)
+        await evict(container)
+        assert bool(active_names(container)) == stays
+        tiers.crash()
+    async with tiers.open() as container:
+        found = await container.get_attributes("x" * NAME_BYTES_MAX, ids)
+        assert found == dict.fromkeys(ids, -(1 << 62))
 
 
 async def test_tables_transient_segments_and_those_with_waiting_readers_stay(
