@@ -81,13 +81,16 @@ class HistoryBlocks:
         return block
 
     def use(self, block: HistoryBlock, end: int) -> None:
-        """Somebody has read the block up to ``end``."""
+        """Somebody has read the block up to ``end``; it may be one that is not kept any more."""
         block.used_at = self._now
-        if end == block.end and block in self._unread:
-            del self._unread[block]
-            self._read[block] = None
-        else:
-            (self._unread if block in self._unread else self._read).move_to_end(block)
+        if block in self._read:
+            self._read.move_to_end(block)
+        elif block in self._unread:
+            if end == block.end:
+                del self._unread[block]
+                self._read[block] = None
+            else:
+                self._unread.move_to_end(block)
 
     def forget(self, block: HistoryBlock) -> None:
         """Let go of a block that is kept."""

@@ -94,3 +94,13 @@ def test_whatever_comes_the_bound_holds() -> None:
                 blocks.forget(random.choice(place))
         assert blocks.kept_bytes == sum(len(block.data) for block in place)
         assert blocks.kept_bytes + sum(promised) <= blocks.bytes_max
+
+
+def test_a_block_that_was_let_go_may_be_read_on() -> None:
+    blocks = HistoryBlocks(LENGTH)
+    [block] = keep(blocks, 0)
+    blocks.use(block, block.end)
+    assert blocks.promise(LENGTH)
+    blocks.use(block, 10)
+    blocks.use(block, block.end)
+    assert blocks.kept_bytes == 0

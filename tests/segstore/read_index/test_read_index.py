@@ -467,3 +467,18 @@ async def test_truncated_lent_history_is_not_served() -> None:
         assert isinstance(it.read(100, 10).error, SegmentTruncatedError)
         assert it.read(500, 10).data == it.content[500:510]
         it.index.close()
+
+
+async def test_a_block_that_goes_for_a_read_ahead_still_answers_who_waited_for_it() -> None:
+    async with lending_scene(4 * MIB) as (it, _):
+        it.storage.chunk_bytes = 300 * KIB
+        it.manager.history_blocks.bytes_max = MIB  # what is read ahead needs all of it
+        await it.read_now(3 * MIB, 300 * KIB)
+        it.storage.gate = trio.Event()
+        waiting = [it.read(0, 300 * KIB), it.read(300 * KIB, 10), it.read(100 * KIB, 10)]
+        it.storage.gate.set()
+        await wait_all_tasks_blocked()
+        for reading, offset in zip(waiting, (0, 300 * KIB, 100 * KIB), strict=True):
+            assert reading.data == it.content[offset : offset + len(reading.data)]
+        del waiting, reading
+        it.index.close()
