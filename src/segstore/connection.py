@@ -44,6 +44,9 @@ _HANDLERS: Final[Mapping[type, Handler]] = {**SEGMENT_HANDLERS, **TABLE_HANDLERS
 
 READ_BYTES_MAX: Final = 2 * 1024 * 1024
 READ_BYTES_MIN: Final = 8
+KEPT_BYTES_MIN: Final = 256 * 1024
+"""Data of history from this length on are sent from where they are. Shorter replies would be joined
+before they are sent, and keep more memory than what counts as unsent."""
 LINGER_SECONDS: Final = 2.0
 """How long a closing connection may take to send its last replies and see the peer's end."""
 CLEANUP_SECONDS: Final = 10.0
@@ -455,7 +458,8 @@ class ServerConnection:
         if read.handle is not None and self._replies.size >= self._settings.send_bytes_max:
             # The peer asks again when it has read what is there: until then nothing is held.
             data, at_tail, end_of_segment = b"", True, False
-        kept = data if isinstance(data, memoryview) else None
+        # A view holds all of the memory that it is of: of that, little replies have their own.
+        kept = data if isinstance(data, memoryview) and len(data) >= KEPT_BYTES_MIN else None
         reply = wire.SegmentRead(
             request.segment,
             request.offset,

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from _fast.lent_memory import LentMemory
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import append_block
+from segstore.api import OnRead, ReadHandle, ReadResult
 from segstore.config import ConnectionSettings
 from segstore.connection import ANSWER_SECONDS
 from segstore.testing.memory_store import MemoryStore, memory_store
@@ -324,6 +326,33 @@ async def test_a_client_that_never_reads_is_bounded() -> None:
         assert 1 << 20 <= connection._replies.size < 1_300_000
         for _ in range(1000):
             assert len((await client.expect(wire.SegmentRead)).data) == 100_000
+
+
+async def test_little_replies_of_a_client_that_does_not_read_hold_no_lent_memory() -> None:
+    memory = LentMemory(block_bytes=1 << 20, free_max=2)
+
+    def read_nowait(
+        name: str, *, offset: int, length_max: int, on_complete: OnRead
+    ) -> ReadHandle | None:
+        data = memory.lend()[:length_max].toreadonly()
+        on_complete(None, ReadResult(offset, data, False, False))
+        return None
+
+    async with memory_store(ConnectionSettings(send_bytes_pause=1 << 20)) as store:
+        await store.container.create_segment(SEGMENT)
+        store.container.read_nowait = read_nowait  # type: ignore[method-assign]
+        reading, writing = trio.testing.lockstep_stream_pair()
+        store.nursery.start_soon(store.server.serve, writing)
+        client = WireClient(reading)
+        requests = [read(0, 8) for _ in range(500)] + [read(0, 1 << 20) for _ in range(3)]
+        await client.send(*requests)
+        await settle()
+        assert memory.lent_count <= 3
+        for _ in range(500):
+            assert len((await client.expect(wire.SegmentRead)).data) == 8
+        for _ in range(3):
+            assert len((await client.expect(wire.SegmentRead)).data) == 1 << 20
+    assert memory.lent_count == 0
 
 
 async def test_a_parked_read_of_a_client_that_does_not_read_is_answered_without_data() -> None:
