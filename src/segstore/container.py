@@ -241,6 +241,7 @@ class Container:
         """Refuse and answer everything that waits. Idempotent."""
         if self._processor is not None:
             self._processor.close(reason)
+        self._late_reads.close()
         self._read_index.close()
 
     def throttle_snapshot(self) -> ThrottleSnapshot:

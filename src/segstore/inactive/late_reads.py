@@ -65,6 +65,10 @@ class LateReads:
         """Let reads wait in ``nursery``."""
         self._nursery = nursery
 
+    def close(self) -> None:
+        """The container has stopped: who asks from now on shall ask again."""
+        self._nursery = None
+
     def read(
         self, name: str, *, offset: int, length_max: int, on_complete: OnRead
     ) -> ReadHandle | None:
