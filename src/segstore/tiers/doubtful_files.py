@@ -7,6 +7,7 @@ Invariants:
 1. A note that was added is durable. It stays until the file is as long as the note says, or until
    all of it counts again: a note that stayed longer would cost what was written since.
 2. A line without its end was never added: its writer was told so.
+3. A note is added once, however often the same write fails.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class DoubtNotes:
         self._path = path
         self._lock = threading.Lock()
         self._noted: dict[str, int] = {}
+        self._unsure: set[str] = set()
 
     def read(self) -> dict[str, int]:
         """What is noted: by path, how many bytes of a file count."""
@@ -41,15 +43,19 @@ class DoubtNotes:
         for line in text.splitlines():
             if match := _LINE.fullmatch(line):
                 noted[unquote(match[2], errors="surrogatepass")] = int(match[1])
-        self._noted = dict(noted)
+        self._noted, self._unsure = dict(noted), set(noted)
         return noted
 
     def add(self, path: str, length: int) -> None:
         """Note how many bytes of a file count; the last note of a file counts."""
         with self._lock:
-            self._noted[path] = length  # even if this fails: the file may have it
+            if self._noted.get(path) == length and path not in self._unsure:
+                return
+            self._noted[path] = length
+            self._unsure.add(path)  # if this fails the file may have it
             self._write(_line(path, length), os.O_APPEND)
             self._sync_directory()
+            self._unsure.discard(path)
 
     def clear(self, path: str) -> None:
         """Keep no note of a file, durably."""
@@ -63,6 +69,7 @@ class DoubtNotes:
             self._replace(noted)
 
     def _replace(self, noted: dict[str, int]) -> None:
+        self._unsure.update(self._noted)
         if not noted:
             self._path.unlink(missing_ok=True)
         else:
@@ -71,7 +78,7 @@ class DoubtNotes:
             unfinished._write(text, os.O_TRUNC)
             os.rename(unfinished._path, self._path)
         self._sync_directory()
-        self._noted = dict(noted)
+        self._noted, self._unsure = dict(noted), set()
 
     def _write(self, text: str, flags: int) -> None:
         flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC

@@ -42,6 +42,43 @@ def test_a_note_that_was_not_written_whole_spoils_no_other(cut: int) -> None:
         assert {"first": 7, "third": 9}.items() <= notes.read().items()
 
 
+def test_a_note_that_is_repeated_takes_no_more_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "doubts"
+    notes = DoubtNotes(path)
+    notes.add("other", 1)
+    for length in (7, 8, 7):
+        with monkeypatch.context() as patches:
+            patches.setattr(notes, "_sync_directory", lambda: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                notes.add("file", length)
+        notes.add("file", length)
+        size = path.stat().st_size
+        for _ in range(3):
+            notes.add("file", length)
+            notes.add("other", 1)
+        assert path.stat().st_size == size
+        assert notes.read() == {"other": 1, "file": length}
+        notes.clear("file")
+        assert notes.read() == {"other": 1}
+        notes.add("other", 1)
+
+
+def test_a_note_that_could_not_be_cleared_is_added_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = DoubtNotes(tmp_path / "doubts")
+    notes.add("other", 1)
+    notes.add("file", 7)
+    with monkeypatch.context() as patches:
+        patches.setattr(notes, "_sync_directory", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            notes.clear("file")
+    notes.add("file", 7)
+    assert notes.read() == {"other": 1, "file": 7}
+
+
 def test_a_note_for_which_there_is_no_room_is_an_error(tmp_path: Path) -> None:
     script = """
 import resource, signal, sys
