@@ -46,7 +46,7 @@ from segstore.tiers.journal.format import Kind, Record
 from segstore.tiers.journal.log_reader import KeptDigests, LogReader, scan_named
 from segstore.tiers.journal.log_state import LogState
 from segstore.tiers.journal.recovery import Recovered, recover
-from segstore.tiers.journal.runner import ThreadRunner, WriterRunner
+from segstore.tiers.journal.runner import Helper, ThreadRunner, WriterRunner, running
 from segstore.tiers.journal.scan import check_indexes
 from segstore.tiers.journal.settings import JournalSettings
 from segstore.tiers.journal.statistics import BatchAverages, JournalStatistics
@@ -474,27 +474,15 @@ async def open_journal(
             raise DataLogError(f"the journal's first file cannot be made: {error}") from error
     writer = BatchWriter(queue, pool, recovered.tail, recovered.state, settings, clock)
     journal = Journal(disk, runner, queue, preparer, recovered, run_blocking, settings)
+    helpers: list[Helper] = [partial(_prepare_files, preparer, runner, writer)]
+    if contents is not None:
+        noter = ContentsNoter(disk, contents, journal._complete_files, run_blocking)
+        journal._files_changed = noter.look
+        helpers.append(noter.run)
     try:
-        async with trio.open_nursery() as nursery:
-            helpers: list[trio.CancelScope] = []
-            is_open = False
-            # It ends only when it is told to, and nobody could tell it before it has started.
-            with trio.CancelScope(shield=True):
-                await nursery.start(runner.run, writer, settings, journal._batch_over)
-            try:
-                helpers.append(await nursery.start(_prepare_files, preparer, runner, writer))
-                if contents is not None:
-                    noter = ContentsNoter(disk, contents, journal._complete_files, run_blocking)
-                    journal._files_changed = noter.look
-                    helpers.append(await nursery.start(noter.run))
-                is_open = True
-                yield journal
-            finally:
-                for helper in helpers:
-                    helper.cancel()
-                journal._close()
-                # What has been opened keeps a cancellation to itself.
-                nursery.cancel_scope.shield = is_open
+        write = partial(runner.run, writer, settings, journal._batch_over)
+        async with running(write, helpers, journal._close):
+            yield journal
     finally:
         journal._fail_rest(writer.take_everything())
         writer.close()

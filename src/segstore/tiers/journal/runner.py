@@ -1,6 +1,6 @@
 """Brings the writer's batches to the disk: by a thread, or in place where a simulation has none.
 
-Owns: the ``WriterRunner`` protocol, ``ThreadRunner`` and ``InlineRunner``.
+Owns: the ``WriterRunner`` protocol, ``ThreadRunner`` and ``InlineRunner``; when they run.
 
 Invariants:
 1. Finished batches are handed to ``on_batch`` in order, in the event loop's thread.
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
 
@@ -27,6 +28,8 @@ from segstore.tiers.journal.writer import BatchWriter, PreparedBatch, WrittenBat
 from segstore.turns import Turns, current_turns
 
 OnBatch = Callable[[WrittenBatch], None]
+Helper = Callable[..., Awaitable[None]]
+"""Reports as started with a scope, and runs until that is cancelled."""
 
 
 class WriterRunner(Protocol):
@@ -51,6 +54,32 @@ class WriterRunner(Protocol):
     def stop(self) -> None:
         """Let ``run`` return."""
         ...
+
+
+@asynccontextmanager
+async def running(
+    write: Callable[..., Awaitable[None]], helpers: Sequence[Helper], stop: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Run in the block ``write``, until ``stop`` lets it return, and ``helpers``, up to that.
+
+    A block that is cancelled keeps that to itself.
+    """
+    async with trio.open_nursery() as nursery:
+        scopes: list[trio.CancelScope] = []
+        is_open = False
+        # It ends only when it is told to, and nobody could tell it before it has started.
+        with trio.CancelScope(shield=True):
+            await nursery.start(write)
+        try:
+            for helper in helpers:
+                scopes.append(await nursery.start(helper))
+            is_open = True
+            yield
+        finally:
+            for scope in scopes:
+                scope.cancel()
+            stop()
+            nursery.cancel_scope.shield = is_open
 
 
 class ThreadRunner:
