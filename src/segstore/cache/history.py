@@ -3,7 +3,8 @@
 Owns: the blocks of one process that are kept for who reads on, and their bound.
 
 Invariants:
-1. Kept blocks, and room that was promised for reads under way, never exceed ``bytes_max``.
+1. Kept blocks, and room that was promised for reads under way, never exceed ``bytes_max``. A block
+   holds at most twice as much memory: one that is short beside what it was read into is copied.
 2. For new ones the blocks that were read to their end go first, then those used least recently.
 3. A block's bytes do not change. Memory that is being sent outlives the block.
 """
@@ -73,6 +74,8 @@ class HistoryBlocks:
         self._let_go(self._unread, room)
         if self.kept_bytes > room:
             return None
+        if 2 * len(data) < memoryview(data.obj).nbytes:
+            data = memoryview(bytes(data))
         block = HistoryBlock(offset, data, place)
         block.used_at = self._now
         self._unread[block] = None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
+from _fast.lent_memory import LentMemory
 from segstore.cache.history import HISTORY_SECONDS_MAX, HistoryBlock, HistoryBlocks
 
 LENGTH = 1000
@@ -104,3 +107,15 @@ def test_a_block_that_was_let_go_may_be_read_on() -> None:
     blocks.use(block, 10)
     blocks.use(block, block.end)
     assert blocks.kept_bytes == 0
+
+
+@pytest.mark.parametrize(("length", "lent"), [(LENGTH, 0), (2 * LENGTH, 1)])
+def test_a_block_holds_at_most_twice_its_bytes(length: int, lent: int) -> None:
+    memory = LentMemory(block_bytes=4 * LENGTH, free_max=0)
+    data = memory.lend()[:length]
+    data[:] = content = Random(1).randbytes(length)
+    block = HistoryBlocks(4 * LENGTH).keep(0, data.toreadonly(), [])
+    del data
+    assert block is not None
+    assert block.data == content
+    assert memory.lent_count == lent

@@ -405,7 +405,7 @@ async def test_generations_pass_and_what_is_not_used_goes(autojump_clock: MockCl
 
 @asynccontextmanager
 async def lending_scene(length: int) -> AsyncIterator[tuple[Scene, LentMemory]]:
-    memory = LentMemory(block_bytes=3 * MIB, free_max=4)
+    memory = LentMemory(block_bytes=2 * MIB, free_max=4)
     async with scene(length) as it:
         it.storage.memory = memory
         yield it, memory
