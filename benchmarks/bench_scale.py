@@ -3,9 +3,8 @@
 Run from the repository's root: `python -m benchmarks.bench_scale [--rows S1,S3] [--report]`.
 All of it takes a quarter of an hour.
 
-1. Each row has a server of its own, as installed. S1 and S2 are rows of `bench_streams`, with the
-   official client; the load of the others goes over the wire without it, which has limits of its
-   own.
+1. Each row has a server of its own, as installed. S2 is rows of `bench_streams`, with the official
+   client; the load of the others goes over the wire without it, which has limits of its own.
 2. S3: readers are a process of their own. The server is started anew before they read, so that its
    cache has nothing, and the page cache is told to forget tier 2. The peers are the disk, read past
    the page cache in the same sizes by the same number of threads, before and after; and the
@@ -54,12 +53,13 @@ from benchmarks.history import (
     write_history,
 )
 from benchmarks.machine import measured_on, this_machine
+from benchmarks.many_segments import ManySegments
 from benchmarks.many_streams import beside_lesser, ready_after_crash, run_rows
 from benchmarks.peers.api import PeerFailedError, RunningPeer, running
 from benchmarks.peers.original_durable import OriginalDurable
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from benchmarks.streams import rows as streams_rows
-from benchmarks.streams.rows import CRASH, DURABLE, PUBLISH_P95, PUBLISHED, Plan
+from benchmarks.streams.rows import CRASH, DURABLE, PUBLISHED, Plan
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.codec import encode
 from pravega_wire.commands import CreateSegment, SegmentCreated
@@ -70,6 +70,7 @@ OUTSTANDING = 200
 CACHE_BYTES = 512 * MIB
 """Our default."""
 STORED_SECONDS_MAX = 60.0
+BLOCK_P95 = Metric("block p95", "ms", "lower")
 THROUGHPUT = Metric("history read", "MB/s", "higher")
 TAIL = Metric("tail p99", "ms", "lower")
 ROW_NAMES = ("S1", "S2", "S3", "S4", "S5")
@@ -90,7 +91,11 @@ class Size:
     few_segments: int = 100
     many_segments: int = 100_000
     idle_seconds: float = 10.0
-    segment_rows: tuple[str, ...] = ("S1-16", "S1-500", "S1-5000")
+    segment_counts: tuple[int, ...] = (16, 500, 5_000)
+    writers: int = 100
+    block_bytes: int = 10_000
+    blocks_per_second: float = 5_000
+    segment_seconds: float = 10.0
     writer_rows: tuple[str, ...] = ("T2", "S2-10", "S2-100")
     plan: Plan = USUAL_PLAN
     directory: str | None = None
@@ -105,7 +110,10 @@ SMALL = Size(
     few_segments=10,
     many_segments=100,
     idle_seconds=0.5,
-    segment_rows=("T2", "S2-10"),
+    segment_counts=(2, 8),
+    writers=4,
+    blocks_per_second=100,
+    segment_seconds=0.5,
     writer_rows=("T2", "S2-10"),
     plan=streams_rows.SMALL,
 )
@@ -185,10 +193,54 @@ def create(connection: SegmentConnection, first: int, end: int) -> None:
 
 def segments(size: Size) -> list[ComparedRow]:
     """S1."""
-    lesser, *greater = size.segment_rows
-    measured = run_rows(replace(size.plan, rows=size.segment_rows), directory=size.directory)
-    return beside_lesser(
-        "S1", measured, lesser=lesser, greater=greater, metric=PUBLISH_P95, reach=2.0
+    ours = [_many_segments(SegstoreStandalone(), count, size) for count in size.segment_counts]
+    rows = []
+    for count, outcome in zip(size.segment_counts, ours, strict=True):
+        rate = size.blocks_per_second * size.block_bytes / 1e6
+        title = f"S1: {count:,} segments, {size.writers} writers, {rate:g} MB/s"
+        if outcome is not ours[0]:
+            lesser = f"{size.segment_counts[0]} segments"
+            rows += compare(
+                title,
+                ours=[outcome],
+                peer=[ours[0]],
+                reaches={BLOCK_P95.name: 2.0},
+                peer_name=lesser,
+            )
+        if DURABLE in size.plan.peers:
+            peer = _many_segments(OriginalDurable(), count, size)
+            rows += compare(title, ours=[outcome], peer=[peer], reaches={}, peer_name=DURABLE)
+    return rows
+
+
+def _many_segments(peer: SegstoreStandalone | OriginalDurable, count: int, size: Size) -> Outcome:
+    """That many segments on a fresh server."""
+    begun = time.perf_counter()
+    try:
+        peer.prepare()
+        with (
+            tempfile.TemporaryDirectory(dir=size.directory) as directory,
+            running(peer, Path(directory) / "server"),
+            ManySegments(
+                HOST,
+                peer.segment_store_port,
+                segments=count,
+                writers=size.writers,
+                block_bytes=size.block_bytes,
+            ) as load,
+        ):
+            rate, seconds = size.blocks_per_second, size.segment_seconds
+            load.run(blocks_per_second=rate, seconds=seconds / 2)
+            found = load.run(blocks_per_second=rate, seconds=seconds)
+    except (PeerFailedError, BlockLoadFailedError, ProtocolError) as error:
+        return Outcome({}, failure=str(error))
+    report_progress("S1", f"{count} segments of {peer.name}", time.perf_counter() - begun)
+    return Outcome(
+        {
+            BLOCK_P95: found.percentile_ms(95),
+            Metric("block p50", "ms", "lower"): found.percentile_ms(50),
+            Metric("blocks", "1/s", "higher"): found.blocks / found.seconds,
+        }
     )
 
 

@@ -207,21 +207,6 @@ EXTRA_ROWS = tuple(
         ("W64", "100 B, 64 segments, unthrottled", Load(rate=0, segments=64), (DURABLE,)),
         *(
             (
-                f"S1-{segments}",
-                f"1 KB, {segments} segments, 100 writers, 50k events/s",
-                Load(
-                    rate=50_000,
-                    event_size=1_000,
-                    segments=segments,
-                    producers=100,
-                    connection_pooling=True,
-                ),
-                (DURABLE,),
-            )
-            for segments in (16, 500, 5_000)
-        ),
-        *(
-            (
                 f"S2-{producers}",
                 f"100 B, 16 segments, {producers} writers, unthrottled",
                 Load(rate=0, segments=16, producers=producers),
@@ -231,7 +216,7 @@ EXTRA_ROWS = tuple(
         ),
     )
 )
-"""Only when named: more points of the plots, many segments (S1) and many writers (S2)."""
+"""Only when named: more points of the plots, and many writers (S2)."""
 
 BY_NAME = {row.name: row for row in (*ROWS, *EXTRA_ROWS)}
 

@@ -1,0 +1,146 @@
+"""Many writers of many segments at a steady rate, straight over the wire.
+
+1. Each writer has a connection of its own and its share of the segments; where there are fewer
+   segments than writers, they share them. Every block is for the next segment of the next writer.
+2. The official client cannot do this in one process: a writer of it sets up appends to every
+   segment of a stream, whatever its keys, and it gives a connection up after 2,000 of them.
+3. The load is open: block k is due at start + k / rate, and a late sender catches up. A block's
+   latency is from its sending to the acknowledgement that covers it.
+"""
+
+import selectors
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import cycle
+
+from benchmarks.block_load import (
+    ACK_SECONDS_MAX,
+    BlockLoadFailedError,
+    BlockLoadResult,
+    event_block,
+    expect,
+    wait_until_served,
+)
+from pravega_wire.blocking import SegmentConnection
+from pravega_wire.codec import encode
+from pravega_wire.commands import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    CreateSegment,
+    DataAppended,
+    SegmentAlreadyExists,
+    SegmentCreated,
+    SetupAppend,
+)
+
+OUTSTANDING_MAX = 4_000
+"""Of all writers."""
+
+
+def segment_name(number: int) -> str:
+    """One segment of as many streams."""
+    return f"scale/many{number}/0.#epoch.0"
+
+
+class _Pair:
+    """One writer of one segment, on a connection."""
+
+    def __init__(self, connection: SegmentConnection, number: int, data: bytes) -> None:
+        self.connection = connection
+        self.writer_id = number.to_bytes(16)
+        self._length = len(data)
+        self._block = encode(AppendBlock(self.writer_id, data))
+        self._events = 0
+        self.sent: deque[tuple[int, float]] = deque()
+
+    def send(self) -> None:
+        """Send the next block."""
+        self._events += 1
+        end = AppendBlockEnd(self.writer_id, self._length, b"", 1, self._events, self._events)
+        self.sent.append((self._events, time.perf_counter()))
+        self.connection.send_bytes(self._block + encode(end))
+
+
+class ManySegments:
+    """All writers, in one thread. A context manager that closes their connections."""
+
+    def __init__(
+        self, host: str, port: int, *, segments: int, writers: int, block_bytes: int
+    ) -> None:
+        self._stack = ExitStack()
+        self._selector = self._stack.enter_context(selectors.DefaultSelector())
+        self._pairs: dict[bytes, _Pair] = {}
+        self._latencies: list[float] = []
+        self._outstanding = 0
+        data = event_block(block_bytes)
+        wait_until_served(host, port, segment_name(segments))
+        for writer in range(writers):
+            connection = self._stack.enter_context(SegmentConnection(host, port))
+            self._selector.register(connection, selectors.EVENT_READ, connection)
+            numbers = range(writer, segments, writers) or range(
+                writer % segments, segments, segments
+            )
+            for number in numbers:
+                pair = _Pair(connection, writer * segments + number, data)
+                self._pairs[pair.writer_id] = pair
+                _set_up(connection, segment_name(number), pair.writer_id)
+
+    def __enter__(self) -> "ManySegments":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, *, blocks_per_second: float, seconds: float) -> BlockLoadResult:
+        """Send for that long and wait for the acks. Raises BlockLoadFailedError."""
+        self._latencies = []
+        turns = self._turns()
+        start = time.perf_counter()
+        wanted, sent = int(blocks_per_second * seconds), 0
+        while sent < wanted:
+            due = min(wanted, int((time.perf_counter() - start) * blocks_per_second) + 1)
+            for _ in range(min(due - sent, OUTSTANDING_MAX - self._outstanding)):
+                next(turns).send()
+                self._outstanding += 1
+                sent += 1
+            pause = start + sent / blocks_per_second - time.perf_counter()
+            self._take_acks(min(max(0.0, pause), 0.1))
+        deadline = time.perf_counter() + ACK_SECONDS_MAX
+        while self._outstanding:
+            if time.perf_counter() > deadline:
+                raise BlockLoadFailedError(f"{self._outstanding} blocks were never acknowledged")
+            self._take_acks(0.1)
+        elapsed = time.perf_counter() - start
+        return BlockLoadResult(wanted, elapsed, tuple(sorted(self._latencies)))
+
+    def _turns(self) -> Iterator[_Pair]:
+        """The pairs, for ever, one of each writer after the other."""
+        by_writer: dict[int, list[_Pair]] = {}
+        for pair in self._pairs.values():
+            by_writer.setdefault(pair.connection.fileno(), []).append(pair)
+        of_writer = [cycle(pairs) for pairs in by_writer.values()]
+        while True:
+            for pairs in of_writer:
+                yield next(pairs)
+
+    def _take_acks(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            replies = key.data.receive_some()
+            now = time.perf_counter()
+            for reply in replies:
+                expect(reply, DataAppended)
+                sent = self._pairs[reply.writer_id].sent
+                while sent and sent[0][0] <= reply.event_number:
+                    self._latencies.append((now - sent.popleft()[1]) * 1000)
+                    self._outstanding -= 1
+
+
+def _set_up(connection: SegmentConnection, segment: str, writer_id: bytes) -> None:
+    """Make the segment, if nobody has, and register the writer."""
+    made = connection.call(CreateSegment(connection.next_request_id(), segment, 0, 0, ""))
+    expect(made, SegmentCreated | SegmentAlreadyExists)
+    request_id = connection.next_request_id()
+    expect(connection.call(SetupAppend(request_id, writer_id, segment, "")), AppendSetup)
