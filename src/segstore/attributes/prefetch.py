@@ -32,6 +32,7 @@ from segstore.errors import (
 from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import ActivateOperation, BarrierOperation, MergeOperation, Operation
 from segstore.throttling.overtaking import segment_names
+from segstore.throttling.priorities import is_own_record
 
 PARALLEL_SEGMENTS_MAX: Final = 8
 
@@ -94,7 +95,7 @@ class AttributePrefetcher:
 
     def must_wait(self, operation: Operation) -> bool:
         """Whether something waits that the operation may not overtake."""
-        if type(operation) is ActivateOperation:
+        if type(operation) is ActivateOperation or is_own_record(operation):
             return False  # it is what the others wait for
         return operation.name in self._names or (
             isinstance(operation, MergeOperation) and operation.source_name in self._names

@@ -52,7 +52,7 @@ from segstore.operations import (
     TruncateOperation,
 )
 from segstore.throttling.overtaking import Overtakers, segment_names
-from segstore.throttling.priorities import Priority, priority_of
+from segstore.throttling.priorities import Priority, is_own_record, priority_of
 from segstore.throttling.throttle import Throttle
 from segstore.tiers.api import DurableDataLog, LogAddress
 from segstore.turns import current_turns
@@ -307,7 +307,8 @@ class OperationProcessor:
         without_room: list[Operation] = []
         names: set[str] = set()
         for operation in self._overtakers.take(lowest=lowest):
-            if names.isdisjoint(segment_names(operation)) and self._has_room(operation):
+            in_order = is_own_record(operation) or names.isdisjoint(segment_names(operation))
+            if in_order and self._has_room(operation):
                 self._process_with_room(operation)
             else:
                 without_room.append(operation)

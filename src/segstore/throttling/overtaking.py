@@ -4,7 +4,8 @@ Owns: ``Overtakers``, which finds it. It remembers how far it has looked, so tha
 grows at its end is looked through once.
 
 Invariants:
-1. An operation overtakes none on its own segments.
+1. An operation overtakes none on its own segments, unless it is the container's own record: the
+   storage writer waits for that, and what it would stand behind may wait for the storage writer.
 2. An operation that concerns all segments (a barrier without a name) overtakes nothing.
 """
 
@@ -14,7 +15,7 @@ from collections import deque
 from itertools import islice
 
 from segstore.operations import MergeOperation, Operation
-from segstore.throttling.priorities import Priority, priority_of
+from segstore.throttling.priorities import Priority, is_own_record, priority_of
 
 
 def segment_names(operation: Operation) -> tuple[str, ...]:
@@ -64,6 +65,8 @@ class Overtakers:
         return passing
 
     def _may_pass(self, operation: Operation) -> bool:
+        if is_own_record(operation):
+            return True
         return bool(operation.name) and self._names.isdisjoint(segment_names(operation))
 
     def _note(self, operation: Operation) -> None:

@@ -49,12 +49,16 @@ _RELIEF: Final = frozenset(
 
 def priority_of(operation: Operation) -> Priority:
     """The priority of an operation that was not accepted yet."""
-    kind = type(operation)
-    if kind in _RELIEF:
+    if type(operation) in _RELIEF or is_own_record(operation):
         return Priority.RELIEF
     if operation.name.startswith(SYSTEM_PREFIX):
         return Priority.SYSTEM
-    if kind is UpdateAttributesOperation and operation.segment_id >= 0:
-        # The container's own: tells where an attribute index is, which lets attributes go.
-        return Priority.RELIEF
     return Priority.USER
+
+
+def is_own_record(operation: Operation) -> bool:
+    """Whether the container tells itself where an attribute index is, which lets attributes go.
+
+    That changes nothing for any other operation on the segment, so it need not keep its place.
+    """
+    return type(operation) is UpdateAttributesOperation and operation.segment_id >= 0

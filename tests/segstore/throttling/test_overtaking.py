@@ -84,3 +84,13 @@ def test_priorities() -> None:
     assert priority_of(AppendOperation("_systems/x", b"")) is Priority.USER
     assert priority_of(DeleteOperation("_system/c")) is Priority.RELIEF
     assert priority_of(MergeOperation("a", "b")) is Priority.USER
+
+
+def test_the_containers_own_record_does_not_wait_behind_what_waits_for_the_storage_writer() -> None:
+    for name in NAMES:
+        own = UpdateAttributesOperation(name, ())
+        own.segment_id = 7
+        waiting = [AppendOperation(name, b"x"), UpdateAttributesOperation(name, ())]
+        queue: deque[Operation] = deque([*waiting, own])
+        assert Overtakers(queue).take(lowest=Priority.RELIEF) == [own]
+        assert list(queue) == waiting

@@ -159,11 +159,15 @@ class CheckedContainer:
         try:
             number = await self._ask(what, request)
         except SegmentError as error:
+            await trio.lowlevel.cancel_shielded_checkpoint()
             self._model.answered(call, outcome_of(error))
             raise
         except StorageError:
             self._model.withdrawn(call)
             raise
+        # Tasks that were answered at the same time go on in any order. A call that was refused
+        # before this one took effect has to be noted first.
+        await trio.lowlevel.cancel_shielded_checkpoint()
         answer = 0 if number is None else number
         self._model.answered(call, answer)
         return answer
