@@ -8,7 +8,7 @@
 import select
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import UnionType
 
@@ -87,11 +87,43 @@ def wait_until_served(host: str, port: int, segment: str) -> None:
         time.sleep(RETRY_SECONDS)
 
 
-class BlockSender:
-    """One writer of one segment, which it makes if it is not there.
+class BlockWriter:
+    """One writer of one segment, which it makes if it is not there, on a connection.
 
-    Used within a ``with`` block of its connection.
+    Raises ``BlockLoadFailedError``. ``sent`` holds the number of each block that is not
+    acknowledged and the time it was sent, oldest first.
     """
+
+    def __init__(
+        self, connection: SegmentConnection, *, data: bytes, segment: str, writer_id: bytes
+    ) -> None:
+        self.connection = connection
+        self.writer_id = writer_id
+        self.sent: deque[tuple[int, float]] = deque()
+        self._length = len(data)
+        self._block = encode(AppendBlock(writer_id, data))
+        self._events = 0
+        request_id = connection.next_request_id()
+        made = connection.call(CreateSegment(request_id, segment, 0, 0, ""))
+        expect(made, SegmentCreated | SegmentAlreadyExists)
+        request_id = connection.next_request_id()
+        expect(connection.call(SetupAppend(request_id, writer_id, segment, "")), AppendSetup)
+
+    def send(self) -> None:
+        """Send the next block."""
+        self._events += 1
+        end = AppendBlockEnd(self.writer_id, self._length, b"", 1, self._events, self._events)
+        self.sent.append((self._events, time.perf_counter()))
+        self.connection.send_bytes(self._block + encode(end))
+
+    def take_ack(self, reply: DataAppended, now: float) -> Iterator[float]:
+        """The latencies in milliseconds of the blocks that a reply of this time acknowledges."""
+        while self.sent and self.sent[0][0] <= reply.event_number:
+            yield (now - self.sent.popleft()[1]) * 1000
+
+
+class BlockSender:
+    """One writer's load. Used within a ``with`` block of its connection."""
 
     def __init__(
         self,
@@ -101,18 +133,9 @@ class BlockSender:
         segment: str = SEGMENT,
         writer_id: bytes = WRITER,
     ) -> None:
-        self._connection = connection
-        self._writer_id = writer_id
-        self._length = len(data)
-        self._block = encode(AppendBlock(writer_id, data))
-        self._events = 0
-        self._sent: deque[tuple[int, float]] = deque()
+        self._writer = BlockWriter(connection, data=data, segment=segment, writer_id=writer_id)
+        self._sent = self._writer.sent
         self._latencies: list[float] = []
-        request_id = connection.next_request_id()
-        made = connection.call(CreateSegment(request_id, segment, 0, 0, ""))
-        expect(made, SegmentCreated | SegmentAlreadyExists)
-        request_id = connection.next_request_id()
-        expect(connection.call(SetupAppend(request_id, writer_id, segment, "")), AppendSetup)
 
     def run(self, *, blocks_per_second: float, seconds: float) -> BlockLoadResult:
         """Send for that long and wait for the acks. Raises BlockLoadFailedError."""
@@ -124,7 +147,7 @@ class BlockSender:
             due = min(wanted, int((time.perf_counter() - start) * blocks_per_second) + 1)
             count = min(due - sent, OUTSTANDING_MAX - len(self._sent))
             for _ in range(count):
-                self._send()
+                self._writer.send()
             sent += max(0, count)
             pause = start + sent / blocks_per_second - time.perf_counter()
             self._take_acks(max(0.0, pause))
@@ -136,7 +159,7 @@ class BlockSender:
         """Send so many blocks as fast as they are acknowledged. Raises BlockLoadFailedError."""
         for _ in range(count):
             self._wait_until_outstanding(outstanding_max - 1)
-            self._send()
+            self._writer.send()
         self._wait_until_outstanding(0)
 
     def _wait_until_outstanding(self, count: int) -> None:
@@ -150,20 +173,13 @@ class BlockSender:
                 acknowledged = self._sent[0]
                 deadline = time.perf_counter() + ACK_SECONDS_MAX
 
-    def _send(self) -> None:
-        self._events += 1
-        end = AppendBlockEnd(self._writer_id, self._length, b"", 1, self._events, self._events)
-        self._sent.append((self._events, time.perf_counter()))
-        self._connection.send_bytes(self._block + encode(end))
-
     def _take_acks(self, seconds: float) -> None:
-        readable, _, _ = select.select([self._connection], [], [], seconds)
+        readable, _, _ = select.select([self._writer.connection], [], [], seconds)
         if not readable:
             return
-        replies = self._connection.receive_some()
+        replies = self._writer.connection.receive_some()
         now = time.perf_counter()
         for reply in replies:
             expect(reply, DataAppended)
             assert isinstance(reply, DataAppended)
-            while self._sent and self._sent[0][0] <= reply.event_number:
-                self._latencies.append((now - self._sent.popleft()[1]) * 1000)
+            self._latencies += self._writer.take_ack(reply, now)

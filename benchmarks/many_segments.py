@@ -10,7 +10,6 @@
 
 import selectors
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import cycle
@@ -19,22 +18,13 @@ from benchmarks.block_load import (
     ACK_SECONDS_MAX,
     BlockLoadFailedError,
     BlockLoadResult,
+    BlockWriter,
     event_block,
     expect,
     wait_until_served,
 )
 from pravega_wire.blocking import SegmentConnection
-from pravega_wire.codec import encode
-from pravega_wire.commands import (
-    AppendBlock,
-    AppendBlockEnd,
-    AppendSetup,
-    CreateSegment,
-    DataAppended,
-    SegmentAlreadyExists,
-    SegmentCreated,
-    SetupAppend,
-)
+from pravega_wire.commands import DataAppended
 
 OUTSTANDING_MAX = 4_000
 """Of all writers."""
@@ -45,25 +35,6 @@ def segment_name(number: int) -> str:
     return f"scale/many{number}/0.#epoch.0"
 
 
-class _Pair:
-    """One writer of one segment, on a connection."""
-
-    def __init__(self, connection: SegmentConnection, number: int, data: bytes) -> None:
-        self.connection = connection
-        self.writer_id = number.to_bytes(16)
-        self._length = len(data)
-        self._block = encode(AppendBlock(self.writer_id, data))
-        self._events = 0
-        self.sent: deque[tuple[int, float]] = deque()
-
-    def send(self) -> None:
-        """Send the next block."""
-        self._events += 1
-        end = AppendBlockEnd(self.writer_id, self._length, b"", 1, self._events, self._events)
-        self.sent.append((self._events, time.perf_counter()))
-        self.connection.send_bytes(self._block + encode(end))
-
-
 class ManySegments:
     """All writers, in one thread. A context manager that closes their connections."""
 
@@ -72,7 +43,7 @@ class ManySegments:
     ) -> None:
         self._stack = ExitStack()
         self._selector = self._stack.enter_context(selectors.DefaultSelector())
-        self._pairs: dict[bytes, _Pair] = {}
+        self._pairs: dict[bytes, BlockWriter] = {}
         self._latencies: list[float] = []
         self._outstanding = 0
         data = event_block(block_bytes)
@@ -84,9 +55,13 @@ class ManySegments:
                 writer % segments, segments, segments
             )
             for number in numbers:
-                pair = _Pair(connection, writer * segments + number, data)
+                pair = BlockWriter(
+                    connection,
+                    data=data,
+                    segment=segment_name(number),
+                    writer_id=(writer * segments + number).to_bytes(16),
+                )
                 self._pairs[pair.writer_id] = pair
-                _set_up(connection, segment_name(number), pair.writer_id)
 
     def __enter__(self) -> "ManySegments":
         return self
@@ -116,9 +91,9 @@ class ManySegments:
         elapsed = time.perf_counter() - start
         return BlockLoadResult(wanted, elapsed, tuple(sorted(self._latencies)))
 
-    def _turns(self) -> Iterator[_Pair]:
+    def _turns(self) -> Iterator[BlockWriter]:
         """The pairs, for ever, one of each writer after the other."""
-        by_writer: dict[int, list[_Pair]] = {}
+        by_writer: dict[int, list[BlockWriter]] = {}
         for pair in self._pairs.values():
             by_writer.setdefault(pair.connection.fileno(), []).append(pair)
         of_writer = [cycle(pairs) for pairs in by_writer.values()]
@@ -132,15 +107,6 @@ class ManySegments:
             now = time.perf_counter()
             for reply in replies:
                 expect(reply, DataAppended)
-                sent = self._pairs[reply.writer_id].sent
-                while sent and sent[0][0] <= reply.event_number:
-                    self._latencies.append((now - sent.popleft()[1]) * 1000)
-                    self._outstanding -= 1
-
-
-def _set_up(connection: SegmentConnection, segment: str, writer_id: bytes) -> None:
-    """Make the segment, if nobody has, and register the writer."""
-    made = connection.call(CreateSegment(connection.next_request_id(), segment, 0, 0, ""))
-    expect(made, SegmentCreated | SegmentAlreadyExists)
-    request_id = connection.next_request_id()
-    expect(connection.call(SetupAppend(request_id, writer_id, segment, "")), AppendSetup)
+                latencies = tuple(self._pairs[reply.writer_id].take_ack(reply, now))
+                self._latencies += latencies
+                self._outstanding -= len(latencies)

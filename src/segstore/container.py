@@ -34,11 +34,9 @@ from segstore.durable_log.memory_log import MemoryLog
 from segstore.durable_log.operation_processor import OperationProcessor
 from segstore.durable_log.recovery import Recovery
 from segstore.durable_log.update_transaction import PendingState
-from segstore.durable_log.waiter import Waiter
 from segstore.errors import (
     ContainerOfflineError,
     NoSuchSegmentError,
-    SegmentStoreError,
     StorageError,
 )
 from segstore.inactive.activation import Activation
@@ -69,6 +67,7 @@ from segstore.throttling.throttle import (
     ThrottleSnapshot,
 )
 from segstore.tiers.api import Buffer, DurableDataLog, DurableDataLogFactory
+from segstore.waiting import Waiter, read_and_wait
 from segstore.writer.storage_writer import HELD_BYTES_MAX, StorageWriter
 
 DRAIN_SECONDS: Final = 5.0
@@ -408,24 +407,11 @@ class Container:
         )
 
     async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
-        done = trio.Event()
-        outcome: list[tuple[SegmentStoreError | None, ReadResult | None]] = []
-
-        def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
-            outcome.append((error, result))
-            done.set()
-
-        handle = self.read_nowait(name, offset=offset, length_max=length_max, on_complete=complete)
-        try:
-            await done.wait()
-        finally:
-            if handle is not None:
-                handle.cancel()
-        error, result = outcome[0]
-        if error is not None:
-            raise error
-        assert result is not None
-        return result
+        return await read_and_wait(
+            lambda complete: self.read_nowait(
+                name, offset=offset, length_max=length_max, on_complete=complete
+            )
+        )
 
 
 @asynccontextmanager

@@ -20,10 +20,9 @@ from typing import Final, Protocol
 
 import trio
 
-from segstore.transport import Flusher
+from segstore.transport import SENT_BYTES_MAX, Flusher
 
 JOINED_BYTES_MAX: Final = 256 * 1024
-SENT_BYTES_MAX: Final = 256 * 1024
 
 
 class LateReply(Protocol):

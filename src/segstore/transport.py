@@ -27,7 +27,8 @@ _KEEP_ALIVE_IDLE_SECONDS: Final = 60
 _KEEP_ALIVE_INTERVAL_SECONDS: Final = 15
 _KEEP_ALIVE_COUNT: Final = 4
 _RECEIVE_BYTES: Final = 64 * 1024
-_SENT_BYTES_MAX: Final = 256 * 1024
+SENT_BYTES_MAX: Final = 256 * 1024
+"""At a time of one connection, so that others have their turn."""
 
 
 class Flusher(Protocol):
@@ -155,7 +156,7 @@ class SocketTransport:
     async def send(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
         while True:
-            part = rest[:_SENT_BYTES_MAX]
+            part = rest[:SENT_BYTES_MAX]
             sent = self.send_now(part)
             rest = rest[sent:]
             if not rest:

@@ -6,7 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.send_buffer import JOINED_BYTES_MAX, SENT_BYTES_MAX, SendBuffer
+from segstore.send_buffer import JOINED_BYTES_MAX, SendBuffer
+from segstore.transport import SENT_BYTES_MAX
 
 
 class RecordingStream:

@@ -17,11 +17,11 @@ import trio
 
 from segstore.attributes.updates import AttributeId
 from segstore.durable_log.update_transaction import NO_RECORD
-from segstore.durable_log.waiter import Waiter
 from segstore.errors import SegmentError, SegmentStoreError
 from segstore.inactive.records import SegmentRecords
 from segstore.metadata import ContainerMetadata
 from segstore.operations import ActivateOperation, BarrierOperation, Operation
+from segstore.waiting import Waiter
 
 
 class _Load:

@@ -14,9 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import trio
-
-from segstore.api import ReadResult
 from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.durable_log.update_transaction import NO_RECORD
@@ -31,6 +28,7 @@ from segstore.segment_record import (
     record_end,
     record_key,
 )
+from segstore.waiting import read_and_wait
 
 FIRST_READ_BYTES: Final = 512
 """Nearly every record is shorter."""
@@ -107,25 +105,16 @@ class SegmentRecords:
     async def _read(self, records: SegmentMetadata, offset: int, length: int) -> bytes:
         if not records.start_offset <= offset < records.length:
             raise StorageError(f"{records.name} is damaged: it has no byte {offset}")
-        done = trio.Event()
-        outcome: list[tuple[SegmentStoreError | None, ReadResult | None]] = []
-
-        def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
-            outcome.append((error, result))
-            done.set()
-
-        handle = self._read_index.read_nowait(
-            records, offset=offset, length_max=length, on_complete=complete
-        )
         try:
-            await done.wait()
-        finally:
-            if handle is not None:
-                handle.cancel()
-        error, result = outcome[0]
-        if error is not None:
-            raise error if isinstance(error, StorageError) else StorageError(str(error)) from error
-        assert result is not None
+            result = await read_and_wait(
+                lambda complete: self._read_index.read_nowait(
+                    records, offset=offset, length_max=length, on_complete=complete
+                )
+            )
+        except StorageError:
+            raise
+        except SegmentStoreError as error:
+            raise StorageError(str(error)) from error
         if not result.data:
             raise StorageError(f"{records.name} cannot be read any more")
         return bytes(result.data)

@@ -29,25 +29,7 @@ from segstore.errors import (
 )
 from segstore.testing.memory_segments import MemorySegment, MemorySegments, ParkedRead
 from segstore.tiers.api import Buffer
-
-
-class _Waiter:
-    """Awaits one operation; a cancelled waiter does not disturb it."""
-
-    def __init__(self) -> None:
-        self._done = trio.Event()
-        self._error: SegmentStoreError | None = None
-        self._number = -1
-
-    def __call__(self, error: SegmentStoreError | None, number: int) -> None:
-        self._error, self._number = error, number
-        self._done.set()
-
-    async def wait(self) -> int:
-        await self._done.wait()
-        if self._error is not None:
-            raise self._error
-        return self._number
+from segstore.waiting import Waiter, read_and_wait
 
 
 class MemoryContainer:
@@ -134,8 +116,8 @@ class MemoryContainer:
         self.commit()
 
     async def _perform(self, apply: Callable[[], int]) -> int:
-        waiter = _Waiter()
-        self._queue_operation(apply, waiter)
+        waiter = Waiter()
+        self._queue_operation(apply, waiter.complete)
         return await waiter.wait()
 
     def _find(self, name: str) -> MemorySegment:
@@ -178,13 +160,13 @@ class MemoryContainer:
         expected_offset: int | None = None,
     ) -> int:
         """Append and wait."""
-        waiter = _Waiter()
+        waiter = Waiter()
         self.append_nowait(
             name,
             data,
             attribute_updates=attribute_updates,
             expected_offset=expected_offset,
-            on_complete=waiter,
+            on_complete=waiter.complete,
         )
         return await waiter.wait()
 
@@ -263,24 +245,8 @@ class MemoryContainer:
 
     async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
         """Read and wait."""
-        done = trio.Event()
-        outcome: list[SegmentStoreError | ReadResult] = []
-
-        def on_complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
-            answer = error or result
-            assert answer is not None
-            outcome.append(answer)
-            done.set()
-
-        handle = self.read_nowait(
-            name, offset=offset, length_max=length_max, on_complete=on_complete
+        return await read_and_wait(
+            lambda complete: self.read_nowait(
+                name, offset=offset, length_max=length_max, on_complete=complete
+            )
         )
-        try:
-            await done.wait()
-        finally:
-            if handle is not None:
-                handle.cancel()
-        answer = outcome[0]
-        if isinstance(answer, SegmentStoreError):
-            raise answer
-        return answer
