@@ -205,7 +205,10 @@ class AppendProcessor:
     def share_of(self, append: Append) -> Share:
         """The share of the container that an append is for."""
         state = self._writers.get(append.writer_id)
-        return self.outstanding.share_of(append.segment) if state is None else state.share
+        if state is not None and state.segment == append.segment:
+            return state.share
+        # The writer was set up on another segment after the append came.
+        return self.outstanding.share_of(append.segment)
 
     def append(self, append: Append) -> None:
         """Queue an append; its answer is sent when it is durable or refused."""

@@ -656,3 +656,21 @@ async def test_a_stopped_container_stops_who_writes_to_it() -> None:
         assert (await client.expect(wire.DataAppended)).writer_id == OTHER
         store.containers[0].commit()
         assert (await client.expect(wire.DataAppended)).writer_id == WRITER
+
+
+async def test_an_append_that_waits_while_its_writer_moves_is_released_where_it_counts() -> None:
+    async with memory_store(container_count=4) as store:
+        for segment in (IN_CONTAINER_0, IN_CONTAINER_1):
+            await store.registry.container_for(segment).create_segment(segment)
+        client, total = store.connect(), store.server._outstanding_total
+        await client.set_up(WRITER, IN_CONTAINER_0)
+        store.containers[0].auto_commit = False
+        await client.send(wire.UpdateSegmentPolicy(1, IN_CONTAINER_0, 0, 0, ""))
+        await client.append(WRITER, b"held up", number=0)
+        await client.set_up(WRITER, IN_CONTAINER_1)
+        assert total.share_of(IN_CONTAINER_0).count == len(b"held up")
+        store.containers[0].commit()
+        await client.expect(wire.SegmentPolicyUpdated)
+        await client.expect_close()
+        assert total.total == 0
+        assert not any(total.share_of(each).count for each in (IN_CONTAINER_0, IN_CONTAINER_1))
