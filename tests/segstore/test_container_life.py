@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
-from segstore.container import open_container
-from segstore.errors import SegmentStoreError
+from segstore.container import Container, open_container
+from segstore.errors import DataLogError, SegmentStoreError
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
-from segstore.tiers.api import LogEntry
+from segstore.testing.local_tiers import LocalTiers
+from segstore.tiers.api import Buffer, LogEntry
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory
 
 MIB = 1024 * 1024
@@ -73,3 +76,47 @@ async def test_a_full_cache_is_waited_for_without_spinning(
         full = False
         await container.wait_in_flight("a")
         assert answers == [None] * 40
+
+
+class HeldWrites(MemoryChunkStorage):
+    """A write tells that it is ``reached``, and waits until it may ``go_on``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go_on = trio.Event(), trio.Event()
+        self.go_on.set()
+
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        self.reached.set()
+        with trio.CancelScope(shield=True):
+            await self.go_on.wait()
+        await super().write(name, offset=offset, data=data)
+
+
+async def test_a_log_that_fails_while_a_drain_flushes_ends_the_container_with_its_error(
+    tmp_path: Path,
+) -> None:
+    chunks, failed = HeldWrites(), trio.Event()
+    tiers = LocalTiers(tmp_path, chunks)
+
+    async def fail_in_the_first_write(container: Container) -> None:
+        await chunks.reached.wait()
+        tiers.log.failing = True
+        container.append_nowait("a", b"x", on_complete=lambda error, length: failed.set())
+        await failed.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        chunks.go_on.set()
+
+    async def live() -> None:
+        async with trio.open_nursery() as nursery, tiers.container() as container:
+            for name in ("a", "b"):
+                await container.create_segment(name)
+                await container.append(name, b"bytes that tier 2 does not have")
+            chunks.reached, chunks.go_on = trio.Event(), trio.Event()
+            nursery.start_soon(fail_in_the_first_write, container)
+
+    with capture_logs() as log, pytest.raises(ExceptionGroup) as raised:
+        await live()
+    assert raised.group_contains(DataLogError)
+    assert not raised.group_contains(AssertionError)
+    assert [each["container"] for each in log if each["event"] == "drain ended early"] == [0]

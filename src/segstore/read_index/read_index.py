@@ -19,6 +19,7 @@ from _fast.logged_pieces import Piece
 from segstore.api import OnRead, ReadHandle, ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.errors import (
+    ContainerOfflineError,
     InvalidRequestError,
     NoSuchSegmentError,
     SegmentSealedError,
@@ -170,8 +171,11 @@ class ReadIndex:
     async def unstored(self, segment: SegmentMetadata, *, offset: int, length: int) -> bytes:
         """Bytes from ``offset`` on that are not in tier 2 yet, wherever they are.
 
-        Fewer than ``length`` where they are in several places, none when nothing has them.
+        Fewer than ``length`` where they are in several places, none when nothing has them. Raises
+        ``ContainerOfflineError`` when the cache is free already.
         """
+        if self._closed:
+            raise ContainerOfflineError("the container has stopped")
         data = self.cached(segment, offset=offset, length=length)
         if data or self._log is None:
             return data
