@@ -6,8 +6,8 @@ writing them, and ``ContentsNoter``, which writes them while the journal is used
 Invariants:
 1. A note is made of a complete file that was read back from the disk and passed from its first
    batch to its END record. Such a file never changes under its generation and salt.
-2. Nothing depends on a note: one that is missing, torn, damaged or of another version is not used,
-   and the file is read instead. Notes are therefore never synced.
+2. Nothing depends on a note: one that is missing, torn, damaged, of another version or cannot be
+   true is not used, and the file is read instead. Notes are therefore never synced.
 3. What a note leaves out, the bodies, has sums in it. Damage there is found by whoever reads them.
 4. Notes cost nothing while tier 2 keeps up, or the disk has enough to do: files are read for them
    when many stay needed, and not in a hurry.
@@ -83,7 +83,7 @@ class NotedContents:
             if data is None or file.disk_file.length() < file.header.file_bytes:
                 return None
             return self._decode(data, file, kept)
-        except OSError as error:
+        except (OSError, ValueError, struct.error) as error:
             _log.warning("a note cannot be read", file=file.name, error=str(error))
             return None
 
@@ -180,12 +180,17 @@ class NotedContents:
         position = _HEADER.size
         for _ in range(count):
             position = _decode_container(body, position, scan)
+        if position != len(body) or len(scan.indexes) != count:
+            raise ValueError("its containers do not fill it")
         lengths = [len(each) for row in scan.digests.values() for each in row if each is not None]
         return scan if kept.take_room(sum(lengths)) else None
 
 
 def _decode_container(body: memoryview, position: int, scan: FileScan) -> int:
-    """Read one container's part of a note; returns where it ends. The note's sum is right."""
+    """Read one container's part of a note; returns where it ends.
+
+    Raises ``ValueError`` or ``struct.error`` for what cannot be, although the note's sum is right.
+    """
     container_id, first_position, count, group_count = _CONTAINER.unpack_from(body, position)
     position += _CONTAINER.size
     places = _little("I", bytes(body[position : position + 4 * count]))
@@ -201,6 +206,14 @@ def _decode_container(body: memoryview, position: int, scan: FileScan) -> int:
             continue
         digests.append(bytes(body[position : position + length]))
         position += length
+    starts = [start for start, _ in groups]
+    if (
+        len(lengths) != count
+        or starts[:1] != [first_position]
+        or sorted(set(starts)) != starts
+        or starts[-1] >= first_position + count
+    ):
+        raise ValueError(f"its entries of container {container_id} make no sense")
     scan.indexes[container_id] = EntryIndex.restored(first_position, places, groups)
     scan.digests[container_id] = digests
     return position

@@ -5,7 +5,8 @@ Owns: ``recover``, and the decision between a torn tail and damage.
 Invariants:
 1. The newest file whose first batch passes tells the state. Every file that the state needs must
    be there, pass from its first batch to its END record, and be followed without a hole. What
-   passed once, when its contents were noted, need not pass again.
+   passed once, when its contents were noted, need not pass again. Notes that do not agree with
+   the other files are not used: nothing fails for them.
 2. Only the last batch of the journal may be torn. It is dropped when nothing proves that it was
    durable: no later batch, no END record, no mark, no batch in a newer file. Else
    ``DataLogCorruptError`` names the file and the offset.
@@ -90,7 +91,7 @@ class _Recovery:
         self.disk = disk
         self.digest = digest
         self.contents = contents
-        self.noted_count = 0
+        self.noted: set[int] = set()
         self.thread_count = thread_count
         self.files: dict[int, JournalFile] = {}
         self.unreadable: dict[int, str] = {}
@@ -111,6 +112,7 @@ class _Recovery:
             state.live.add(generation)
         self.scan_all_needed(sorted(state.live - {generation}), recovered)
         recovered.scans[generation] = newest
+        self.check_notes(recovered)
         self.check_positions(recovered)
         self.release_others(recovered)
         return recovered
@@ -208,7 +210,7 @@ class _Recovery:
         if self.contents is not None and self.digest is not None:
             noted = self.contents.read(file, self.digest)
             if noted is not None:
-                self.noted_count += 1
+                self.noted.add(generation)
                 return noted
         scan = scan_file(file, self.digest)
         if scan.following_generation is None:
@@ -226,6 +228,25 @@ class _Recovery:
             name = journal_name(generation)
             raise DataLogCorruptError(f"journal file {name}, offset 0: the file is missing")
         return self.files[generation]
+
+    def check_notes(self, recovered: Recovered) -> None:
+        """Read the files that have notes after all, when what these say cannot be so."""
+        containers = recovered.state.containers
+        try:
+            for generation in self.noted:
+                for container_id, index in recovered.scans[generation].indexes.items():
+                    container = containers.get(container_id)
+                    if container is None or index.end_position > container.next_position:
+                        raise DataLogCorruptError(
+                            f"the note about {journal_name(generation)} has too much of container"
+                            f" {container_id}"
+                        )
+            if self.noted:
+                self.check_positions(recovered)
+        except DataLogCorruptError as error:
+            _log.warning("notes about journal files are not used", error=str(error))
+            noted, self.noted, self.contents = sorted(self.noted), set(), None
+            self.scan_all_needed(noted, recovered)
 
     def check_positions(self, recovered: Recovered) -> None:
         """Every needed entry of every container is there, once."""
@@ -255,6 +276,6 @@ class _Recovery:
             "journal recovered",
             file_count=len(self.generations),
             needed_count=len(recovered.scans),
-            noted_count=self.noted_count,
+            noted_count=len(self.noted),
             container_count=len(recovered.state.containers),
         )

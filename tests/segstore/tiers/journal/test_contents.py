@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import struct
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -223,6 +224,123 @@ async def test_a_damaged_note_is_not_used(autojump_clock: trio.testing.MockClock
         torn = notes.after_kill()
         torn.cut(first_note(notes), kept)
         assert await recovered(disk.after_kill(), torn) == expected
+
+
+HEADER = struct.Struct("<8sIIIQQQI")
+CONTAINER = struct.Struct("<IQII")
+
+
+def rewrite(notes: SimulatedDisk, change: Callable[[bytearray], bytes | bytearray | None]) -> None:
+    """Change the first note, and make its sum right again."""
+    name = first_note(notes)
+    body = bytearray(notes.content(name)[:-4])
+    data = change(body)
+    data = bytes(body if data is None else data)
+    notes.remove(name)
+    notes.create_file(name).write([data, crc32c(data).to_bytes(4, "little")], 0)
+
+
+def change_container(**changes: int) -> Callable[[bytearray], None]:
+    """Change fields of the first container of a note by so much."""
+
+    def change(body: bytearray) -> None:
+        fields = ["container_id", "position", "count", "groups"]
+        values = dict(zip(fields, CONTAINER.unpack_from(body, HEADER.size), strict=True))
+        for field, difference in changes.items():
+            values[field] += difference
+        CONTAINER.pack_into(body, HEADER.size, *(values[field] for field in fields))
+
+    return change
+
+
+def change_count(difference: int) -> Callable[[bytearray], None]:
+    def change(body: bytearray) -> None:
+        *others, count = HEADER.unpack_from(body)
+        HEADER.pack_into(body, 0, *others, count + difference)
+
+    return change
+
+
+def shift_positions(difference: int) -> Callable[[bytearray], None]:
+    """Let the first container's entries be others, all of them."""
+
+    def change(body: bytearray) -> None:
+        change_container(position=difference)(body)
+        _, _, count, groups = CONTAINER.unpack_from(body, HEADER.size)
+        at = HEADER.size + CONTAINER.size + 4 * count
+        for group in range(groups):
+            start, length = struct.unpack_from("<QQ", body, at + 16 * group)
+            struct.pack_into("<QQ", body, at + 16 * group, start + difference, length)
+
+    return change
+
+
+def without_containers(body: bytearray) -> bytearray:
+    change_count(-2)(body)
+    return body[: HEADER.size]
+
+
+def with_an_empty_container(body: bytearray) -> bytearray:
+    change_count(1)(body)
+    return body + CONTAINER.pack(7, 1, 0, 0)
+
+
+def with_a_strange_container(body: bytearray) -> bytearray:
+    change_count(1)(body)
+    one = CONTAINER.pack(7, 1, 1, 1) + struct.pack("<IQQI", 8, 1, 100, 0xFFFF_FFFF)
+    return body + one
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_count(1),
+        change_count(-1),
+        change_count(1 << 30),
+        change_container(container_id=1),
+        change_container(container_id=77),
+        change_container(position=1),
+        change_container(position=-1),
+        change_container(count=1),
+        change_container(count=-1),
+        change_container(count=1 << 30),
+        change_container(groups=1),
+        change_container(groups=-1),
+        change_container(groups=1 << 30),
+        shift_positions(-1),
+        shift_positions(1),
+        shift_positions(1000),
+        lambda body: body + bytes(5),
+        lambda body: body[:-5],
+        without_containers,
+        with_an_empty_container,
+        with_a_strange_container,
+    ],
+)
+async def test_a_note_with_a_right_sum_that_cannot_be_true_is_like_none(
+    autojump_clock: trio.testing.MockClock,
+    change: Callable[[bytearray], bytes | bytearray | None],
+) -> None:
+    disk, notes = await filled()
+    expected = await recovered(disk.after_kill(), None)
+    rewrite(notes, change)
+    assert await recovered(disk.after_kill(), notes) == expected
+
+
+async def test_a_journal_goes_on_after_a_note_that_cannot_be_true(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    disk, notes = await filled()
+    rewrite(notes, with_a_strange_container)
+    async with opened(disk.after_kill(), notes) as journal:
+        logs = [await journal.open_log(container_id) for container_id in (0, 1)]
+        held = [log.held_bytes for log in logs]
+        for log in logs:
+            await log.truncate(LogAddress(await append(log, frame_of(1))))
+        for number in range(2 * ENTRIES):
+            await append(logs[number % 2], frame_of(number))
+            await logs[number % 2].truncate(LogAddress(1 << 40))
+        assert all(log.held_bytes < before for log, before in zip(logs, held, strict=True))
 
 
 async def test_a_note_about_another_file_is_not_used(
