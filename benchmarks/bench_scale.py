@@ -3,8 +3,9 @@
 Run from the repository's root: `python -m benchmarks.bench_scale [--rows S1,S3] [--report]`.
 All of it takes a quarter of an hour.
 
-1. Each row has a server of its own, as installed. S2 is rows of `bench_streams`, with the official
-   client; the load of the others goes over the wire without it, which has limits of its own.
+1. Each row has a server of its own, as installed. S2's writers are rows of `bench_streams`, with
+   the official client, whose own limits they show too; the load of all others, S2's connections
+   among them, goes straight over the wire.
 2. S3: readers are a process of their own. The server is started anew before they read, so that its
    cache has nothing, and the page cache is told to forget tier 2. The peers are the disk, read past
    the page cache in the same sizes by the same number of threads, before and after; and the
@@ -38,6 +39,7 @@ from benchmarks.comparison import (
     limited,
     markdown_table,
     plain_table,
+    report_progress,
     write_json_if_asked,
 )
 from benchmarks.history import (
@@ -53,7 +55,7 @@ from benchmarks.history import (
     write_history,
 )
 from benchmarks.machine import measured_on, this_machine
-from benchmarks.many_segments import ManySegments
+from benchmarks.many_segments import BLOCK_P95, BLOCKS, load_on
 from benchmarks.many_streams import beside_lesser, ready_after_crash, run_rows
 from benchmarks.peers.api import PeerFailedError, RunningPeer, running
 from benchmarks.peers.original_durable import OriginalDurable
@@ -70,7 +72,8 @@ OUTSTANDING = 200
 CACHE_BYTES = 512 * MIB
 """Our default."""
 STORED_SECONDS_MAX = 60.0
-BLOCK_P95 = Metric("block p95", "ms", "lower")
+NEVER_REACHED_PER_SECOND = 100_000
+"""Blocks of one sender."""
 THROUGHPUT = Metric("history read", "MB/s", "higher")
 TAIL = Metric("tail p99", "ms", "lower")
 ROW_NAMES = ("S1", "S2", "S3", "S4", "S5")
@@ -97,6 +100,9 @@ class Size:
     blocks_per_second: float = 5_000
     segment_seconds: float = 10.0
     writer_rows: tuple[str, ...] = ("T2", "S2-10", "S2-100")
+    connection_counts: tuple[int, ...] = (10, 100, 1_000)
+    connection_blocks: int = 100_000
+    connection_block_bytes: int = 1_000
     plan: Plan = USUAL_PLAN
     directory: str | None = None
     """Where the servers keep their data; a temporary directory."""
@@ -115,6 +121,8 @@ SMALL = Size(
     blocks_per_second=100,
     segment_seconds=0.5,
     writer_rows=("T2", "S2-10"),
+    connection_counts=(2, 4),
+    connection_blocks=100,
     plan=streams_rows.SMALL,
 )
 
@@ -214,33 +222,30 @@ def segments(size: Size) -> list[ComparedRow]:
 
 
 def _many_segments(peer: SegstoreStandalone | OriginalDurable, count: int, size: Size) -> Outcome:
-    """That many segments on a fresh server."""
-    begun = time.perf_counter()
-    try:
-        peer.prepare()
-        with (
-            tempfile.TemporaryDirectory(dir=size.directory) as directory,
-            running(peer, Path(directory) / "server"),
-            ManySegments(
-                HOST,
-                peer.segment_store_port,
-                segments=count,
-                writers=size.writers,
-                block_bytes=size.block_bytes,
-            ) as load,
-        ):
-            rate, seconds = size.blocks_per_second, size.segment_seconds
-            load.run(blocks_per_second=rate, seconds=seconds / 2)
-            found = load.run(blocks_per_second=rate, seconds=seconds)
-    except (PeerFailedError, BlockLoadFailedError, ProtocolError) as error:
-        return Outcome({}, failure=str(error))
-    report_progress("S1", f"{count} segments of {peer.name}", time.perf_counter() - begun)
-    return Outcome(
-        {
-            BLOCK_P95: found.percentile_ms(95),
-            Metric("block p50", "ms", "lower"): found.percentile_ms(50),
-            Metric("blocks", "1/s", "higher"): found.blocks / found.seconds,
-        }
+    """S1 of a server: so many segments."""
+    return load_on(
+        peer,
+        title=f"S1: {count} segments",
+        segments=count,
+        writers=size.writers,
+        block_bytes=size.block_bytes,
+        blocks_per_second=size.blocks_per_second,
+        seconds=size.segment_seconds,
+        directory=size.directory,
+    )
+
+
+def _many_connections(count: int, size: Size) -> Outcome:
+    """S2 of ours: so many connections that send blocks as fast as these are acknowledged."""
+    return load_on(
+        SegstoreStandalone(),
+        title=f"S2: {count} connections",
+        segments=16,
+        writers=count,
+        block_bytes=size.connection_block_bytes,
+        blocks_per_second=NEVER_REACHED_PER_SECOND,
+        seconds=size.connection_blocks / NEVER_REACHED_PER_SECOND,
+        directory=size.directory,
     )
 
 
@@ -248,13 +253,25 @@ def writers(size: Size) -> list[ComparedRow]:
     """S2."""
     *single, lesser, greater = size.writer_rows
     measured = run_rows(replace(size.plan, rows=size.writer_rows), directory=size.directory)
-    return [
+    rows = [
         row
         for first, others in (*((each, ()) for each in single), (lesser, (greater,)))
         for row in beside_lesser(
             "S2", measured, lesser=first, greater=others, metric=PUBLISHED, reach=1.0
         )
     ]
+    few, *many = size.connection_counts
+    base = _many_connections(few, size)
+    for count in many:
+        compared = compare(
+            f"S2: {count:,} connections, {size.connection_block_bytes:,} B blocks",
+            ours=[_many_connections(count, size)],
+            peer=[base],
+            reaches={BLOCKS.name: 1.0},
+            peer_name=f"{few} connections",
+        )
+        rows += [each for each in compared if each.metric == BLOCKS]
+    return rows
 
 
 def history(size: Size) -> list[ComparedRow]:
@@ -397,11 +414,6 @@ def measure(names: Sequence[str], size: Size) -> list[ComparedRow]:
         rows += WORK[name](size)
         report_progress(name, "all of it", time.perf_counter() - begun)
     return rows
-
-
-def report_progress(row: str, what: str, seconds: float) -> None:
-    """One line for who waits."""
-    print(f"{row}: {what} in {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:

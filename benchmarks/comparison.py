@@ -10,6 +10,7 @@
 import json
 import os
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,6 +181,11 @@ def _spread(rounds: tuple[float, ...]) -> str:
         return "-"
     low, high = number(min(rounds)), number(max(rounds))
     return low if low == high else f"{low}..{high}"
+
+
+def report_progress(row: str, what: str, seconds: float) -> None:
+    """One line for who waits."""
+    print(f"{row}: {what} in {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def plain_table(rows: Sequence[ComparedRow]) -> str:

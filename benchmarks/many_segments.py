@@ -9,10 +9,12 @@
 """
 
 import selectors
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import cycle
+from pathlib import Path
 
 from benchmarks.block_load import (
     ACK_SECONDS_MAX,
@@ -23,9 +25,17 @@ from benchmarks.block_load import (
     expect,
     wait_until_served,
 )
+from benchmarks.comparison import Metric, Outcome, report_progress
+from benchmarks.history import HOST
+from benchmarks.peers.api import PeerFailedError, running
+from benchmarks.peers.original_durable import OriginalDurable
+from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import DataAppended
+from pravega_wire.errors import ProtocolError
 
+BLOCK_P95 = Metric("block p95", "ms", "lower")
+BLOCKS = Metric("blocks", "1/s", "higher")
 OUTSTANDING_MAX = 4_000
 """Of all writers."""
 
@@ -110,3 +120,43 @@ class ManySegments:
                 latencies = tuple(self._pairs[reply.writer_id].take_ack(reply, now))
                 self._latencies += latencies
                 self._outstanding -= len(latencies)
+
+
+def load_on(
+    peer: SegstoreStandalone | OriginalDurable,
+    *,
+    title: str,
+    segments: int,
+    writers: int,
+    block_bytes: int,
+    blocks_per_second: float,
+    seconds: float,
+    directory: str | None,
+) -> Outcome:
+    """The load on a fresh server, after half of it that does not count."""
+    begun = time.perf_counter()
+    try:
+        peer.prepare()
+        with (
+            tempfile.TemporaryDirectory(dir=directory) as made,
+            running(peer, Path(made) / "server"),
+            ManySegments(
+                HOST,
+                peer.segment_store_port,
+                segments=segments,
+                writers=writers,
+                block_bytes=block_bytes,
+            ) as load,
+        ):
+            load.run(blocks_per_second=blocks_per_second, seconds=seconds / 2)
+            found = load.run(blocks_per_second=blocks_per_second, seconds=seconds)
+    except (PeerFailedError, BlockLoadFailedError, ProtocolError) as error:
+        return Outcome({}, failure=str(error))
+    report_progress(title, f"of {peer.name}", time.perf_counter() - begun)
+    return Outcome(
+        {
+            BLOCK_P95: found.percentile_ms(95),
+            Metric("block p50", "ms", "lower"): found.percentile_ms(50),
+            BLOCKS: found.blocks / found.seconds,
+        }
+    )
