@@ -12,13 +12,13 @@ Invariants:
    segment, and the newest by offset counts.
 4. Updates have no task of their own: completions start the next append. A cancelled caller abandons
    its answer, never the update, unless what it needs to know of the index was still being read.
-5. Updates keep their order: one that waits to know its keys, or for room in the tail, keeps back
-   those behind it.
+5. Updates of a key keep their order (see ``update_queue``). Room in the tail all wait for.
+6. When a compaction ends, enough entries count, or there is a tail, whose next step will ask for
+   another one, or all of the table was looked at and nothing was written meanwhile.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -42,6 +42,7 @@ from segstore.tables.index_step import COUNTER_IDS, Counters
 from segstore.tables.known_entries import Located
 from segstore.tables.layouts import FixedKeyLayout, HashKey, HashLayout
 from segstore.tables.table_index import TableIndex, TableLayout
+from segstore.tables.update_queue import UpdateQueue
 from segstore.tables.updates import CompactionCopy, Turn, UpdateBatch, Waiting
 
 # Members of an enum are slow, and this is asked with every request.
@@ -83,11 +84,13 @@ class TableSegment:
         self._making_room = trio.Lock()
         self.entering = trio.Lock()
         """Held by an update that takes long to come to the queue: others stay behind it."""
-        self._queue: deque[Waiting] = deque()
+        self._queue = UpdateQueue()
         self._in_flight: UpdateBatch | None = None
         self._turn: Waiting | None = None
         self._compacting = False
         self._is_frozen = False
+        self._news = 0
+        self._compacted_in_vain: tuple[TableIndex, int] | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -166,10 +169,8 @@ class TableSegment:
             try:
                 await self._see_through(index, member)
             finally:
-                if member in self._queue and not member.is_ready:
-                    self._queue.remove(member)
-                    index.known.unpin(member.keys)
-                    self._start_batches()
+                if not member.is_ready:
+                    self._take_out(index, member)
             member.check()
             if not member.retry:
                 return member
@@ -180,7 +181,7 @@ class TableSegment:
         """Wait for a member's outcome, and do meanwhile what keeps it from its turn."""
         if not member.is_ready:
             await index.load(member.keys)
-            member.is_ready = True
+            self._queue.make_ready(member)
             self._start_batches()
         while not member.is_settled:
             if index.has_room or member not in self._queue:
@@ -189,10 +190,17 @@ class TableSegment:
             try:
                 await self._make_room(index)
             except SegmentStoreError:
-                if member in self._queue:
-                    # Nobody would learn whether it happened: it must not, later.
-                    member.is_ready = False
+                # Nobody would learn whether it happened: it must not, later.
+                if self._take_out(index, member):
                     raise
+
+    def _take_out(self, index: TableIndex, member: Waiting) -> bool:
+        """Let a member not have its turn; returns whether it waited for it."""
+        if not self._queue.discard(member):
+            return False
+        index.known.unpin(member.keys)
+        self._start_batches()
+        return True
 
     async def _make_room(self, index: TableIndex) -> None:
         async with self._making_room:
@@ -209,12 +217,11 @@ class TableSegment:
             index = self._index
             if index is None:
                 # Those who wait come back with a new index.
-                queue, self._queue = self._queue, deque()
-                for member in queue:
+                for member in self._queue.clear():
                     member.settle(ContainerOfflineError("the table's index was lost"), retry=True)
                 return
-            if isinstance(self._queue[0], Turn):
-                self._turn = self._queue.popleft()
+            if isinstance(self._queue.first, Turn):
+                self._turn = self._queue.pop()
                 self._turn.settle(None)
                 continue
             batch = self._next_batch(index)
@@ -230,23 +237,21 @@ class TableSegment:
                 for member in batch.members:
                     member.settle(None)
             else:
-                # The first of the queue is not ready, or there is no room: then they make some.
+                # None of them may have its turn, or there is no room: then they make some.
                 if not index.has_room:
-                    for member in self._queue:
-                        member.wake()
+                    self._queue.wake()
                 return
 
     def _next_batch(self, index: TableIndex) -> UpdateBatch:
         batch = UpdateBatch(index)
         room = self._settings.append_bytes_max if index.has_room else 0
-        while self._queue and room > 0:
-            member = self._queue[0]
-            if isinstance(member, Turn) or not member.is_ready:
+        while room > 0 and (member := self._queue.first) is not None:
+            if isinstance(member, Turn):
                 break
             if batch.members and member.encoded_bytes_max > room:
                 break
             room -= member.encoded_bytes_max
-            batch.add(self._queue.popleft())
+            batch.add(self._queue.pop())
             index.known.unpin(member.keys)
         return batch
 
@@ -256,6 +261,7 @@ class TableSegment:
         if error is None:
             assert length == batch.length
             batch.commit()
+            self._news += batch.has_news
         else:
             self.drop_index()
         # Somebody else's append made the expected offset wrong: decide again with a new index.
@@ -287,8 +293,8 @@ class TableSegment:
         if self._turn is turn:
             self._turn = None
             self._start_batches()
-        elif turn in self._queue:
-            self._queue.remove(turn)
+        elif self._queue.discard(turn):
+            self._start_batches()
 
     # ---- Reads -----------------------------------------------------------------------------------
 
@@ -338,14 +344,14 @@ class TableSegment:
     def wants_compaction(self) -> bool:
         """Whether too few of the indexed entries count."""
         index = self._index
-        if index is None:
+        if index is None or self._is_frozen or self._compacted_in_vain == (index, self._news):
             return False
-        counters = index.counters
+        counters, settings = index.counters, self._settings
+        percent_min = settings.compaction_utilization_percent_min
+        if 100 * counters.entry_count >= percent_min * counters.total_count:
+            return False
         used = index.index_offset - self._compacted_until(index)
-        percent_min = self._settings.compaction_utilization_percent_min
-        return used >= self._settings.compaction_bytes_min and (
-            100 * counters.entry_count < percent_min * counters.total_count
-        )
+        return used >= settings.compaction_bytes_min
 
     def _compacted_until(self, index: TableIndex) -> int:
         start = self._container.segment_info(self.name).start_offset
@@ -357,14 +363,28 @@ class TableSegment:
             return
         self._compacting = True
         try:
-            await (await self.index()).follow()
+            await self._compact_until_enough_counts()
+        except SegmentSealedError:
+            self._is_frozen = True
+        finally:
+            self._compacting = False
+
+    async def _compact_until_enough_counts(self) -> None:
+        """Also of what others write meanwhile: if no tail is left, nobody would ask for it."""
+        while True:
+            index = await self.index()
+            await index.follow()
+            news = self._news
             # Once over the table at most, whatever the counters say.
             end = self._container.segment_info(self.name).length
             while self.wants_compaction():
                 if not await self._compact_head(end):
                     break
-        finally:
-            self._compacting = False
+            if self._news != news and self.wants_compaction():
+                continue
+            if self._compacted_until(index) >= end:
+                self._compacted_in_vain = index, news
+            return
 
     async def _compact_head(self, end: int) -> bool:
         """One step over entries before ``end``; returns whether there may be more."""

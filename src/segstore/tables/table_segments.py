@@ -199,8 +199,8 @@ class TableSegments:
         self._note_tail(table)
 
     def _note_tail(self, table: TableSegment) -> None:
-        """Let the attributes take over the table's tail after a while."""
-        if not self._maintenance.is_due(table) and table.has_tail():
+        """Let the attributes take over the table's tail after a while, or what is left be cut."""
+        if not self._maintenance.is_due(table) and (table.has_tail() or table.wants_compaction()):
             self._maintenance.ask(table, trio.current_time() + self._settings.index_seconds)
 
     def _bound_memory(self, in_use: TableSegment) -> None:
@@ -445,13 +445,13 @@ class TableSegments:
             await table.follow()
             if table.wants_compaction():
                 await table.compact()
+            if self._tables.get(name) is table:
+                self._note_tail(table)
         except NoSuchSegmentError:
             # A namesake may have come already, and two that know of one table miss updates.
             if self._tables.get(name) is table:
                 self.forget(name)
         else:
-            if self._tables.get(name) is table:
-                self._note_tail(table)
             self._bound_memory(table)
 
 

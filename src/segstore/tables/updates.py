@@ -47,6 +47,11 @@ class Waiting:
 
     keys: Sequence[bytes] = ()
 
+    @property
+    def ordered_keys(self) -> Sequence[bytes] | None:
+        """The keys whose other updates it may not overtake; None: it overtakes nothing at all."""
+        return None
+
     def __init__(self) -> None:
         self._news = trio.Event()
         self.is_settled = False
@@ -95,6 +100,8 @@ class UpdateBatch:
         self.parts: list[bytes] = []
         self.changes: dict[bytes, tuple[int, Located | None]] = {}
         self.members: list[Waiting] = []
+        self.has_news = False
+        """Whether something was written that is no copy."""
 
     def add(self, member: Waiting) -> None:
         """Let ``member`` take its turn; a refusal is kept until the batch is durable."""
@@ -120,6 +127,7 @@ class UpdateBatch:
         """Write one entry, which is ``encoded`` like that; returns its version."""
         offset = self.length
         written = offset if version == NO_VERSION else version
+        self.has_news |= version == NO_VERSION
         entry = StoredEntry(key, value, written, offset, len(encoded))
         self.changes[key] = offset, None if value is None else self._index.known.located(entry)
         self.parts.append(encoded)
@@ -159,6 +167,12 @@ class TableUpdate(Waiting):
         self.versions: list[int] = []
 
     @property
+    def ordered_keys(self) -> Sequence[bytes] | None:
+        if self._segment_offset >= 0:
+            return None
+        return [change.key for change in self._changes]
+
+    @property
     def encoded_bytes_max(self) -> int:
         return self._encoded_bytes
 
@@ -193,6 +207,10 @@ class CompactionCopy(Waiting):
         super().__init__()
         self._entries = entries
         self.keys = [entry.key for entry in entries]
+
+    @property
+    def ordered_keys(self) -> Sequence[bytes] | None:
+        return self.keys
 
     @property
     def encoded_bytes_max(self) -> int:

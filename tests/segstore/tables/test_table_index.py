@@ -24,9 +24,10 @@ from segstore.attributes.updates import (
 )
 from segstore.config import TableSettings
 from segstore.errors import NoSuchSegmentError, SegmentSealedError, StorageError
-from segstore.tables.entries import encode_entry
+from segstore.tables.entries import StoredEntry, encode_entry
 from segstore.tables.layouts import HashKey, backpointer, hash_key
 from segstore.tables.table_segments import TableSegments
+from segstore.tables.updates import CompactionCopy
 from segstore.testing.memory_container import MemoryContainer
 
 SETTINGS = TableSettings(
@@ -37,6 +38,7 @@ SETTINGS = TableSettings(
     read_bytes=500,
 )
 BUCKET = b"\x11" * 16
+STORED = len(encode_entry(b"0003", b"value 3"))
 
 
 def one_bucket(key: bytes) -> bytes:
@@ -406,7 +408,7 @@ async def make_watched() -> tuple[Table, WatchedContainer]:
     return again, container
 
 
-async def test_an_update_waits_for_its_keys_and_keeps_back_those_behind_it() -> None:
+async def test_an_update_waits_for_its_keys_and_keeps_back_those_of_the_same_keys() -> None:
     table, container = await make_watched()
     known = (await Table(container).get(b"0003"))[1]
     container.gate = trio.Event()
@@ -431,12 +433,70 @@ async def test_a_cancelled_update_that_waits_for_its_keys_keeps_nobody_back() ->
     container.gate = trio.Event()
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(0.01):
+            nursery.start_soon(table.put, b"0003", b"new")
             await table.put(b"0003", b"never", NOT_EXISTS)
-        await table.put(b"0004", b"new")
-        nursery.cancel_scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await table.get(b"0003"))[0] == b"new"
     container.gate.set()
-    assert (await table.get(b"0003"))[0] == b"value 3"
-    assert (await table.get(b"0004"))[0] == b"new"
+
+
+async def test_updates_of_other_keys_overtake_one_that_waits_for_its_key() -> None:
+    table, container = await make_watched()
+    container.gate = trio.Event()
+    written: list[bytes] = []
+
+    async def put(key: bytes, value: bytes, version: int = NO_VERSION) -> None:
+        await table.put(key, value, version)
+        written.append(value)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(put, b"0003", b"first", 3 * STORED)
+        await trio.testing.wait_all_tasks_blocked()
+        await put(b"0004", b"overtakes")
+        nursery.start_soon(put, b"0003", b"second")
+        await trio.testing.wait_all_tasks_blocked()
+        await put(b"0004", b"too")
+        container.gate.set()
+    assert written[:2] == [b"overtakes", b"too"]
+    assert (await table.get(b"0003"))[0] == b"second"
+
+
+async def test_what_depends_on_the_length_overtakes_nothing_and_is_not_overtaken() -> None:
+    table, container = await make_watched()
+    container.gate = trio.Event()
+    length = container.segment_info("t").length
+    done: list[str] = []
+
+    async def put(name: str, key: bytes, version: int, segment_offset: int) -> None:
+        update = [TableEntry(TableKey(key, version), b"new")]
+        await table.tables.update("t", update, segment_offset=segment_offset)
+        done.append(name)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(put, "waits", b"0003", 3 * STORED, -1)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(put, "length", b"0004", NO_VERSION, length + STORED - 4)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(put, "behind", b"0005", NO_VERSION, -1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == []
+        container.gate.set()
+    assert container.segment_info("t").length == length + 3 * (STORED - 4)
+    assert len(done) == 3
+
+
+async def test_a_copy_that_waits_for_its_keys_keeps_back_no_other_key() -> None:
+    """A compaction looks up what it copies: others write meanwhile."""
+    table, container = await make_watched()
+    index = await table.tables._table("t").index()
+    container.gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        copy = CompactionCopy([StoredEntry(b"0003", b"value 3", 3 * STORED, 3 * STORED, STORED)])
+        assert not index.knows(copy.keys)
+        nursery.start_soon(table.tables._table("t").submit, lambda _: copy)
+        await trio.testing.wait_all_tasks_blocked()
+        await table.put(b"0004", b"new")
+        container.gate.set()
 
 
 async def test_a_failing_tier_2_refuses_only_what_needs_it() -> None:

@@ -6,7 +6,7 @@ is asked is asked of the attributes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from segstore.attributes.updates import AttributeId
 from segstore.config import TableSettings
 from segstore.errors import (
     BadOffsetError,
@@ -59,12 +60,29 @@ def no_collisions(key: bytes) -> bytes:
     return hash_key(key)
 
 
+class GatedContainer(MemoryContainer):
+    """Looks at attributes wait at a gate."""
+
+    gate: trio.Event | None = None
+
+    async def get_attributes(
+        self, name: str, attribute_ids: Sequence[AttributeId]
+    ) -> dict[AttributeId, int]:
+        if self.gate is not None:
+            await self.gate.wait()
+        return await super().get_attributes(name, attribute_ids)
+
+    def reopen(self) -> GatedContainer:
+        super().reopen()
+        return GatedContainer(segments=self._state)
+
+
 class TableMachine(RuleBasedStateMachine):
     """``model`` is the table as acknowledged; ``replica`` follows it by deltas."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.container = MemoryContainer()
+        self.container = GatedContainer()
         self.hash_key = no_collisions
         self.open()
         self.model: dict[bytes, tuple[bytes, int]] = {}
@@ -136,6 +154,47 @@ class TableMachine(RuleBasedStateMachine):
         assert outcome[0] == length
         for entry, version in zip(entries, outcome, strict=True):
             self.model[entry.key.key] = (entry.value, version)
+
+    @rule(made=st.lists(changes, min_size=2, max_size=6))
+    def update_together(self, made: list[list[tuple[bytes, bytes, str]]]) -> None:
+        """What one needs to know of its keys comes late: updates of other keys overtake it."""
+        batches = [
+            [
+                TableEntry(TableKey(key, self.version(key, condition)), value)
+                for key, value, condition in batch
+            ]
+            for batch in made
+        ]
+        outcomes = trio.run(self._update_together, batches)
+        for entries, outcome in zip(batches, outcomes, strict=True):
+            refusal = self.refusal([(entry.key.key, entry.key.version) for entry in entries])
+            if refusal is not None:
+                assert isinstance(outcome, refusal), outcome
+                continue
+            assert isinstance(outcome, list), outcome
+            for entry, version in zip(entries, outcome, strict=True):
+                self.model[entry.key.key] = (entry.value, version)
+
+    async def _update_together(
+        self, batches: list[list[TableEntry]]
+    ) -> list[list[int] | SegmentStoreError | None]:
+        outcomes: list[list[int] | SegmentStoreError | None] = [None] * len(batches)
+
+        async def update(number: int) -> None:
+            try:
+                outcomes[number] = await self.tables.update("t", batches[number])
+            except SegmentStoreError as error:
+                outcomes[number] = error
+
+        await self.tables.info("t")
+        self.container.gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            for number in range(len(batches)):
+                nursery.start_soon(update, number)
+                await trio.testing.wait_all_tasks_blocked()
+            self.container.gate.set()
+        self.container.gate = None
+        return outcomes
 
     @rule(made=st.lists(st.tuples(keys, conditions), min_size=1, max_size=3))
     def remove(self, made: list[tuple[bytes, str]]) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import pytest
@@ -8,7 +8,14 @@ import trio
 import trio.testing
 
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
-from segstore.attributes.updates import ATTRIBUTE_ID_LENGTH, ROLLOVER_SIZE, SegmentType
+from segstore.attributes.updates import (
+    ATTRIBUTE_ID_LENGTH,
+    ROLLOVER_SIZE,
+    TABLE_TOTAL_ENTRY_COUNT,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+)
 from segstore.config import TableSettings
 from segstore.errors import (
     BadOffsetError,
@@ -866,6 +873,82 @@ async def test_tables_are_compacted_in_the_background(
     info = table.container.segment_info("t")
     assert info.start_offset > 0
     assert info.length - info.start_offset < 400
+
+
+class BusyContainer(MemoryContainer):
+    """Lets something happen whenever a segment is truncated, so many times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: list[Callable[[], Awaitable[object]]] = []
+
+    async def truncate_segment(self, name: str, *, offset: int) -> None:
+        await super().truncate_segment(name, offset=offset)
+        if self.meanwhile:
+            await self.meanwhile.pop()()
+
+
+async def test_what_is_written_during_a_compaction_is_compacted_though_no_tail_is_left(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    """The compaction's own steps take it over before it asks for one, and time stands still."""
+    container = BusyContainer()
+    table = await Table(settings=EAGER, container=container).create()
+    for number in range(40):
+        await table.put(b"k", b"%d" % number)
+
+    async def overwrite() -> None:
+        for number in range(7):
+            await table.put(b"k", b"%d" % number)
+
+    container.meanwhile = [overwrite] * 20
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(table.tables.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    info = container.segment_info("t")
+    assert not container.meanwhile
+    assert info.length - info.start_offset < 2 * EAGER.compaction_bytes_min
+
+
+async def test_a_table_that_is_opened_is_compacted_without_an_update(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    table = await make_eager()
+    for number in range(40):
+        await table.put(b"k", b"%d" % number)
+    await table.tables._table("t").follow()
+    table.forget_index()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(table.tables.run)
+        assert (await table.get(b"k"))[0] == b"39"
+        await trio.sleep(2 * EAGER.index_seconds)
+        nursery.cancel_scope.cancel()
+    info = table.container.segment_info("t")
+    assert info.length - info.start_offset < EAGER.compaction_bytes_min
+
+
+async def test_a_table_whose_counters_lie_is_not_compacted_again_and_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    table = await make_eager()
+    keys = [b"%d" % number for number in range(40)]
+    for key in keys:
+        await table.put(key, key)
+    await table.tables._table("t").follow()
+    lie = AttributeUpdate(TABLE_TOTAL_ENTRY_COUNT, AttributeUpdateType.REPLACE, 1000)
+    await table.container.update_attributes("t", [lie])
+    table.forget_index()
+    lengths = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(table.tables.run)
+        for _ in range(5):
+            assert (await table.get(b"7"))[0] == b"7"
+            await trio.sleep(2 * EAGER.index_seconds)
+            lengths.append(table.length)
+        nursery.cancel_scope.cancel()
+    assert len(set(lengths)) == 1
+    assert await table.everything() == {key: key for key in keys}
 
 
 async def test_the_compactor_survives_the_deletion_of_a_table() -> None:

@@ -1,0 +1,118 @@
+"""The order in which the updates of a table have their turns.
+
+Owns: ``UpdateQueue``: those that may have their turn, and those that are held back, each by those
+before it which change one of its keys, or until what it needs to know of its keys is known.
+
+Invariants:
+1. Updates that share a key have their turns in the order in which they came. Others overtake those
+   that are held back: a look at tier 2 for one key holds up no other.
+2. What names no keys overtakes nothing, and nothing overtakes it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+from segstore.tables.updates import Waiting
+
+
+class UpdateQueue:
+    """See the module. Members are in it from ``append`` to ``pop``, ``discard`` or ``clear``."""
+
+    def __init__(self) -> None:
+        self._ready: OrderedDict[Waiting, None] = OrderedDict()
+        self._held: dict[Waiting, int] = {}
+        self._followers: dict[Waiting, list[Waiting]] = {}
+        self._last: dict[bytes, Waiting] = {}
+        self._last_for_all: Waiting | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._ready or self._held)
+
+    def __contains__(self, member: Waiting) -> bool:
+        return member in self._held or member in self._ready
+
+    @property
+    def first(self) -> Waiting | None:
+        """The one whose turn it is."""
+        return next(iter(self._ready), None)
+
+    def append(self, member: Waiting) -> None:
+        """Put one behind all others, ready or not."""
+        before = self._those_before(member) if self._held else ()
+        if member.is_ready and not before:
+            self._ready[member] = None
+            return
+        self._held[member] = len(before) + (not member.is_ready)
+        for each in before:
+            self._followers.setdefault(each, []).append(member)
+        if member.ordered_keys is None:
+            self._last_for_all = member
+        else:
+            self._last.update(dict.fromkeys(member.ordered_keys, member))
+
+    def _those_before(self, member: Waiting) -> set[Waiting]:
+        """Those held back that it may not overtake; they keep back those before them."""
+        if member.ordered_keys is None:
+            return set(self._held)
+        before = {self._last[key] for key in member.ordered_keys if key in self._last}
+        if self._last_for_all is not None:
+            before.add(self._last_for_all)
+        return before
+
+    def make_ready(self, member: Waiting) -> None:
+        """What a member needs to know is known."""
+        if not member.is_ready:
+            member.is_ready = True
+            self._release([member])
+
+    def pop(self) -> Waiting:
+        """Take the first."""
+        return self._ready.popitem(last=False)[0]
+
+    def discard(self, member: Waiting) -> bool:
+        """Take out a member, if it is there; returns whether it was."""
+        if member in self._held:
+            self._let_go(member)
+            self._release(self._followers.pop(member, []))
+        elif member in self._ready:
+            del self._ready[member]
+        else:
+            return False
+        return True
+
+    def clear(self) -> list[Waiting]:
+        """Take out all; returns them in an order in which they may be appended again."""
+        members = [*self._ready, *self._held]
+        self._ready.clear()
+        self._held.clear()
+        self._followers.clear()
+        self._last.clear()
+        self._last_for_all = None
+        return members
+
+    def wake(self) -> None:
+        """Let those who wait for members look whether there is something to do for them."""
+        for member in self._ready:
+            member.wake()
+
+    def _release(self, members: list[Waiting]) -> None:
+        """One of the things that each of these waited for has happened."""
+        released = deque(members)
+        while released:
+            member = released.popleft()
+            if member not in self._held:
+                continue
+            self._held[member] -= 1
+            if not self._held[member]:
+                self._let_go(member)
+                self._ready[member] = None
+                released += self._followers.pop(member, ())
+
+    def _let_go(self, member: Waiting) -> None:
+        del self._held[member]
+        if self._last_for_all is member:
+            self._last_for_all = None
+        for key in member.ordered_keys or ():
+            if self._last.get(key) is member:
+                del self._last[key]
