@@ -10,8 +10,8 @@ Invariants:
 3. One call evicts a bounded number of entries, and never looks at any other: the event loop goes
    on between calls. Whoever brings data pays for twice its room.
 4. Writers are slowed down from ``throttle_bytes`` on and stop at ``writer_limit_bytes``, so that
-   ``used_bytes`` stays below the capacity. What is in flight counts in whole blocks, as if every
-   append began an entry.
+   ``used_bytes`` stays below the capacity. What is in flight, of all containers, counts in whole
+   blocks, as if every append began an entry.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ class CacheManager:
         self._age_max = int(policy.age_seconds_max / policy.generation_seconds)
         self._ticks: int | None = None
         self._draining = False
+        self.in_flight_bytes = 0
+        """What the containers have let through and not brought in yet: they add and take it off."""
         self.writer_limit_bytes = int(capacity * policy.max_utilization)
         self._system_limit_bytes = int(capacity * (policy.max_utilization + policy.system_margin))
         cache.on_full = self._make_room
@@ -112,11 +114,12 @@ class CacheManager:
         return self.cache.used_bytes - self.generations.evictable_bytes
 
     def has_room(self, block_bytes: int, *, system: bool = False) -> bool:
-        """Whether new data that takes ``block_bytes`` of blocks may come in now.
+        """Whether new data that takes ``block_bytes`` of blocks may follow what is in flight.
 
         For ``system`` segments there is a little more than for others.
         """
         cache = self.cache
+        block_bytes += self.in_flight_bytes
         if cache.used_bytes + block_bytes <= self._target_bytes:
             return True
         used = self._counted_bytes()

@@ -104,7 +104,6 @@ class OperationProcessor:
         self._transaction = UpdateTransaction()
         self._in_flight: deque[tuple[UpdateTransaction, DataFrame, memoryview]] = deque()
         self._in_flight_bytes = 0
-        self._in_flight_block_bytes = 0
         self._bytes_since_checkpoint = 0
         self._checkpoint_waiting = False
         self._checkpoint_address: dict[int, LogAddress] = {}
@@ -190,8 +189,9 @@ class OperationProcessor:
         """Refuse everything that is queued or in flight, and all that comes later. Idempotent."""
         self._closed = True
         error = ContainerOfflineError(reason)
-        abandoned = [op for transaction, _, _ in self._in_flight for op in transaction.operations]
-        abandoned += self._transaction.operations
+        transactions = [*(transaction for transaction, _, _ in self._in_flight), self._transaction]
+        abandoned = [operation for each in transactions for operation in each.operations]
+        self._cache_manager.in_flight_bytes -= sum(each.block_bytes for each in transactions)
         abandoned += self._prefetcher.take_all()
         abandoned += self._queue
         self._in_flight.clear()
@@ -202,7 +202,7 @@ class OperationProcessor:
 
     def _advance(self) -> bool:
         """Put operations into frames; returns whether some are held back."""
-        if self._failure is not None or self._closed:
+        if self._failure is not None or self._defect is not None or self._closed:
             return False
         if self._checkpoint_waiting:
             if self._frame.is_empty and not self._in_flight:
@@ -250,7 +250,7 @@ class OperationProcessor:
         if not operation.payload_bytes:
             return True
         return self._cache_manager.has_room(
-            self._in_flight_block_bytes + block_bytes(operation.payload_bytes),
+            block_bytes(operation.payload_bytes),
             system=priority_of(operation) is Priority.SYSTEM,
         )
 
@@ -259,7 +259,7 @@ class OperationProcessor:
         self._process(operation)
         if operation.sequence_number >= 0:
             self._transaction.block_bytes += payload_bytes
-            self._in_flight_block_bytes += payload_bytes
+            self._cache_manager.in_flight_bytes += payload_bytes
 
     def _accept_appends(self, grant: float) -> float:
         """Take the appends at the head of the queue that go the usual way; what of the grant."""
@@ -271,13 +271,13 @@ class OperationProcessor:
         wanted = min(BATCH_BLOCK_BYTES, len(queue) * block_bytes(first.length or 1))
         if grant < wanted:
             wanted = max(int(grant), block_bytes(first.length or 1))
-        if not self._cache_manager.has_room(self._in_flight_block_bytes + wanted):
+        if not self._cache_manager.has_room(wanted):
             return 0
         transaction = self._transaction
         count = len(transaction.operations)
         taken = accept_appends(queue, self._pending, self._frame, transaction.operations, wanted)
         transaction.block_bytes += taken
-        self._in_flight_block_bytes += taken
+        self._cache_manager.in_flight_bytes += taken
         return max(taken, OPERATION_GRANT_BYTES * (len(transaction.operations) - count))
 
     def _grant(self) -> float:
@@ -299,9 +299,8 @@ class OperationProcessor:
     def _let_pass(self) -> None:
         """Go on with what is not held back, although it stands behind what is."""
         lowest = Priority.RELIEF
-        least_bytes = self._in_flight_block_bytes + block_bytes(1)
         if not self._throttle.system_stops and self._cache_manager.has_room(
-            least_bytes, system=True
+            block_bytes(1), system=True
         ):
             lowest = Priority.SYSTEM
         without_room: list[Operation] = []
@@ -414,12 +413,21 @@ class OperationProcessor:
         return self._log.append_nowait((data,), self._on_durable)
 
     def _on_durable(self, error: DataLogError | None) -> None:
-        if self._closed:
+        if self._closed or self._defect is not None:
             return
         if error is not None:
             self._failure = error
             self._work.set()
             return
+        try:
+            self._commit_first()
+        # It is this container's: the log may be in the midst of telling others.
+        except Exception as defect:
+            self._defect = defect
+            self._work.set()
+
+    def _commit_first(self) -> None:
+        """Let the first frame in flight, which is durable, take effect."""
         transaction, frame, data = self._in_flight.popleft()
         self._in_flight_bytes -= len(data)
         if self._submitted_at:
@@ -427,7 +435,7 @@ class OperationProcessor:
             self._throttle.note_write(length=len(data), seconds=seconds)
         data.release()
         self._frames.give_back(frame)
-        self._in_flight_block_bytes -= transaction.block_bytes
+        self._cache_manager.in_flight_bytes -= transaction.block_bytes
         self._commit(transaction)
         if self._bytes_since_checkpoint >= CHECKPOINT_LOG_BYTES:
             self._checkpoint_waiting = True

@@ -125,9 +125,11 @@ class Answers:
 
 
 @asynccontextmanager
-async def opened(log: HandLog, *, cache_bytes: int = 64 << 20) -> AsyncIterator[Container]:
+async def opened(
+    log: HandLog, *, cache_bytes: int = 64 << 20, cache_manager: CacheManager | None = None
+) -> AsyncIterator[Container]:
     storage = next_owner(MemoryChunkStorage())
-    cache_manager = CacheManager(StreamingCache(cache_bytes))
+    cache_manager = cache_manager or CacheManager(StreamingCache(cache_bytes))
     async with open_container(1, log, storage, cache_manager, drain_seconds=0) as container:
         await container.create_segment("s", attributes={WRITER: 0})
         await container.create_segment("t")
@@ -268,6 +270,47 @@ async def test_appends_wait_in_the_queue_while_the_cache_is_full() -> None:
         assert answers.all == [(n, 100_000 * (n + 1)) for n in range(100)]
 
 
+async def test_containers_leave_room_in_the_cache_for_what_others_have_in_flight() -> None:
+    logs, answers = [HandLog(), HandLog()], Answers()
+    manager = CacheManager(StreamingCache(8 << 20))
+    async with (
+        opened(logs[0], cache_manager=manager) as first,
+        opened(logs[1], cache_manager=manager) as second,
+    ):
+        logs[0].held = logs[1].held = True
+        for number in range(60):
+            first.append_nowait("s", bytes(100_000), on_complete=answers.of(("first", number)))
+            second.append_nowait("s", bytes(100_000), on_complete=answers.of(("second", number)))
+        await settle()
+        assert 6 << 20 < manager.in_flight_bytes <= manager.writer_limit_bytes
+        for log in logs:
+            log.held = False
+            while log.waiting:
+                log.complete()
+        with trio.fail_after(30):
+            await first.wait_in_flight("s")
+            await second.wait_in_flight("s")
+        assert sorted(number for _, number in answers.all) == sorted(
+            2 * [100_000 * (number + 1) for number in range(60)]
+        )
+    assert manager.in_flight_bytes == 0
+
+
+async def test_what_a_failed_container_had_in_flight_takes_no_room_any_more() -> None:
+    log = HandLog()
+    manager = CacheManager(StreamingCache(8 << 20))
+    with pytest.RaisesGroup(DataLogError, flatten_subgroups=True):
+        async with opened(log, cache_manager=manager) as container:
+            log.held = True
+            for _ in range(60):
+                container.append_nowait("s", bytes(100_000), on_complete=Answers().of(""))
+            await settle()
+            assert manager.in_flight_bytes > 0
+            log.complete(DataLogError("the log has failed"))
+            await trio.sleep_forever()
+    assert manager.in_flight_bytes == 0
+
+
 async def test_what_is_queued_in_one_step_leaves_in_one_frame(turns: Turns) -> None:
     log, answers = HandLog(), Answers()
     async with opened(log) as container:
@@ -293,3 +336,24 @@ async def test_a_defect_ends_the_container_and_is_not_lost(turns: Turns) -> None
             container.append_nowait("s", b"x", on_complete=answers.of("append"))
             await trio.sleep_forever()
     assert answers.all == [("append", ContainerOfflineError)]
+
+
+async def test_a_defect_in_taking_effect_is_the_containers_and_not_its_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = HandLog()
+    others_are_told = False
+
+    def defect(operation: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with opened(log) as container, trio.open_nursery() as nursery:
+            monkeypatch.setattr(container._state, "apply", defect)
+            log.held = True
+            nursery.start_soon(container.create_segment, "u")
+            await settle()
+            log.complete()
+            others_are_told = True
+            await trio.sleep_forever()
+    assert others_are_told
