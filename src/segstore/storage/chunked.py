@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Final
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.storage.additions import Additions
 from segstore.storage.chunk_metadata import gone_chunk_count
 from segstore.storage.garbage import GARBAGE_DELAY_SECONDS, collect_garbage, collect_now
 from segstore.storage.older_layout import Belongs, everything_belongs, import_older
@@ -73,6 +74,7 @@ class ChunkedSegmentStorage:
             import_older=lambda: import_older(chunks, belongs),
             snapshot_bytes_min=snapshot_bytes_min,
         )
+        self._additions = Additions(self._journal)
         self._garbage_delay_seconds = garbage_delay_seconds
         self._move_bytes_min = move_bytes_min
         self._chunk_count = 0
@@ -238,8 +240,7 @@ class ChunkedSegmentStorage:
                 return last
         self._chunk_count += 1
         name = new_chunk_name(segment, start=offset, epoch=epoch, number=self._chunk_count)
-        async with self._journal.changing():
-            await self._journal.commit(AddChunk(segment, offset, epoch, name))
+        await self._additions.add(AddChunk(segment, offset, epoch, name))
         record = metadata.get(segment)
         assert record is not None, "it has a chunk now"
         assert record.chunks[-1].name == name

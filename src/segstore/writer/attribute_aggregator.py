@@ -26,6 +26,7 @@ from segstore.attributes.updates import (
 from segstore.errors import NoSuchSegmentError, StorageError
 from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import AttributeValues
+from segstore.writer.together import work_together
 
 # The original's threshold.
 FLUSH_COUNT: Final = 200
@@ -34,6 +35,11 @@ UPDATE_COUNT_MAX: Final = 1000
 
 TOGETHER_MAX: Final = 64
 """So many segments' indexes are written before the log is waited for."""
+WRITES_TOGETHER_MAX: Final = 16
+"""So many of them at once; one with many changes alone."""
+FEW_DIRTY: Final = 8192
+"""Up to so many changes of a container are kept for longer: they are in every checkpoint, and an
+index of its own for each of many segments costs a synced file."""
 
 Wait = Callable[[], Awaitable[object]]
 Record = Callable[[SegmentMetadata, AttributeValues], Wait]
@@ -50,25 +56,30 @@ class AttributeAggregator:
         record: Record,
         *,
         flush_seconds: float,
+        flush_seconds_few: float,
     ) -> None:
         self._metadata = metadata
         self._indexes = indexes
         self._record = record
         self._flush_seconds = flush_seconds
+        self._flush_seconds_few = flush_seconds_few
         self._dirty_since: dict[int, float] = {}
 
-    async def flush(self, now: float, *, everything: bool) -> None:
-        """Write the changes of all segments where it is time to, or everywhere.
+    async def flush(self, now: float, *, everything: bool) -> bool:
+        """Write the changes of ``TOGETHER_MAX`` segments where it is time to, or everywhere;
+        returns whether it is time at more.
 
         A segment whose index fails does not keep others from theirs. Raises ``StorageError`` at
         the end when there was one.
         """
         failures: list[StorageError] = []
         due = self._due(now, everything=everything)
-        for start in range(0, len(due), TOGETHER_MAX):
+        end = len(due) if everything else min(len(due), TOGETHER_MAX)
+        for start in range(0, end, TOGETHER_MAX):
             await self._flush_together(due[start : start + TOGETHER_MAX], failures)
         if failures:
             raise failures[0]
+        return end < len(due)
 
     async def _flush_together(
         self, segments: Sequence[SegmentMetadata], failures: list[StorageError]
@@ -76,12 +87,19 @@ class AttributeAggregator:
         """Write several indexes, then wait for the log to have all their places."""
         with ExitStack() as stack:
             written: list[tuple[AttributeIndex, Wait]] = []
-            for segment in segments:
+
+            async def write(segment: SegmentMetadata) -> None:
                 index = stack.enter_context(self._indexes.use(segment))
                 try:
                     await self._write(segment, index, written)
                 except StorageError as error:
                     failures.append(error)
+
+            many = [each for each in segments if _has_many(each)]
+            few = [each for each in segments if each not in many]
+            await work_together(few, write, tasks_max=WRITES_TOGETHER_MAX)
+            for segment in many:
+                await write(segment)
             for index, wait in written:
                 try:
                     await wait()
@@ -94,12 +112,12 @@ class AttributeAggregator:
     def _due(self, now: float, *, everything: bool) -> list[SegmentMetadata]:
         unpersisted = self._metadata.unpersisted
         self._dirty_since = {number: self._dirty_since.get(number, now) for number in unpersisted}
+        is_few = self._metadata.dirty_count <= FEW_DIRTY
+        seconds = self._flush_seconds_few if is_few else self._flush_seconds
         return [
             segment
             for number, segment in unpersisted.items()
-            if everything
-            or len(segment.attribute_memory.dirty) >= FLUSH_COUNT
-            or now - self._dirty_since[number] >= self._flush_seconds
+            if everything or _has_many(segment) or now - self._dirty_since[number] >= seconds
         ]
 
     async def _write(
@@ -131,6 +149,10 @@ class AttributeAggregator:
                 ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: persisted.sequence_number,
             }
             written.append((index, self._record(segment, places)))
+
+
+def _has_many(segment: SegmentMetadata) -> bool:
+    return len(segment.attribute_memory.dirty) >= FLUSH_COUNT
 
 
 def _first_batch(changes: list[tuple[int, AttributeId]]) -> list[tuple[int, AttributeId]]:

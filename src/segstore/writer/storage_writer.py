@@ -32,12 +32,18 @@ from segstore.tiers.api import DurableDataLog, LogAddress
 from segstore.writer.attribute_aggregator import AttributeAggregator, Record
 from segstore.writer.failing_segments import STRANGE_ATTEMPTS_MAX, FailingSegments, is_strange
 from segstore.writer.segment_aggregator import SegmentAggregator
+from segstore.writer.together import work_together
 
-# The original's writer: flush at 4 MiB; its 30 s are 5 s here, so that a restart replays less.
+# The original's writer: flush at 4 MiB or after 30 s; bytes after 5 s here, so that a restart
+# replays less, and attributes too when there are many.
 FLUSH_BYTES: Final = 4 * 1024 * 1024
 FLUSH_SECONDS: Final = 5.0
+FLUSH_SECONDS_FEW_ATTRIBUTES: Final = 30.0
 POLL_SECONDS: Final = 0.5
 ERROR_SLEEP_SECONDS: Final = 1.0
+SHORT_BYTES_MAX: Final = 256 * 1024
+"""Flushes up to this length are under way together: what they take is the wait for the disk."""
+TOGETHER_MAX: Final = 32
 FAILURES_MAX: Final = 4
 """So many segments in a row may fail before the rest waits for the next attempt."""
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -70,7 +76,11 @@ class StorageWriter:
         self._storage = storage
         self._indexes = indexes
         self._attributes = AttributeAggregator(
-            metadata, indexes, record, flush_seconds=FLUSH_SECONDS
+            metadata,
+            indexes,
+            record,
+            flush_seconds=FLUSH_SECONDS,
+            flush_seconds_few=FLUSH_SECONDS_FEW_ATTRIBUTES,
         )
         self._log = log
         self._request_checkpoint = request_checkpoint
@@ -180,7 +190,8 @@ class StorageWriter:
                 if failure is not None:
                     raise failure
             finally:
-                await self._attributes.flush(trio.current_time(), everything=all_attributes)
+                if await self._attributes.flush(trio.current_time(), everything=all_attributes):
+                    self._wanted.set()
 
     async def _flush_operations(
         self, *, everything: bool, whatever_fails: bool
@@ -207,25 +218,45 @@ class StorageWriter:
             self._read_index.note_stored()
 
     async def _flush_in_turn(self, due: list[SegmentAggregator]) -> tuple[list[int], bool]:
-        """Write what segments owe, one after the other; returns the ids of those that failed, and
+        """Write what segments owe, short writes together; returns the ids of those that failed, and
         whether any succeeded.
 
-        Ends when the first ``FAILURES_MAX`` fail: tier 2 fails for all then, and slowly maybe.
+        Until one succeeds they go one by one, and end when the first ``FAILURES_MAX`` fail: tier 2
+        fails for all then, and slowly maybe.
         """
         failed: list[int] = []
         succeeded = False
-        for aggregator in due:
-            try:
-                await aggregator.flush(self._flush_source)
-                self._failing.note_success(aggregator.segment_id)
-                succeeded = True
-            except StorageError as error:
-                self._failing.note_failure(aggregator.segment_id, error)
-                failed.append(aggregator.segment_id)
-                if not succeeded and len(failed) == FAILURES_MAX:
-                    break
+        in_turn = iter(due)
+        while not succeeded and len(failed) < FAILURES_MAX:
+            aggregator = next(in_turn, None)
+            if aggregator is None:
+                break
+            succeeded = await self._flush_one(aggregator, failed)
+        if succeeded:
+            short: list[SegmentAggregator] = []
+            others: list[SegmentAggregator] = []
+            for aggregator in in_turn:
+                (short if _is_short(aggregator) else others).append(aggregator)
+
+            async def flush_short(aggregator: SegmentAggregator) -> None:
+                await self._flush_one(aggregator, failed)
+
+            await work_together(short, flush_short, tasks_max=TOGETHER_MAX)
+            for aggregator in others:
+                await self._flush_one(aggregator, failed)
         self._failing.pause(failed, trio.current_time())
         return failed, succeeded
+
+    async def _flush_one(self, aggregator: SegmentAggregator, failed: list[int]) -> bool:
+        """Whether what it owes could be written; else it is among the failed."""
+        try:
+            await aggregator.flush(self._flush_source)
+        except StorageError as error:
+            self._failing.note_failure(aggregator.segment_id, error)
+            failed.append(aggregator.segment_id)
+            return False
+        self._failing.note_success(aggregator.segment_id)
+        return True
 
     def _name_of(self, segment_id: int) -> str:
         segment = self._metadata.segments.get(segment_id)
@@ -289,3 +320,8 @@ class StorageWriter:
             and self._log.bytes_since_truncation > IDLE_CHECKPOINT_BYTES
         ):
             self._request_checkpoint()
+
+
+def _is_short(aggregator: SegmentAggregator) -> bool:
+    """Whether it owes a few appended bytes, and nothing that concerns other segments."""
+    return not aggregator.must_flush and aggregator.pending_bytes <= SHORT_BYTES_MAX

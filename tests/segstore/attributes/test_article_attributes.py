@@ -18,6 +18,8 @@ from segstore.attributes.updates import (
     AttributeUpdateType,
 )
 from segstore.errors import BadAttributeUpdateError, SegmentStoreError
+from segstore.writer import attribute_aggregator
+from segstore.writer.storage_writer import FLUSH_SECONDS, FLUSH_SECONDS_FEW_ATTRIBUTES
 
 W1, W2 = b"\x01" * 16, b"\x02" * 16
 VERB = AttributeUpdateType
@@ -274,11 +276,32 @@ async def test_attributes_are_flushed_when_200_have_changed_or_after_a_while(
         first = await tiers.index_bytes("s")
         assert first > 200 * 24
         await container.update_attributes("s", [AttributeUpdate(W2, VERB.REPLACE, 1)])
-        await trio.sleep(3)
+        await trio.sleep(FLUSH_SECONDS_FEW_ATTRIBUTES - 2)
         assert await tiers.index_bytes("s") == first
         await trio.sleep(4)
         assert await tiers.index_bytes("s") > first
         assert not tiers.memory("s").dirty
+
+
+async def test_many_changed_attributes_are_flushed_sooner_a_part_of_the_segments_at_a_time(
+    tiers: Any, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attribute_aggregator, "FEW_DIRTY", 200)
+    names = [f"s{number}" for number in range(201)]
+    async with tiers.open() as container:
+        for name in names[:200]:
+            await container.create_segment(name)
+            await container.update_attributes(name, [AttributeUpdate(W1, VERB.REPLACE, 1)])
+        await trio.sleep(FLUSH_SECONDS + 2)
+        assert [await tiers.index_bytes(name) for name in names[:200]] == [0] * 200
+        await container.create_segment(names[200])
+        await container.update_attributes(names[200], [AttributeUpdate(W1, VERB.REPLACE, 1)])
+        await trio.sleep(2)
+        # As soon as there are few again the others have time, too.
+        stored = sum([bool(await tiers.index_bytes(name)) for name in names])
+        assert stored == attribute_aggregator.TOGETHER_MAX
+        await trio.sleep(FLUSH_SECONDS_FEW_ATTRIBUTES)
+        assert not any(tiers.memory(name).dirty for name in names)
 
 
 async def test_hot_attributes_cost_no_read_of_tier_2(tiers: Any) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import trio
 import trio.testing
 
 from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
+from segstore.errors import ContainerOfflineError
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
-from segstore.writer.storage_writer import FLUSH_SECONDS
+from segstore.writer.storage_writer import FLUSH_SECONDS, SHORT_BYTES_MAX, TOGETHER_MAX
 
 MIB = 1024 * 1024
 
@@ -49,3 +51,99 @@ async def test_appends_that_took_turns_with_those_of_other_segments_are_one_writ
         assert len({name for name, _ in chunks.written}) == 3
         for name in names:
             assert container.segment_info(name).storage_length == 5_000
+
+
+class SlowChunkStorage(CountedChunkStorage):
+    """Takes a second for each write, and notes how many were under way at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: set[str] = set()
+        self.most_under_way = 0
+        self.long_beside_others = False
+        self.system_write_count = 0
+
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        if not name.startswith("scope/"):
+            self.system_write_count += 1
+            await super().write(name, offset=offset, data=data)
+            return
+        self.under_way.add(name)
+        self.most_under_way = max(self.most_under_way, len(self.under_way))
+        if sum(map(len, data)) > SHORT_BYTES_MAX:
+            self.long_beside_others |= len(self.under_way) > 1
+        await trio.sleep(1)
+        await super().write(name, offset=offset, data=data)
+        self.under_way.remove(name)
+
+
+async def test_short_writes_of_many_segments_are_under_way_together(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks = SlowChunkStorage()
+    manager = CacheManager(StreamingCache(8 * MIB))
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(100)]
+    logs, storage = MemoryDataLogFactory(), next_owner(chunks)
+    async with open_container(0, logs, storage, manager) as container:
+        for name in names:
+            await container.create_segment(name)
+            await container.append(name, bytes(100))
+        for name in names[:3]:
+            await container.append(name, bytes(SHORT_BYTES_MAX))
+        begun = trio.current_time()
+        await container._writer.flush()
+        assert trio.current_time() - begun < 3 + 100 / TOGETHER_MAX + 2
+        assert chunks.most_under_way == TOGETHER_MAX
+        assert not chunks.long_beside_others
+        # The first goes alone; then as many become known with each write as are under way.
+        assert chunks.system_write_count < 20
+        for name in names:
+            info = container.segment_info(name)
+            assert info.storage_length == info.length
+
+
+async def test_a_merge_beside_short_writes_finds_its_source_stored(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks = SlowChunkStorage()
+    manager = CacheManager(StreamingCache(8 * MIB))
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(40)]
+    logs, storage = MemoryDataLogFactory(), next_owner(chunks)
+    async with open_container(0, logs, storage, manager) as container:
+        for name in names:
+            await container.create_segment(name)
+            await container.append(name, name.encode())
+        for target, source in zip(names[:10], names[10:20], strict=True):
+            await container.seal_segment(source)
+            await container.merge_segment(target, source)
+        await container._writer.flush()
+        for target, source in zip(names[:10], names[10:20], strict=True):
+            info = container.segment_info(target)
+            assert info.storage_length == info.length
+            stored = await storage.read(
+                container._metadata.by_name[target].storage_name, offset=0, length=100
+            )
+            assert bytes(stored) in (target + source).encode()
+        assert not container._writer.owed_segments()
+
+
+async def test_a_flush_whose_container_stops_tells_why_as_it_is(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    manager = CacheManager(StreamingCache(8 * MIB))
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(10)]
+    async with open_container(
+        0, MemoryDataLogFactory(), next_owner(SlowChunkStorage()), manager, drain_seconds=1
+    ) as container:
+        for name in names:
+            await container.create_segment(name)
+            await container.append(name, bytes(100))
+
+        async def stop() -> None:
+            await trio.sleep(0.5)
+            container._read_index.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop)
+            with pytest.raises(ContainerOfflineError):
+                await container._writer.flush()
