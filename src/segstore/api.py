@@ -153,6 +153,17 @@ class SegmentContainer(Protocol):
         """
         ...
 
+    def attribute_now(self, name: str, attribute_id: AttributeId) -> int | None:
+        """The committed value of an attribute, if it is in memory, else None.
+
+        ``NULL_ATTRIBUTE_VALUE`` is the value of an absent one.
+        """
+        ...
+
+    def bytes_now(self, name: str, *, offset: int, length_max: int) -> Buffer:
+        """Committed bytes from ``offset`` on that are in memory; none if there are none."""
+        ...
+
     def attribute_iterator(
         self, name: str, *, first: AttributeId, last: AttributeId
     ) -> AsyncIterator[list[tuple[AttributeId, int]]]:

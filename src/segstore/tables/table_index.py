@@ -21,15 +21,17 @@ from typing import Final, NamedTuple, cast
 import trio
 
 from segstore.api import SegmentContainer
-from segstore.attributes.updates import AttributeId
+from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.config import TableSettings
 from segstore.errors import BadAttributeUpdateError, NoSuchSegmentError
-from segstore.tables.entries import EntryHead, StoredEntry, TableDataError
-from segstore.tables.entry_reader import read_heads
+from segstore.tables.entries import EntryHead, StoredEntry, TableDataError, parse_head
+from segstore.tables.entry_reader import HEAD_BYTES, read_heads
 from segstore.tables.index_step import COUNTER_IDS, Bucket, Counters, IndexStep
 from segstore.tables.known_entries import UNKNOWN, KnownEntries, Located, Unknown
 from segstore.tables.layouts import FixedKeyLayout, HashLayout, Ranges, backpointer, behind
 
+_LOOKS_NOW_MAX: Final = 128
+"""So many keys are looked up before others have their turn."""
 _AT_ONCE: Final = 1024
 """So many attributes are asked for at once."""
 _PAGE_READS: Final = 128
@@ -135,9 +137,29 @@ class TableIndex:
 
     # ---- Looks at keys ---------------------------------------------------------------------------
 
-    def knows(self, keys: Iterable[bytes]) -> bool:
-        """Whether ``get`` can tell of all of these keys."""
-        return all(self.known.get(key) is not UNKNOWN for key in keys)
+    def knows(self, keys: Collection[bytes]) -> bool:
+        """Whether ``get`` can tell of all of these keys, which the caller has pinned."""
+        look = self.find_now if len(keys) <= _LOOKS_NOW_MAX else self.known.get
+        return all(look(key) is not UNKNOWN for key in keys)
+
+    def find_now(self, key: bytes) -> Located | Unknown | None:
+        """The entry of a key, remembered, if nothing has to be waited for to find it."""
+        located = self.known.get(key)
+        if located is not UNKNOWN:
+            return located
+        offset = self._container.attribute_now(self.name, self.layout.bucket(key))
+        if offset is None:
+            return UNKNOWN
+        if offset == NULL_ATTRIBUTE_VALUE:
+            located = None
+        else:
+            data = self._container.bytes_now(self.name, offset=offset, length_max=HEAD_BYTES)
+            head = parse_head(self.name, data, offset=offset)
+            if isinstance(head, int) or head.is_removal or head.key != key:
+                return UNKNOWN  # what it is takes more looks
+            located = self.known.located(head)
+        self.known.remember(key, located)
+        return located
 
     def get(self, key: bytes) -> Located | None:
         """The entry of a key that is known."""
@@ -156,7 +178,8 @@ class TableIndex:
 
     async def find_many(self, keys: Sequence[bytes]) -> list[Located | None]:
         """The entries of keys at one moment, in their order; None where there is none."""
-        found = [self.known.get(key) for key in keys]
+        look = self.find_now if len(keys) <= _LOOKS_NOW_MAX else self.known.get
+        found = [look(key) for key in keys]
         if not any(each is UNKNOWN for each in found):
             return cast("list[Located | None]", found)
         with self.pinned(keys):

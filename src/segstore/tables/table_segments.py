@@ -305,7 +305,8 @@ class TableSegments:
         for key in keys:
             self._check_key_length(name, key, index)
         found = list(zip(keys, await index.find_many(keys), strict=True))
-        self._bound_memory(self._table(name))
+        if (table := self._tables.get(name)) is not None:
+            self._bound_memory(table)
         total = sum(located.length for _, located in found if located is not None)
         if total > self._settings.reply_bytes_max:
             raise InvalidRequestError(name, f"the answer takes {total} bytes")

@@ -22,6 +22,7 @@ class UpdateQueue:
     def __init__(self) -> None:
         self._ready: OrderedDict[Waiting, None] = OrderedDict()
         self._held: dict[Waiting, int] = {}
+        self._discarded: set[Waiting] = set()
         self._followers: dict[Waiting, list[Waiting]] = {}
         self._last: dict[bytes, Waiting] = {}
         self._last_for_all: Waiting | None = None
@@ -30,7 +31,7 @@ class UpdateQueue:
         return bool(self._ready or self._held)
 
     def __contains__(self, member: Waiting) -> bool:
-        return member in self._held or member in self._ready
+        return member in self._ready or (member in self._held and member not in self._discarded)
 
     @property
     def first(self) -> Waiting | None:
@@ -64,7 +65,8 @@ class UpdateQueue:
         """What a member needs to know is known."""
         if not member.is_ready:
             member.is_ready = True
-            self._release([member])
+            if member in self:
+                self._release([member])
 
     def pop(self) -> Waiting:
         """Take the first."""
@@ -72,20 +74,23 @@ class UpdateQueue:
 
     def discard(self, member: Waiting) -> bool:
         """Take out a member, if it is there; returns whether it was."""
-        if member in self._held:
-            self._let_go(member)
-            self._release(self._followers.pop(member, []))
-        elif member in self._ready:
-            del self._ready[member]
-        else:
+        if member not in self:
             return False
+        if member in self._ready:
+            del self._ready[member]
+            return True
+        # Its followers have to wait for those before it all the same.
+        self._discarded.add(member)
+        if not member.is_ready:
+            self._release([member])
         return True
 
     def clear(self) -> list[Waiting]:
         """Take out all; returns them in an order in which they may be appended again."""
-        members = [*self._ready, *self._held]
+        members = [*self._ready, *(each for each in self._held if each in self)]
         self._ready.clear()
         self._held.clear()
+        self._discarded.clear()
         self._followers.clear()
         self._last.clear()
         self._last_for_all = None
@@ -101,13 +106,15 @@ class UpdateQueue:
         released = deque(members)
         while released:
             member = released.popleft()
-            if member not in self._held:
-                continue
             self._held[member] -= 1
-            if not self._held[member]:
-                self._let_go(member)
+            if self._held[member]:
+                continue
+            self._let_go(member)
+            if member in self._discarded:
+                self._discarded.remove(member)
+            else:
                 self._ready[member] = None
-                released += self._followers.pop(member, ())
+            released += self._followers.pop(member, ())
 
     def _let_go(self, member: Waiting) -> None:
         del self._held[member]

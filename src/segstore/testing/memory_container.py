@@ -205,6 +205,14 @@ class MemoryContainer:
         values = self._find(name).attributes
         return {key: values[key] for key in attribute_ids if key in values}
 
+    def attribute_now(self, name: str, attribute_id: AttributeId) -> int | None:
+        """Nothing is known without waiting."""
+        return None
+
+    def bytes_now(self, name: str, *, offset: int, length_max: int) -> Buffer:
+        """Nothing is known without waiting."""
+        return b""
+
     async def attribute_iterator(
         self, name: str, *, first: AttributeId, last: AttributeId
     ) -> AsyncIterator[list[tuple[AttributeId, int]]]:

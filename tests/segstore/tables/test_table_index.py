@@ -14,6 +14,7 @@ from segstore.api import OnRead, ReadHandle
 from segstore.attributes.updates import (
     ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_TYPE,
+    NULL_ATTRIBUTE_VALUE,
     TABLE_BUCKET_COUNT,
     TABLE_ENTRY_COUNT,
     TABLE_INDEX_OFFSET,
@@ -397,9 +398,11 @@ async def test_a_step_in_the_background_lets_the_queue_go_on() -> None:
 # ---- Looks at attributes -------------------------------------------------------------------------
 
 
-async def make_watched() -> tuple[Table, WatchedContainer]:
+async def make_watched(
+    container: WatchedContainer | None = None,
+) -> tuple[Table, WatchedContainer]:
     """A table whose keys are in its attributes, and nowhere in memory."""
-    container = WatchedContainer()
+    container = container or WatchedContainer()
     table = Table(container)
     await fill(table, 10)
     await table.step()
@@ -438,6 +441,30 @@ async def test_a_cancelled_update_that_waits_for_its_keys_keeps_nobody_back() ->
         await trio.testing.wait_all_tasks_blocked()
         assert (await table.get(b"0003"))[0] == b"new"
     container.gate.set()
+
+
+class HandyContainer(WatchedContainer):
+    """Everything is in memory."""
+
+    def attribute_now(self, name: str, attribute_id: AttributeId) -> int | None:
+        return self._find(name).attributes.get(attribute_id, NULL_ATTRIBUTE_VALUE)
+
+    def bytes_now(self, name: str, *, offset: int, length_max: int) -> bytes:
+        return bytes(self._find(name).data[offset : offset + length_max])
+
+
+async def test_what_is_in_memory_is_found_without_a_look_at_tier_2() -> None:
+    """Reads, conditions and removals, of keys that there are and of others."""
+    table, container = await make_watched(HandyContainer())
+    container.fails = True
+    container.read_bytes = 0
+    assert (await table.get(b"0003"))[1] == 3 * STORED
+    assert (await table.get(b"none"))[1] == NOT_EXISTS
+    assert await table.put(b"0004", b"new", 4 * STORED) == 10 * STORED
+    await table.put(b"other", b"new", NOT_EXISTS)
+    await table.tables.remove("t", [TableKey(b"0005", NO_VERSION), TableKey(b"nobody")])
+    assert (await table.get(b"0005"))[1] == NOT_EXISTS
+    assert container.read_bytes == 0
 
 
 async def test_updates_of_other_keys_overtake_one_that_waits_for_its_key() -> None:

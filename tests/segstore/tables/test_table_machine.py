@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import trio
 import trio.testing
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
-from segstore.attributes.updates import AttributeId
+from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.config import TableSettings
 from segstore.errors import (
     BadOffsetError,
@@ -61,9 +61,22 @@ def no_collisions(key: bytes) -> bytes:
 
 
 class GatedContainer(MemoryContainer):
-    """Looks at attributes wait at a gate."""
+    """Looks at attributes wait at a gate, except what is at hand: all, nothing, or every other."""
 
     gate: trio.Event | None = None
+    at_hand: Literal["all", "nothing", "some"] = "nothing"
+
+    def attribute_now(self, name: str, attribute_id: AttributeId) -> int | None:
+        if self.at_hand == "nothing" or (self.at_hand == "some" and sum(attribute_id) % 2):
+            return None
+        return self._find(name).attributes.get(attribute_id, NULL_ATTRIBUTE_VALUE)
+
+    def bytes_now(self, name: str, *, offset: int, length_max: int) -> bytes:
+        segment = self._find(name)
+        known = self.at_hand == "all" or (self.at_hand == "some" and offset % 2)
+        if not known or offset < segment.start_offset:
+            return b""
+        return bytes(segment.data[offset : offset + length_max])
 
     async def get_attributes(
         self, name: str, attribute_ids: Sequence[AttributeId]
@@ -74,7 +87,9 @@ class GatedContainer(MemoryContainer):
 
     def reopen(self) -> GatedContainer:
         super().reopen()
-        return GatedContainer(segments=self._state)
+        again = GatedContainer(segments=self._state)
+        again.at_hand = self.at_hand
+        return again
 
 
 class TableMachine(RuleBasedStateMachine):
@@ -93,8 +108,12 @@ class TableMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.tables = TableSegments(self.container, SETTINGS, hash_key=self.hash_key)
 
-    @initialize(layout=st.sampled_from(["hash", "shared", "fixed"]))
-    def create(self, layout: str) -> None:
+    @initialize(
+        layout=st.sampled_from(["hash", "shared", "fixed"]),
+        at_hand=st.sampled_from(["all", "nothing", "some"]),
+    )
+    def create(self, layout: str, at_hand: Literal["all", "nothing", "some"]) -> None:
+        self.container.at_hand = at_hand
         self.key_length = 2 if layout == "fixed" else 0
         self.hash_key = two_buckets if layout == "shared" else no_collisions
         self.open()

@@ -10,6 +10,11 @@ import trio
 
 from _fast.cache import StreamingCache
 from pravega_wire.commands import NO_VERSION, TableEntry, TableKey
+from segstore.attributes.updates import (
+    NULL_ATTRIBUTE_VALUE,
+    AttributeUpdate,
+    AttributeUpdateType,
+)
 from segstore.cache.manager import CacheManager
 from segstore.config import TableSettings
 from segstore.container import open_container
@@ -71,3 +76,31 @@ async def test_entries_and_versions_survive_restarts_and_compactions(key_length:
         assert info.start_offset > 0, "it has been compacted"
         page = await tables.iterate_entries("scope/table/0", count_max=1000)
         assert {item.key.key: (item.value, item.key.version) for item in page.entries} == model
+
+
+async def test_the_container_tells_at_once_what_is_in_memory_and_nothing_that_is_gone() -> None:
+    name, present, absent = "scope/table/0", bytes(15) + b"p", bytes(15) + b"a"
+    tiers = Tiers()
+    async with tiers.open() as tables:
+        container = tables._container
+        assert container.attribute_now(name, present) is None
+        assert container.bytes_now(name, offset=0, length_max=9) == b""
+        await container.create_segment(name)
+        put = AttributeUpdate(present, AttributeUpdateType.REPLACE, 7)
+        await container.append(name, b"hello", attribute_updates=[put])
+        assert container.attribute_now(name, present) == 7
+        assert container.attribute_now(name, absent) == NULL_ATTRIBUTE_VALUE
+        await container.truncate_segment(name, offset=2)
+        assert container.bytes_now(name, offset=0, length_max=9) == b""
+        assert container.bytes_now(name, offset=2, length_max=9) == b"llo"
+        assert container.bytes_now(name, offset=2, length_max=1) == b"l"
+        assert container.bytes_now(name, offset=5, length_max=9) == b""
+    async with tiers.open() as tables:
+        container = tables._container
+        await container.activate(name)
+        # Nobody has asked yet: whether there is such an attribute only tier 2 knows.
+        assert container.attribute_now(name, absent) in {None, NULL_ATTRIBUTE_VALUE}
+        values = await container.get_attributes(name, [present, absent])
+        assert values == {present: 7}
+        assert container.attribute_now(name, present) == 7
+        assert container.attribute_now(name, absent) == NULL_ATTRIBUTE_VALUE
