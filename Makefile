@@ -48,7 +48,7 @@ unit: $(VENV)/.tested ## unit tests only, without Java
 	$(BIN)/pytest tests --ignore tests/benchmarks $(ARGS)
 
 .PHONY: sim
-sim: $(VENV)/.tested ## a container on simulated tiers that crash and fail: SEEDS=1000, or SEED=17 to replay one
+sim: $(VENV)/.tested ## containers on simulated tiers that crash and fail: SEEDS=1000, or SEED=17 to replay one
 	@PYTHONPATH=tests/sim $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 .PHONY: sanitize

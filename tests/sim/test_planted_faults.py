@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from simulation.plan import Plan
+from simulation.plan import KIB, MIB, Plan
 from simulation.run import FailedSeedError, simulate
 from simulation.store import Faults, NoFaults
 
@@ -17,6 +17,10 @@ from segstore.api import OnRead, ReadHandle, ReadResult
 from segstore.errors import SegmentStoreError
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import Buffer, LogAddress
+from segstore.tiers.journal import Journal
+from segstore.tiers.journal.contents import NotedContents
+from segstore.tiers.journal.format import Kind, Record, StoredRecord
+from segstore.tiers.journal.state import JournalState
 
 SEEDS = range(2, 14)
 
@@ -58,6 +62,59 @@ class UnsyncedJournal(NoFaults):
 def test_a_journal_that_acknowledges_before_it_syncs_is_found() -> None:
     found = first_failure(UnsyncedJournal, lives=6, life_steps=300)
     assert "after no prefix" in found or "tier 1 is damaged" in found
+
+
+SHARED = {"containers": 3, "bytes_max": 300 * KIB, "cache_bytes": 16 * MIB, "lives": 6}
+
+
+def test_a_shared_journal_that_acknowledges_before_it_syncs_is_found() -> None:
+    found = first_failure(UnsyncedJournal, life_steps=300, **SHARED)
+    assert "after no prefix" in found or "tier 1 is damaged" in found
+
+
+def test_a_shared_file_that_is_freed_when_one_container_needs_it_no_more_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def free_files(self: Journal) -> None:
+        for generation, positions in list(self._last_positions.items()):
+            if generation != self._current_generation and any(
+                position < self._logs[container_id].first_position
+                for container_id, position in positions.items()
+            ):
+                del self._last_positions[generation]
+                self._queue.control.append(Record(Kind.FREE, 0, 0, generation))
+                self._runner.wake()
+
+    monkeypatch.setattr(Journal, "_free_files", free_files)
+    found = first_failure(NoFaults, held_bytes_max=2 * MIB, writers=3, **SHARED)
+    assert "tier 1 is damaged" in found or "tier 1 failed" in found, found
+
+
+def test_a_truncation_that_is_taken_for_all_containers_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apply = JournalState.apply
+
+    def apply_to_all(self: JournalState, record: Record | StoredRecord) -> None:
+        apply(self, record)
+        if record.kind == Kind.TRUNCATE:
+            for container in self.containers.values():
+                last = min(record.position, container.next_position)
+                container.first_position = max(container.first_position, last)
+
+    monkeypatch.setattr(JournalState, "apply", apply_to_all)
+    found = first_failure(NoFaults, held_bytes_max=MIB, writers=3, **SHARED)
+    assert "after no prefix" in found or "tier 1 is damaged" in found, found
+
+
+def test_a_damaged_record_that_takes_all_containers_offline_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(NotedContents, "read", lambda *_: None)
+    found = first_failure(
+        NoFaults, damage_rate=1.0, held_bytes_max=8 * MIB, writers=3, **SHARED | {"lives": 8}
+    )
+    assert "tier 1 is damaged" in found
 
 
 class ForgetfulChunks(Behind):

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from simulation.plan import Plan
+from simulation.plan import KIB, MIB, Plan
 from simulation.run import simulate
 
 FOLDER = Path(__file__).parent
@@ -34,10 +34,39 @@ def test_the_store_keeps_its_promises_on_an_object_store(seed: int) -> None:
     simulate(seed, plan=replace(Plan.draw(Random(seed)), with_objects=True))
 
 
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_containers_on_one_journal_keep_their_promises(seed: int) -> None:
+    random = Random(seed)
+    simulate(seed, plan=Plan.draw(random).shared(random))
+
+
+def test_a_damaged_record_keeps_its_container_offline_alone() -> None:
+    # Several files have to be needed, and lives to end while they are.
+    plan = replace(
+        Plan.draw(Random(2)),
+        containers=2,
+        damage_rate=1.0,
+        lives=4,
+        life_steps=1200,
+        operations=400,
+        writers=4,
+        pause_seconds=0.001,
+        bytes_max=300 * KIB,
+        cache_bytes=16 * MIB,
+        held_bytes_max=8 * MIB,
+        tier_2_seconds=1,
+        tier_2_outage_rate=0.5,
+        drain_seconds=0,
+        with_objects=False,
+    )
+    reports = [simulate(seed, plan=plan) for seed in range(2)]
+    assert sum(report.damage_count for report in reports) > 0
+
+
 @pytest.mark.parametrize("seed", [4, 15])
 def test_a_seed_is_the_same_in_every_process(seed: int) -> None:
     # Strings hash differently there: whoever goes through a set of them shows. There are clients
-    # on the network in these, and segments that leave memory.
+    # on the network in these, and segments that leave memory; one has several containers.
     command = f"from simulation.run import simulate; print(simulate({seed}).trace_hash)"
     hashes = {
         subprocess.run(

@@ -43,7 +43,7 @@ def run_one(seed: int, *, lines_max: int) -> int:
 def run_many(first: int, count: int, processes: int) -> int:
     """Run seeds from ``first`` on; returns the exit code."""
     began = time.monotonic()
-    steps = lives = kills = failures = done = 0
+    steps = lives = kills = openings = damages = failures = done = 0
     simulated = 0.0
     with ProcessPoolExecutor(processes) as pool:
         for outcome in pool.map(run_seed, range(first, first + count)):
@@ -59,6 +59,8 @@ def run_many(first: int, count: int, processes: int) -> int:
             steps += outcome.step_count
             lives += outcome.life_count
             kills += outcome.kill_count
+            openings += outcome.opening_count
+            damages += outcome.damage_count
             simulated += outcome.seconds
             if done % 100 == 0:
                 print(f"{done} seeds, {time.monotonic() - began:.0f} s", flush=True)
@@ -66,6 +68,7 @@ def run_many(first: int, count: int, processes: int) -> int:
     print(
         f"{done} seeds in {seconds:.0f} s ({seconds * processes / max(1, done):.2f} s each on "
         f"{processes} processes): {steps} steps, {lives} lives, {kills} of them killed, "
+        f"{damages} with a damaged record, {openings} containers opened, "
         f"{simulated / 3600:.1f} simulated hours, {failures} failures"
     )
     return 1 if failures else 0

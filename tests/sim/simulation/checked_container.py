@@ -397,6 +397,38 @@ class CheckedContainer:
         self._trace(f"{what}: {short(values)}")
         return values
 
+    def attribute_now(self, name: str, attribute_id: AttributeId) -> int | None:
+        """See ``SegmentContainer``."""
+        if not self.accepting:
+            return None
+        value = self._container.attribute_now(name, attribute_id)
+        if value is None:
+            return None
+
+        def holds() -> bool:
+            segment = self._model.segments.by_name.get(name)
+            return segment is not None and value == segment.attributes.get(
+                attribute_id, NULL_ATTRIBUTE_VALUE
+            )
+
+        self._model.prove(name, holds, f"{name} has {short(attribute_id)}: {value}")
+        return value
+
+    def bytes_now(self, name: str, *, offset: int, length_max: int) -> Buffer:
+        """See ``SegmentContainer``."""
+        if not self.accepting:
+            return b""
+        data = self._container.bytes_now(name, offset=offset, length_max=length_max)
+        end = offset + len(data)
+
+        def holds() -> bool:
+            segment = self._model.segments.by_name.get(name)
+            return segment is not None and memoryview(segment.data)[offset:end] == data
+
+        if data:
+            self._model.prove(name, holds, f"{name} has {len(data)} bytes at {offset}")
+        return data
+
     async def attribute_iterator(
         self, name: str, *, first: AttributeId, last: AttributeId
     ) -> Pages:

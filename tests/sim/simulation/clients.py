@@ -42,9 +42,9 @@ from segstore.errors import (
     SegmentStoreError,
     StorageError,
 )
+from simulation.host import Host, Session
 from simulation.model import Model
 from simulation.plan import Plan
-from simulation.store import Session, Store
 
 RETRY_SECONDS = 0.1
 TRANSACTION: Final = 1 << 15
@@ -55,24 +55,36 @@ _MAGIC: Final = b"evnt"
 
 
 @dataclass
-class World:
-    """What clients share."""
+class Budget:
+    """How many operations the clients of all containers have left."""
 
-    store: Store
+    operations_left: int
+
+
+@dataclass
+class World:
+    """What the clients of one container share."""
+
+    host: Host
     model: Model
     plan: Plan
     random: Random
-    operations_left: int
+    budget: Budget
     stream: Stream = field(init=False)
 
     def __post_init__(self) -> None:
         self.stream = Stream(self)
 
+    @property
+    def scope(self) -> str:
+        """Where the container's segments are."""
+        return self.host.scope
+
     def spend(self) -> bool:
         """Take one operation of the run's number; False when there are no more."""
-        self.operations_left -= 1
-        if self.operations_left < 0:
-            self.store.calm_down()
+        self.budget.operations_left -= 1
+        if self.budget.operations_left < 0:
+            self.host.calm_down()
             return False
         return True
 
@@ -100,7 +112,7 @@ class Client:
 
     async def attempt(self) -> None:
         """One step; a store that goes away or that cannot reach tier 2 is asked again later."""
-        session = await self.world.store.connect()
+        session = await self.world.host.connect()
         try:
             await self.step(session)
         except ContainerOfflineError:
@@ -125,7 +137,7 @@ class Client:
 
     def segment_name(self, what: str) -> str:
         """A name of this client's own."""
-        return f"scope/{what}-{self.number}/0.#epoch.0"
+        return f"{self.world.scope}/{what}-{self.number}/0.#epoch.0"
 
 
 # ---- The stream ----------------------------------------------------------------------------------
@@ -143,7 +155,7 @@ class Stream:
 
     def segment(self, number: int) -> str:
         """The name of a segment."""
-        return f"scope/stream/{number}.#epoch.{number}"
+        return f"{self._world.scope}/stream/{number}.#epoch.{number}"
 
     async def create(self, session: Session, number: int) -> None:
         """Make sure that the segment is there."""
@@ -316,7 +328,7 @@ class EventWriter(Client):
     async def finish(self) -> None:
         """Get everything acknowledged."""
         while self.unacknowledged:
-            session = await self.world.store.connect()
+            session = await self.world.host.connect()
             try:
                 if self.session is not session:
                     await self.reconnect(session)
@@ -394,7 +406,7 @@ class TransactionClient(Client):
         updates = [AttributeUpdate(bytes([9]) * 16, AttributeUpdateType.ACCUMULATE, 1)]
         asked = False
         while True:
-            session = await self.world.store.connect()
+            session = await self.world.host.connect()
             try:
                 await session.container.merge_segment(target, name, attribute_updates=updates)
             except NoSuchSegmentError as error:
@@ -422,7 +434,7 @@ class ConditionalWriter(Client):
 
     async def step(self, session: Session) -> None:
         # Two of them share a segment.
-        name = f"scope/conditional-{self.number // 2}/0.#epoch.0"
+        name = f"{self.world.scope}/conditional-{self.number // 2}/0.#epoch.0"
         try:
             self.length = await session.container.append(
                 name, self.world.some_bytes(self.random), expected_offset=self.length
@@ -446,7 +458,7 @@ class AttributeClient(Client):
         self.id_count = self.random.choice([3, 30, 300])
 
     async def step(self, session: Session) -> None:
-        name = "scope/attributes/0.#epoch.0"
+        name = f"{self.world.scope}/attributes/0.#epoch.0"
         container = session.container
         updates = self.updates()
         try:
@@ -503,7 +515,7 @@ class LifecycleClient(Client):
 
     async def step(self, session: Session) -> None:
         container, choose = session.container, self.random
-        name = f"scope/lifecycle/{choose.randrange(3)}.#epoch.0"
+        name = f"{self.world.scope}/lifecycle/{choose.randrange(3)}.#epoch.0"
         kind = choose.choices(
             ["append", "create", "transient", "seal", "truncate", "merge", "delete"],
             [8, 5, 2, 1, 3, 2, 2],
@@ -521,7 +533,7 @@ class LifecycleClient(Client):
                 length = (await container.info(name)).length
                 await container.truncate_segment(name, offset=choose.randint(0, length + 1))
             elif kind == "merge":
-                source = f"scope/lifecycle/{choose.randrange(3)}.#epoch.0"
+                source = f"{self.world.scope}/lifecycle/{choose.randrange(3)}.#epoch.0"
                 await container.merge_segment(name, source)
             else:
                 await container.delete_segment(name)

@@ -5,11 +5,13 @@ Owns: ``Plan``. Every seed leaves some features out, so that others meet without
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 KIB = 1024
 MIB = 1024 * KIB
+SEEDS_PER_SHARED = 4
+"""One of so many seeds has several containers on one journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,29 @@ class Plan:
     """Idle for so long, any segment does."""
     with_objects: bool
     """Tier 2 is an object store, where requests are lost or late."""
+    containers: int = 1
+    """So many share the journal, and the operations."""
+    damage_rate: float = 0.0
+    """How many lives find a record of one container damaged."""
+
+    @classmethod
+    def of_seed(cls, seed: int, random: Random) -> Plan:
+        """The plan of a seed, whose numbers come from ``random``: some have several containers."""
+        plan = cls.draw(random)
+        if seed % SEEDS_PER_SHARED == SEEDS_PER_SHARED - 1:
+            plan = plan.shared(random)
+        return plan
+
+    def shared(self, random: Random) -> Plan:
+        """The same with several containers, and with enough data for several files."""
+        return replace(
+            self,
+            containers=random.choice([2, 3, 4]),
+            damage_rate=random.choice([0, 0.3]),
+            bytes_max=random.choice([4 * KIB, 60 * KIB, 300 * KIB]),
+            cache_bytes=random.choice([2, 8, 16]) * MIB,
+            held_bytes_max=random.choice([1, 4, 8]) * MIB,
+        )
 
     @classmethod
     def draw(cls, random: Random) -> Plan:

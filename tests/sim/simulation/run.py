@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from simulation import clients
-from simulation.clients import Client, EventWriter, World
+from simulation.clients import Budget, Client, EventWriter, World
 from simulation.model import Model, ViolationError
 from simulation.plan import Plan
 from simulation.scheduler import Trace, run_seeded, waiting_tasks
@@ -50,6 +50,10 @@ class Report:
     step_count: int
     life_count: int
     kill_count: int
+    opening_count: int
+    """Of containers, in all lives."""
+    damage_count: int
+    """Lives in which a record was damaged."""
     seconds: float
     lines: list[str] = field(repr=False)
 
@@ -60,9 +64,8 @@ class Simulation:
     def __init__(self, seed: int, plan: Plan | None, planted: Faults) -> None:
         random = Random(seed)
         self.seed = seed
-        self.plan = plan or Plan.draw(random)
+        self.plan = plan or Plan.of_seed(seed, random)
         self.trace = Trace()
-        self.model = Model(self.trace, self.violated)
         self.violation: BaseException | None = None
         self._random = random
         self._planted = planted
@@ -99,7 +102,9 @@ class Simulation:
     async def main(self) -> None:
         """The whole run."""
         began = trio.current_time()
-        self._store = Store(self.plan, self._random, self.model, self.trace, self._planted)
+        self._store = Store(self.plan, self._random, self.trace, self._planted)
+        for _ in range(self.plan.containers):
+            self._store.add_host(Model(self.trace, self.violated))
         async with trio.open_nursery() as outer:
             outer.start_soon(self._bury)
             with trio.CancelScope() as self._scope:
@@ -107,7 +112,8 @@ class Simulation:
                     nursery.start_soon(self._watch)
                     nursery.start_soon(self._guarded, self._store.run)
                     await self._work()
-                    await check_tables(self._store, self.model)
+                    for host in self._store.hosts:
+                        await check_tables(host, host.model)
                     self._store.finished.set()
                     await self._store.stopped.wait()
                     await self._store.check_everything()
@@ -116,11 +122,15 @@ class Simulation:
         self.seconds = trio.current_time() - began
 
     async def _work(self) -> None:
-        world = World(self.store, self.model, self.plan, self._random, self.plan.operations)
+        plan, random = self.plan, self._random
+        budget = Budget(plan.operations)
+        worlds = [World(host, host.model, plan, random, budget) for host in self.store.hosts]
         async with trio.open_nursery() as nursery:
-            for client in make_clients(world):
-                nursery.start_soon(self._guarded, client.run)
-        world.stream.check()
+            for world in worlds:
+                for client in make_clients(world):
+                    nursery.start_soon(self._guarded, client.run)
+        for world in worlds:
+            world.stream.check()
 
     async def _bury(self) -> None:
         """See to it that a run that has failed ends."""
@@ -152,7 +162,9 @@ class Simulation:
         else:
             overdue = ["the run itself"]
         waiting = "\n".join(overdue)
-        raise self.model.violated(f"no answer came:\n{waiting}\nTasks:\n{waiting_tasks()}")
+        raise self.store.hosts[0].model.violated(
+            f"no answer came:\n{waiting}\nTasks:\n{waiting_tasks()}"
+        )
 
 
 def make_clients(world: World) -> Iterator[Client]:
@@ -230,6 +242,8 @@ def simulate(seed: int, *, plan: Plan | None = None, planted: Faults | None = No
         trace.step_count,
         store.life_count,
         store.kill_count,
+        sum(host.opening_count for host in store.hosts),
+        store.damage_count,
         simulation.seconds,
         list(trace.lines),
     )

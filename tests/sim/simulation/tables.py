@@ -25,8 +25,8 @@ from segstore.errors import (
 from segstore.tables.entries import parse_entries
 from segstore.testing.memory_segments import MemorySegment
 from simulation.clients import Client, World
+from simulation.host import Host, Session
 from simulation.model import Model
-from simulation.store import Session, Store
 
 
 class State(NamedTuple):
@@ -106,7 +106,8 @@ class TableClient(Client):
 
     async def step(self, session: Session) -> None:
         choose = self.random
-        name, key_length = choose.choice([("scope/_tables/hash", 0), ("scope/_tables/fixed", 2)])
+        kind, key_length = choose.choice([("hash", 0), ("fixed", 2)])
+        name = f"{self.world.scope}/_tables/{kind}"
         try:
             await choose.choices([self.update, self.remove, self.get, self.iterate], [6, 2, 4, 1])[
                 0
@@ -289,9 +290,9 @@ async def all_entries(session: Session, name: str, *, page: int) -> list[TableEn
         token = found.continuation_token
 
 
-async def check_tables(store: Store, model: Model) -> None:
+async def check_tables(host: Host, model: Model) -> None:
     """When nothing goes on: every table shows exactly what its bytes say."""
-    session = await store.connect()
+    session = await host.connect()
     for name in list(model.segments.by_name):
         if "/_tables/" not in name:
             continue

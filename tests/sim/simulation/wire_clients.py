@@ -22,7 +22,7 @@ from pravega_wire import commands as wire
 from segstore.errors import ContainerOfflineError
 from segstore.testing.wire_client import PeerClosedError, WireClient
 from simulation.clients import RETRY_SECONDS, Client, World, make_event
-from simulation.store import Session
+from simulation.host import Session
 
 T = TypeVar("T")
 
@@ -223,7 +223,7 @@ class WireWriter(WireUser):
     async def finish(self) -> None:
         """Get everything acknowledged."""
         while self.unacknowledged:
-            session = await self.world.store.connect()
+            session = await self.world.host.connect()
             try:
                 await self.step_to_end(session)
             except ContainerOfflineError:
