@@ -362,6 +362,51 @@ async def test_a_wrong_table_length_is_told_with_the_right_one(client: WireClien
     assert removal == wire.SegmentIsTruncated(3, TABLE, 19, "", 8)
 
 
+@pytest.mark.parametrize("key_length", [0, 1])
+async def test_table_conditions_fail_alike_in_both_layouts(
+    client: WireClient, key_length: int
+) -> None:
+    """An absent key comes before a wrong version, wherever they are in the batch."""
+    await create_table(client, key_length=key_length)
+    await client.call(wire.UpdateTableEntries(1, TABLE, "", (entry(b"a", b"1"),)))
+    missing, bad = wire.TableKeyDoesNotExist(2, TABLE, ""), wire.TableKeyBadVersion(2, TABLE, "")
+    for versions, expected in (
+        ({b"a": wire.NOT_EXISTS}, bad),
+        ({b"a": 1}, bad),
+        ({b"x": 1}, missing),
+        ({b"a": 1, b"x": 1}, missing),
+        ({b"a": 0, b"x": 1}, missing),
+        ({b"x": wire.NOT_EXISTS, b"a": 1}, bad),
+    ):
+        keys = tuple(wire.TableKey(key, version) for key, version in versions.items())
+        entries = tuple(wire.TableEntry(key, b"") for key in keys)
+        assert await client.call(wire.UpdateTableEntries(2, TABLE, "", entries)) == expected
+        assert await client.call(wire.RemoveTableKeys(2, TABLE, "", keys)) == expected
+    info = await client.call(wire.GetTableSegmentInfo(3, TABLE, ""))
+    assert info == wire.TableSegmentInfo(3, TABLE, 0, 19, 1, key_length)
+    removal = wire.RemoveTableKeys(4, TABLE, "", (wire.TableKey(b"a", 0),))
+    assert await client.call(removal) == wire.TableKeysRemoved(4, TABLE)
+    assert await client.call(removal) == wire.TableKeyDoesNotExist(4, TABLE, "")
+
+
+async def test_what_no_table_takes_is_an_illegal_argument(client: WireClient) -> None:
+    await create_table(client)
+    for request in (
+        wire.UpdateTableEntries(2, TABLE, "", (entry(bytes(8193), b""),)),
+        wire.UpdateTableEntries(2, TABLE, "", (entry(b"k", bytes(1024 * 1024 - 8191)),)),
+        wire.UpdateTableEntries(2, TABLE, "", (entry(b"", b""),)),
+        wire.RemoveTableKeys(2, TABLE, "", (wire.TableKey(bytes(8193)),)),
+        wire.ReadTableKeys(2, TABLE, "", 1, wire.TableIteratorArgs(b"token")),
+        wire.ReadTableKeys(2, TABLE, "", 1, wire.TableIteratorArgs(b"", b"", b"from", b"")),
+        wire.ReadTableEntries(2, TABLE, "", 1, wire.TableIteratorArgs(b"", b"", b"", b"to")),
+        wire.ReadTableEntriesDelta(2, TABLE, "", 1, 10),
+        wire.ReadTableEntriesDelta(2, TABLE, "", -1, 10),
+    ):
+        reply = await client.call(request)
+        assert isinstance(reply, wire.ErrorMessage)
+        assert (reply.request_id, reply.segment, reply.error_code) == (2, TABLE, 0)
+
+
 async def test_hash_tables_iterate_by_token(client: WireClient) -> None:
     await create_table(client)
     entries = tuple(entry(b"%d" % number, b"v") for number in range(5))

@@ -53,6 +53,10 @@ from segstore.tables.table_segment import TableSegment, is_fixed_key_table
 from segstore.tables.updates import Change, TableUpdate
 
 FIXED_KEY_BYTES_MAX = 256
+WIRE_BYTES = 24
+"""An entry in a command takes at most so much more than in the segment."""
+PAGE_COUNT_MAX = 8192
+"""About so many keys are looked up for one page of an iteration, whatever is asked for."""
 SLICE_COUNT = 2048
 """So many changes of one update are encoded before others have their turn."""
 
@@ -307,7 +311,10 @@ class TableSegments:
         found = list(zip(keys, await index.find_many(keys), strict=True))
         if (table := self._tables.get(name)) is not None:
             self._bound_memory(table)
-        total = sum(located.length for _, located in found if located is not None)
+        # Also of a key that there is not the answer has the bytes.
+        total = sum(
+            WIRE_BYTES + (len(key) if located is None else located.length) for key, located in found
+        )
         if total > self._settings.reply_bytes_max:
             raise InvalidRequestError(name, f"the answer takes {total} bytes")
         return [
@@ -380,7 +387,7 @@ class TableSegments:
             return [], b""
         page = await index.page(
             ranges,
-            count_max=count_max,
+            count_max=min(count_max, PAGE_COUNT_MAX),
             bytes_max=self._settings.page_bytes_max,
             with_values=with_values,
         )

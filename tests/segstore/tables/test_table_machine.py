@@ -265,10 +265,44 @@ class TableMachine(RuleBasedStateMachine):
         if self.key_length:
             assert [item.key.key for item in found] == sorted(self.model)
 
+    @rule(count_max=st.integers(1, 3), meanwhile=st.lists(changes, min_size=1, max_size=5))
+    def iterate_meanwhile(
+        self, count_max: int, meanwhile: list[list[tuple[bytes, bytes, str]]]
+    ) -> None:
+        """The table changes, follows, is compacted and opened again between the pages."""
+        before = dict(self.model)
+        found: list[TableEntry] = []
+        token, from_key = b"", b""
+        touched: set[bytes] = set()
+        for number in range(len(KEYS) + 1):
+            ask = partial(self.tables.iterate_entries, "t", count_max=count_max)
+            page = self.attempt(partial(ask, continuation_token=token, from_key=from_key))
+            assert not isinstance(page, SegmentStoreError), page
+            if not page.entries:
+                break
+            assert {
+                item.key.key: (item.value, item.key.version) for item in page.entries
+            }.items() <= (self.model.items())
+            found += page.entries
+            token = page.continuation_token
+            if self.key_length:
+                last = page.entries[-1].key.key
+                from_key = last[:-1] + bytes([last[-1] + 1])
+            if number < len(meanwhile):
+                made = [(key, value, "none") for key, value, _ in meanwhile[number]]
+                touched |= {key for key, _, _ in made}
+                self.update(made, None)
+                self.remove([(made[0][0], "none")])
+                for change in (self.step, self.compact, self.restart)[: len(made)]:
+                    change()
+        seen = [item.key.key for item in found]
+        assert len(seen) == len(set(seen))
+        assert before.keys() - touched <= set(seen)
+
     @precondition(lambda self: self.key_length == 0)
-    @rule(count_max=st.integers(1, 10))
-    def follow(self, count_max: int) -> None:
-        while True:
+    @rule(count_max=st.integers(1, 10), page_count=st.integers(1, 10))
+    def follow(self, count_max: int, page_count: int) -> None:
+        for _ in range(page_count):
             outcome = self.attempt(
                 lambda: self.tables.read_delta(
                     "t", from_position=self.position, count_max=count_max
@@ -282,6 +316,8 @@ class TableMachine(RuleBasedStateMachine):
             self.position = outcome.last_position
             if outcome.reached_end:
                 break
+        else:
+            return  # it goes on there later, whatever happens to the table meanwhile
         # Removals do not travel; everything that lives does.
         assert self.model.items() <= self.replica.items()
         self.replica = dict(self.model)

@@ -29,7 +29,7 @@ from segstore.errors import (
     UnsupportedRequestError,
 )
 from segstore.tables.entries import ENTRY_BYTES_MAX, HEADER_BYTES, KEY_BYTES_MAX, encode_entry
-from segstore.tables.table_segments import TableSegments
+from segstore.tables.table_segments import PAGE_COUNT_MAX, TableSegments
 from segstore.testing.memory_container import MemoryContainer
 
 SETTINGS = TableSettings(kept_value_bytes_max=8, read_bytes=64)
@@ -647,6 +647,10 @@ async def test_an_answer_is_bounded() -> None:
     await table.tables.read("t", [b"k"])
     with pytest.raises(InvalidRequestError):
         await table.tables.read("t", [b"k", b"k"])
+    # Keys that there are not come back too, and so does what each of many small ones takes.
+    for keys in ([b"none" * 100] * 3, [b""] * 50):
+        with pytest.raises(InvalidRequestError):
+            await table.tables.read("t", keys)
 
 
 async def collect_keys(table: Table, *, count_max: int) -> list[bytes]:
@@ -744,6 +748,29 @@ async def test_pages_are_bounded_in_bytes() -> None:
     assert len(page.entries) == 4
     delta = await table.tables.read_delta("t", from_position=0, count_max=100)
     assert len(delta.entries) == 4
+
+
+async def test_pages_are_bounded_in_keys_whatever_is_asked_for() -> None:
+    table = await Table(settings=TableSettings()).create()
+    keys = [b"%d" % number for number in range(PAGE_COUNT_MAX + 100)]
+    await table.tables.update("t", [entry(key, b"") for key in keys])
+    page = await table.tables.iterate_keys("t", count_max=1 << 30)
+    assert len(page.keys) == PAGE_COUNT_MAX
+    rest = await table.tables.iterate_keys(
+        "t", count_max=1 << 30, continuation_token=page.continuation_token
+    )
+    assert {key.key for key in (*page.keys, *rest.keys)} == set(keys)
+
+
+async def test_an_update_of_nothing_is_nothing(table: Table) -> None:
+    await table.put(b"k1", b"v")
+    length = table.length
+    assert await table.tables.update("t", []) == []
+    await table.tables.remove("t", [], segment_offset=length)
+    with pytest.raises(BadOffsetError):
+        await table.tables.update("t", [], segment_offset=length + 1)
+    assert await table.tables.read("t", []) == []
+    assert table.length == length
 
 
 # ---- Deltas --------------------------------------------------------------------------------------
