@@ -11,6 +11,12 @@ from segstore.testing.local_tiers import LocalTiers
 
 
 @pytest.fixture
+def still_clock() -> trio.testing.MockClock:
+    """Time stands still: on whatever machine, nothing happens but what the test does."""
+    return trio.testing.MockClock()
+
+
+@pytest.fixture
 def fast_clock() -> trio.testing.MockClock:
     """Time goes by a hundred times as fast, for containers on real tiers: no jumps while threads
     work."""

@@ -86,7 +86,7 @@ async def test_guarantee_small_appends_are_as_fast_whatever_tier_2_does(
 
 
 async def test_guarantee_several_writers_of_one_segment_at_the_same_time(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container() as container:
         await container.create_segment("s")
@@ -108,7 +108,7 @@ async def write_together(container: Container, name: str) -> None:
 
 
 async def test_guarantee_order_within_a_writer_and_appends_are_never_interleaved(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container() as container:
         await container.create_segment("s")
@@ -123,7 +123,7 @@ async def test_guarantee_order_within_a_writer_and_appends_are_never_interleaved
 
 
 async def test_guarantee_what_is_written_is_read_at_once_by_who_reads_along(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container(refused=["write"]) as container:
         await container.create_segment("s")
@@ -149,7 +149,7 @@ async def test_guarantee_what_is_written_is_read_at_once_by_who_reads_along(
 
 
 async def test_transactions_are_a_contiguous_range_of_the_segment_or_nothing(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     names = [transaction_segment_name(HERE, bytes([number]) * 16) for number in range(2)]
     assert {container_of(name, 4) for name in names} == {container_of(HERE, 4)}
@@ -179,7 +179,7 @@ def test_components_segments_are_mapped_to_containers_by_their_names_alone() -> 
 
 
 async def test_components_an_acknowledged_append_is_in_tier_1_and_in_the_cache(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container(refused=["write"]) as container:
         await container.create_segment("s")
@@ -286,7 +286,7 @@ async def test_container_manager_a_container_that_fails_goes_alone_and_is_starte
 @pytest.mark.parametrize("tier_1", ["memory", "journal"])
 @pytest.mark.parametrize("tier_2", ["memory", "filesystem"])
 async def test_storage_abstractions_any_tier_1_goes_with_any_tier_2(
-    tmp_path: Path, fast_clock: trio.testing.MockClock, tier_1: str, tier_2: str
+    tmp_path: Path, still_clock: trio.testing.MockClock, tier_1: str, tier_2: str
 ) -> None:
     for name in ("journal", "chunks"):
         (tmp_path / name).mkdir()

@@ -25,7 +25,7 @@ from segstore.testing.local_tiers import LocalTiers, read_all
 
 
 async def test_operation_sequence_numbers_grow_by_one_through_refusals_and_restarts(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     numbers: list[int] = []
     for life in range(3):
@@ -60,7 +60,7 @@ async def test_operation_sequence_numbers_are_never_given_again_after_a_failure(
 
 
 async def test_epoch_grows_with_every_start_of_the_container(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     epochs = []
     for life in range(4):
@@ -89,7 +89,7 @@ async def test_epoch_fences_tier_2_chunks_of_an_earlier_owner_are_never_written_
 
 
 async def test_active_segment_metadata_is_all_there_after_a_start(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container() as container:
         for number in range(50):
@@ -162,7 +162,7 @@ def container_log(tiers: LocalTiers) -> list[object]:
 
 
 async def test_id_is_a_segments_own_for_its_whole_life_and_no_namesakes(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container() as container:
         for _ in range(2):
@@ -184,7 +184,7 @@ async def test_id_is_a_segments_own_for_its_whole_life_and_no_namesakes(
 
 
 async def test_start_offset_begins_at_0_and_never_goes_down(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container() as container:
         await container.create_segment("s")
@@ -234,7 +234,7 @@ async def test_length_counts_committed_data_alone(
 
 
 async def test_last_modified_is_the_time_of_the_last_acknowledged_append(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     now = 1000
     async with tiers.container(now_ms=lambda: now) as container:
@@ -249,7 +249,7 @@ async def test_last_modified_is_the_time_of_the_last_acknowledged_append(
 
 
 async def test_is_sealed_counts_at_once_and_stays_when_tier_2_has_everything(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container(refused=["write"]) as container:
         await container.create_segment("s")
@@ -271,7 +271,7 @@ async def test_is_sealed_counts_at_once_and_stays_when_tier_2_has_everything(
 
 
 async def test_is_merged_hides_the_transaction_before_tier_2_has_the_merge(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container(refused=["write"]) as container:
         await container.create_segment("parent")

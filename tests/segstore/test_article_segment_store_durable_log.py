@@ -107,7 +107,7 @@ def accumulate(count: int) -> list[AttributeUpdate]:
 )
 async def test_log_operations_every_kind_is_in_the_log_when_it_is_answered(
     tiers: LocalTiers,
-    fast_clock: trio.testing.MockClock,
+    still_clock: trio.testing.MockClock,
     act: Act,
     expected: tuple[object, ...],
 ) -> None:
@@ -138,7 +138,7 @@ async def test_log_operations_metadata_checkpoint_has_a_snapshot_of_everything(
 
 
 async def test_cached_appends_leave_their_bytes_in_the_cache_and_point_there(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     log = MemoryLog()
     for number in range(1000):
@@ -176,7 +176,7 @@ async def test_information_flow_1_the_caller_waits_until_the_operation_is_durabl
 
 
 async def test_information_flow_2_and_3_1_all_that_is_queued_is_taken_at_once(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container() as container:
         await container.create_segment("s")
@@ -191,7 +191,7 @@ async def test_information_flow_2_and_3_1_all_that_is_queued_is_taken_at_once(
 
 
 async def test_information_flow_3_2_operations_are_checked_and_get_their_offsets_in_order(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container() as container:
         await container.create_segment("s")
@@ -222,7 +222,7 @@ async def test_information_flow_3_2_operations_are_checked_and_get_their_offsets
 
 
 async def test_information_flow_3_3_an_operation_may_span_data_frames_and_frames_are_full(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     data = Random(0).randbytes(3 * MIB)
     async with tiers.container() as container:
@@ -326,7 +326,7 @@ async def test_truncation_of_the_log_is_not_that_of_a_segment(
 
 
 async def test_operation_processor_refuses_what_is_wrong_and_writes_none_of_it(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container() as container:
         await container.create_segment("s")

@@ -19,7 +19,7 @@ async def read(container: Container, offset: int, length_max: int = MIB) -> byte
 
 
 async def test_read_index_reads_at_arbitrary_offsets_wherever_the_bytes_are(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     random = Random(3)
     expected = bytearray()
@@ -49,7 +49,7 @@ async def test_read_index_reads_at_arbitrary_offsets_wherever_the_bytes_are(
 
 
 async def test_read_index_is_made_of_one_index_for_each_live_segment(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container(refused=["write"]) as container:
         for name in ("a", "b"):
@@ -66,7 +66,7 @@ async def test_read_index_is_made_of_one_index_for_each_live_segment(
 
 
 async def test_read_index_serves_from_memory_what_was_just_appended(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container(refused=["read"]) as container:
         await container.create_segment("s")
@@ -78,7 +78,7 @@ async def test_read_index_serves_from_memory_what_was_just_appended(
 
 
 async def test_read_index_pulls_history_from_tier_2_once_for_all_its_readers(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container() as container:
         await container.create_segment("s")
@@ -103,7 +103,7 @@ async def test_read_index_pulls_history_from_tier_2_once_for_all_its_readers(
 
 
 async def test_read_index_tells_a_reader_that_tier_2_failed_and_answers_the_next_time(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container() as container:
         await container.create_segment("s")
@@ -149,7 +149,7 @@ async def test_read_index_completes_future_reads_when_data_is_added(
 
 
 async def test_read_index_entries_point_to_the_cache_and_move_with_a_merge(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container(refused=["write"]) as container:
         await container.create_segment("s")

@@ -28,7 +28,7 @@ async def test_storage_writer_brings_everything_to_tier_2_without_being_asked(
 
 
 async def test_storage_writer_aggregates_small_appends_into_few_large_writes(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container(refused=["write"]) as container:
         for name in ("a", "b", "c"):
@@ -45,7 +45,7 @@ async def test_storage_writer_aggregates_small_appends_into_few_large_writes(
 
 
 async def test_storage_writer_splits_what_is_long_into_large_writes(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     data = Random(5).randbytes(10 * MIB)
     async with tiers.container(refused=["write"]) as container:
@@ -60,7 +60,7 @@ async def test_storage_writer_splits_what_is_long_into_large_writes(
 
 
 async def test_storage_writer_applies_operations_in_the_order_of_the_log(
-    tiers: LocalTiers, fast_clock: trio.testing.MockClock
+    tiers: LocalTiers, still_clock: trio.testing.MockClock
 ) -> None:
     async with tiers.container(refused=["write"]) as container:
         await container.create_segment("s")
