@@ -1,10 +1,21 @@
-"""The wall clock, for times that people see. What waits or measures uses the event loop's clock."""
+"""The wall clock, for times that people see, and when an idle process wakes up.
+
+What waits or measures uses the event loop's clock.
+"""
 
 from __future__ import annotations
 
 import time
 
+import trio
+
 
 def wall_clock_ms() -> int:
     """Unix time in milliseconds."""
     return time.time_ns() // 1_000_000
+
+
+def next_look(seconds: float) -> float:
+    """When, on the event loop's clock, who looks every ``seconds`` does so with the others:
+    waking up costs more than the look."""
+    return (trio.current_time() // seconds + 1) * seconds

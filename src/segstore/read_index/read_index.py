@@ -18,6 +18,7 @@ import trio
 from _fast.logged_pieces import Piece
 from segstore.api import OnRead, ReadHandle, ReadResult
 from segstore.cache.manager import CacheManager
+from segstore.clock import next_look
 from segstore.errors import (
     ContainerOfflineError,
     InvalidRequestError,
@@ -79,7 +80,7 @@ class ReadIndex:
                 self.note_stored()
             while manager.evict_some():
                 await trio.lowlevel.checkpoint()
-            await trio.sleep(manager.policy.generation_seconds)
+            await trio.sleep_until(next_look(manager.policy.generation_seconds))
 
     def note_stored(self) -> None:
         """More bytes are in tier 2: what was kept for its sake may be evicted."""

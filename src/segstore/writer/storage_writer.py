@@ -22,6 +22,7 @@ import structlog
 import trio
 
 from segstore.attributes.attribute_indexes import AttributeIndexes
+from segstore.clock import next_look
 from segstore.durable_log.memory_log import MemoryLog
 from segstore.errors import StorageError
 from segstore.metadata import ContainerMetadata
@@ -40,6 +41,7 @@ FLUSH_BYTES: Final = 4 * 1024 * 1024
 FLUSH_SECONDS: Final = 5.0
 FLUSH_SECONDS_FEW_ATTRIBUTES: Final = 30.0
 POLL_SECONDS: Final = 0.5
+IDLE_POLL_SECONDS: Final = 1.0
 ERROR_SLEEP_SECONDS: Final = 1.0
 SHORT_BYTES_MAX: Final = 256 * 1024
 """Flushes up to this length are under way together: what they take is the wait for the disk."""
@@ -130,7 +132,7 @@ class StorageWriter:
         """Flush until cancelled, or until tier 2 is found to be another than it was left."""
         strange_count = 0
         while True:
-            with trio.move_on_after(POLL_SECONDS):
+            with trio.move_on_at(self._next_poll()):
                 await self._wanted.wait()
             self._wanted = trio.Event()
             self._let_tier_1_go()
@@ -151,6 +153,11 @@ class StorageWriter:
                 self._flush_all |= flush_all
                 self._flush_attributes |= attributes
                 await trio.sleep(ERROR_SLEEP_SECONDS)
+
+    def _next_poll(self) -> float:
+        if self.operation_count or self._checkpoints:
+            return trio.current_time() + POLL_SECONDS
+        return next_look(IDLE_POLL_SECONDS)
 
     def _let_tier_1_go(self) -> None:
         """Flush and checkpoint when the container holds much of tier 1, however little is its own.
