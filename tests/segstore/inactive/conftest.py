@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from segstore.testing.evicting_tiers import EvictingTiers
+from segstore.testing.crashing_tiers import CrashingTiers
 
 
 @pytest.fixture
-def tiers() -> EvictingTiers:
-    return EvictingTiers()
+def tiers() -> CrashingTiers:
+    return CrashingTiers()

@@ -7,13 +7,13 @@ import trio.testing
 
 from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.inactive.eviction import EvictionPolicy
-from segstore.testing.evicting_tiers import EvictingTiers, active_names, checkpoint, evict
+from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 WRITER = bytes([1]) * 16
 
 
 async def test_a_segment_is_active_while_it_is_read_or_written(
-    tiers: EvictingTiers, autojump_clock: trio.testing.MockClock
+    tiers: CrashingTiers, autojump_clock: trio.testing.MockClock
 ) -> None:
     policy = EvictionPolicy(active_count_max=100, idle_seconds_max=60.0)
     async with tiers.open(policy=policy) as container:
@@ -28,7 +28,7 @@ async def test_a_segment_is_active_while_it_is_read_or_written(
 
 
 async def test_a_segment_becomes_inactive_when_it_is_idle_for_a_while(
-    tiers: EvictingTiers, autojump_clock: trio.testing.MockClock
+    tiers: CrashingTiers, autojump_clock: trio.testing.MockClock
 ) -> None:
     policy = EvictionPolicy(active_count_max=100, idle_seconds_max=60.0)
     async with tiers.open(policy=policy) as container:
@@ -40,7 +40,7 @@ async def test_a_segment_becomes_inactive_when_it_is_idle_for_a_while(
 
 
 async def test_a_segment_becomes_inactive_when_many_are_active(
-    tiers: EvictingTiers, autojump_clock: trio.testing.MockClock
+    tiers: CrashingTiers, autojump_clock: trio.testing.MockClock
 ) -> None:
     policy = EvictionPolicy(active_count_max=10, idle_seconds_max=60.0)
     async with tiers.open(policy=policy) as container:
@@ -51,7 +51,7 @@ async def test_a_segment_becomes_inactive_when_many_are_active(
 
 
 async def test_its_outstanding_metadata_are_flushed_to_tier_2_before(
-    tiers: EvictingTiers, autojump_clock: trio.testing.MockClock
+    tiers: CrashingTiers, autojump_clock: trio.testing.MockClock
 ) -> None:
     policy = EvictionPolicy(active_count_max=0, look_seconds=0.1)
     async with tiers.open(policy=policy, drain_seconds=0) as container:
@@ -69,7 +69,7 @@ async def test_its_outstanding_metadata_are_flushed_to_tier_2_before(
         assert (await container.read("s", offset=0, length_max=1)).data == b"x"
 
 
-async def test_a_reactivated_segment_has_the_same_id(tiers: EvictingTiers) -> None:
+async def test_a_reactivated_segment_has_the_same_id(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await container.create_segment("s")
         segment_id = container._metadata.by_name["s"].segment_id

@@ -11,8 +11,7 @@ from segstore.attributes.updates import RECORDS_LIVE_BYTES
 from segstore.container import Container
 from segstore.errors import StorageError
 from segstore.inactive.compaction import RecordCompaction
-from segstore.testing.evicting_tiers import EvictingTiers, active_names, checkpoint, evict
-from segstore.testing.faulty_chunks import Fault
+from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 
 def name_of(number: int) -> str:
@@ -44,7 +43,7 @@ async def compact(container: Container) -> None:
             assert await compaction.step()
 
 
-async def test_the_head_of_the_records_goes_and_nobody_sees_it(tiers: EvictingTiers) -> None:
+async def test_the_head_of_the_records_goes_and_nobody_sees_it(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await leave_often(container, count=50, times=4)
         records = container._metadata.records
@@ -62,7 +61,7 @@ async def test_the_head_of_the_records_goes_and_nobody_sees_it(tiers: EvictingTi
 
 
 async def test_all_records_that_count_are_written_anew_when_the_end_is_reached(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     async with tiers.open() as container:
         await leave_often(container, count=30, times=1)
@@ -76,7 +75,7 @@ async def test_all_records_that_count_are_written_anew_when_the_end_is_reached(
         assert active_names(container) == set()
 
 
-async def test_a_segment_that_is_used_meanwhile_stays_active(tiers: EvictingTiers) -> None:
+async def test_a_segment_that_is_used_meanwhile_stays_active(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await leave_often(container, count=20, times=1)
         compaction = compaction_of(container)
@@ -91,7 +90,7 @@ async def test_a_segment_that_is_used_meanwhile_stays_active(tiers: EvictingTier
         assert await container.append(name_of(4), b"x") == 2
 
 
-async def test_records_are_compacted_where_segments_were_deleted(tiers: EvictingTiers) -> None:
+async def test_records_are_compacted_where_segments_were_deleted(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await leave_often(container, count=40, times=0)
         for number in range(40):
@@ -109,7 +108,7 @@ async def test_records_are_compacted_where_segments_were_deleted(tiers: Evicting
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_crash_in_a_compaction_loses_and_brings_back_nothing(seed: int) -> None:
     choose = Random(seed)
-    tiers = EvictingTiers()
+    tiers = CrashingTiers()
     lengths: dict[str, int] = {}
     async with tiers.open() as container:
         await leave_often(container, count=40, times=2)
@@ -143,16 +142,16 @@ async def test_a_crash_in_a_compaction_loses_and_brings_back_nothing(seed: int) 
         await compact(container)
 
 
-async def test_a_tier_2_that_cannot_be_read_keeps_the_records(tiers: EvictingTiers) -> None:
+async def test_a_tier_2_that_cannot_be_read_keeps_the_records(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await leave_often(container, count=40, times=2)
     async with tiers.open() as container:
         records = container._metadata.records
         assert records is not None
-        tiers.fault = Fault.REFUSED
+        tiers.refuse_reads()
         with pytest.raises(StorageError):
             await compaction_of(container).step()
         assert records.start_offset == 0
-        tiers.fault = Fault.NONE
+        tiers.refuse_nothing()
         await compact(container)
         assert records.start_offset > 0

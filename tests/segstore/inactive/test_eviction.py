@@ -25,8 +25,7 @@ from segstore.errors import (
 from segstore.inactive.eviction import CORE_COUNT_MAX, EvictionPolicy
 from segstore.metadata import ContainerMetadata, records_name
 from segstore.operations import ActivateOperation
-from segstore.testing.evicting_tiers import EvictingTiers, active_names, checkpoint, evict
-from segstore.testing.faulty_chunks import Fault
+from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 WRITER = bytes([1]) * 16
 
@@ -45,7 +44,7 @@ def count_activations(container: Container) -> list[str]:
     return activated
 
 
-async def test_an_idle_segment_leaves_memory_and_comes_back_as_it_was(tiers: EvictingTiers) -> None:
+async def test_an_idle_segment_leaves_memory_and_comes_back_as_it_was(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await container.create_segment("s")
         update = AttributeUpdate(WRITER, AttributeUpdateType.REPLACE, 5)
@@ -69,7 +68,7 @@ async def test_an_idle_segment_leaves_memory_and_comes_back_as_it_was(tiers: Evi
         assert (await container.read("s", offset=10, length_max=90)).data == b"x" * 90
 
 
-async def test_what_tier_2_lacks_keeps_a_segment(tiers: EvictingTiers) -> None:
+async def test_what_tier_2_lacks_keeps_a_segment(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await container.create_segment("bytes")
         await container.create_segment("attributes")
@@ -83,7 +82,7 @@ async def test_what_tier_2_lacks_keeps_a_segment(tiers: EvictingTiers) -> None:
         assert active_names(container) == set()
 
 
-async def test_what_tier_2_has_not_cut_off_or_merged_keeps_a_segment(tiers: EvictingTiers) -> None:
+async def test_what_tier_2_has_not_cut_off_or_merged_keeps_a_segment(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         for name in ("truncated", "target", "idle"):
             await container.create_segment(name)
@@ -98,7 +97,7 @@ async def test_what_tier_2_has_not_cut_off_or_merged_keeps_a_segment(tiers: Evic
         assert active_names(container) == set()
 
 
-async def test_a_record_of_an_earlier_time_makes_nothing_active(tiers: EvictingTiers) -> None:
+async def test_a_record_of_an_earlier_time_makes_nothing_active(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await container.create_segment("s")
         await evict(container)
@@ -123,7 +122,7 @@ async def test_a_record_of_an_earlier_time_makes_nothing_active(tiers: EvictingT
 
 
 async def test_a_recovery_asks_tier_2_anew_about_a_segment_that_came_back(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     async with tiers.open(drain_seconds=0) as container:
         await container.create_segment("s")
@@ -136,7 +135,7 @@ async def test_a_recovery_asks_tier_2_anew_about_a_segment_that_came_back(
         assert container.segment_info("s").storage_length == 6
 
 
-async def test_a_segment_that_is_used_between_two_looks_stays(tiers: EvictingTiers) -> None:
+async def test_a_segment_that_is_used_between_two_looks_stays(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         for name in ("read", "asked", "idle"):
             await container.create_segment(name)
@@ -151,7 +150,7 @@ async def test_a_segment_that_is_used_between_two_looks_stays(tiers: EvictingTie
         assert active_names(container) == {"read", "asked"}
 
 
-async def test_use_after_the_second_look_keeps_a_segment_too(tiers: EvictingTiers) -> None:
+async def test_use_after_the_second_look_keeps_a_segment_too(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         for name in ("read", "idle"):
             await container.create_segment(name)
@@ -169,7 +168,7 @@ async def test_use_after_the_second_look_keeps_a_segment_too(tiers: EvictingTier
 
 @pytest.mark.parametrize(("count", "stays"), [(CORE_COUNT_MAX, False), (2000, True)])
 async def test_a_segment_with_more_core_attributes_than_a_record_has_room_for_stays(
-    tiers: EvictingTiers, count: int, stays: bool
+    tiers: CrashingTiers, count: int, stays: bool
 ) -> None:
     ids = [core_attribute((1 << 63) + number) for number in range(count)]
     async with tiers.open() as container:
@@ -185,7 +184,7 @@ async def test_a_segment_with_more_core_attributes_than_a_record_has_room_for_st
 
 
 async def test_tables_transient_segments_and_those_with_waiting_readers_stay(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     async with tiers.open() as container:
         for name, kind in (("table", SegmentType.TABLE), ("transient", SegmentType.TRANSIENT)):
@@ -204,7 +203,7 @@ async def test_tables_transient_segments_and_those_with_waiting_readers_stay(
         assert answers == []
 
 
-async def test_the_idlest_leave_when_there_are_too_many(tiers: EvictingTiers) -> None:
+async def test_the_idlest_leave_when_there_are_too_many(tiers: CrashingTiers) -> None:
     policy = EvictionPolicy(active_count_max=3, look_seconds=1e9)
     async with tiers.open(policy=policy) as container:
         eviction = container._eviction
@@ -222,7 +221,7 @@ async def test_the_idlest_leave_when_there_are_too_many(tiers: EvictingTiers) ->
 
 
 async def test_the_task_lets_idle_segments_leave_and_the_log_begin_anew(
-    tiers: EvictingTiers, autojump_clock: trio.testing.MockClock
+    tiers: CrashingTiers, autojump_clock: trio.testing.MockClock
 ) -> None:
     policy = EvictionPolicy(active_count_max=50, idle_seconds_max=60.0)
     async with tiers.open(policy=policy) as container:
@@ -238,7 +237,7 @@ async def test_the_task_lets_idle_segments_leave_and_the_log_begin_anew(
         assert active_names(container) == {"s7"}
 
 
-async def test_a_checkpoint_has_active_segments_only(tiers: EvictingTiers) -> None:
+async def test_a_checkpoint_has_active_segments_only(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         for number in range(300):
             await container.create_segment(f"scope/stream{number}/0.#epoch.0")
@@ -249,7 +248,7 @@ async def test_a_checkpoint_has_active_segments_only(tiers: EvictingTiers) -> No
         assert len(container._metadata.snapshot(1)) < everything / 50
 
 
-async def test_a_start_reads_no_records(tiers: EvictingTiers) -> None:
+async def test_a_start_reads_no_records(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         for number in range(300):
             await container.create_segment(f"s{number}")
@@ -263,7 +262,7 @@ async def test_a_start_reads_no_records(tiers: EvictingTiers) -> None:
         assert active_names(container) == {"s7"}
 
 
-async def test_several_who_want_a_segment_load_it_once(tiers: EvictingTiers) -> None:
+async def test_several_who_want_a_segment_load_it_once(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await container.create_segment("s")
         await container.append("s", b"abc")
@@ -279,7 +278,7 @@ async def test_several_who_want_a_segment_load_it_once(tiers: EvictingTiers) -> 
         assert container.segment_info("s").length == 8
 
 
-async def test_operations_on_an_inactive_segment_keep_their_order(tiers: EvictingTiers) -> None:
+async def test_operations_on_an_inactive_segment_keep_their_order(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await container.create_segment("s")
         await evict(container)
@@ -294,7 +293,7 @@ async def test_operations_on_an_inactive_segment_keep_their_order(tiers: Evictin
 
 
 async def test_a_name_of_no_segment_is_refused_without_asking_tier_2_twice(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     async with tiers.open() as container:
         for number in range(50):
@@ -318,14 +317,14 @@ async def test_a_name_of_no_segment_is_refused_without_asking_tier_2_twice(
 
 
 async def test_what_tier_2_cannot_tell_is_refused_and_told_when_it_can(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     async with tiers.open() as container:
         await container.create_segment("s")
         await container.append("s", b"x")
         await evict(container)
     async with tiers.open() as container:
-        tiers.fault = Fault.REFUSED
+        tiers.refuse_reads()
         with pytest.raises(StorageError):
             await container.append("s", b"y")
         with pytest.raises(StorageError):
@@ -336,7 +335,7 @@ async def test_what_tier_2_cannot_tell_is_refused_and_told_when_it_can(
             await container.read("s", offset=0, length_max=1)
         with pytest.raises(StorageError):
             await container.activate("s")
-        tiers.fault = Fault.NONE
+        tiers.refuse_nothing()
         assert await container.append("s", b"y") == 2
         with pytest.raises(SegmentExistsError):
             await container.create_segment("s")
@@ -344,7 +343,7 @@ async def test_what_tier_2_cannot_tell_is_refused_and_told_when_it_can(
 
 
 async def test_a_cancelled_read_of_an_inactive_segment_is_not_answered(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     async with tiers.open() as container:
         await container.create_segment("s")
@@ -362,7 +361,7 @@ async def test_a_cancelled_read_of_an_inactive_segment_is_not_answered(
 
 
 async def test_a_read_that_waits_for_its_segment_is_answered_at_the_stop(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     async with tiers.open() as container:
         await container.create_segment("s")
@@ -378,7 +377,7 @@ async def test_a_read_that_waits_for_its_segment_is_answered_at_the_stop(
     assert [error for error, _ in answers] == [None, None]
 
 
-async def test_records_have_no_name_that_clients_get_to(tiers: EvictingTiers) -> None:
+async def test_records_have_no_name_that_clients_get_to(tiers: CrashingTiers) -> None:
     name = records_name(0)
     async with tiers.open() as container:
         await container.create_segment("s")
@@ -397,7 +396,7 @@ async def test_records_have_no_name_that_clients_get_to(tiers: EvictingTiers) ->
         assert await container.append("s", b"x") == 1
 
 
-async def test_ids_are_never_given_twice(tiers: EvictingTiers) -> None:
+async def test_ids_are_never_given_twice(tiers: CrashingTiers) -> None:
     given: list[int] = []
     async with tiers.open() as container:
         for _ in range(3):

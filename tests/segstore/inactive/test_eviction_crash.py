@@ -10,7 +10,7 @@ import trio
 from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentError
-from segstore.testing.evicting_tiers import EvictingTiers, active_names, checkpoint, evict
+from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 WRITER = bytes([1]) * 16
 STREAM, TRANSACTION = "scope/stream/0.#epoch.0", "scope/stream/0.#epoch.0#transaction.1"
@@ -144,7 +144,7 @@ AFTERWARDS: dict[str, Step] = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("afterwards", AFTERWARDS)
 async def test_a_crash_loses_and_brings_back_nothing(
-    tiers: EvictingTiers, away: str, change: str, afterwards: str
+    tiers: CrashingTiers, away: str, change: str, afterwards: str
 ) -> None:
     expected: dict[str, object] = {}
     async with tiers.open() as plain:
@@ -153,7 +153,7 @@ async def test_a_crash_loses_and_brings_back_nothing(
             await plain.append(STREAM, b"more")
         await CHANGES[change](plain)
         expected = await contents(plain)
-    tiers = EvictingTiers()
+    tiers = CrashingTiers()
     async with tiers.open(drain_seconds=0) as container:
         await fill(container)
         await AWAY[away](container)
@@ -172,7 +172,7 @@ async def test_a_crash_loses_and_brings_back_nothing(
 
 
 async def test_what_was_not_durable_when_the_process_died_did_not_leave(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     async with tiers.open(drain_seconds=0) as container:
         await fill(container)
@@ -195,7 +195,7 @@ async def test_what_was_not_durable_when_the_process_died_did_not_leave(
 
 
 async def test_a_deleted_segment_that_was_inactive_once_stays_deleted(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     async with tiers.open() as container:
         await fill(container)

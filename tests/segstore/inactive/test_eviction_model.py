@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from segstore.container import Container
 from segstore.errors import SegmentError
-from segstore.testing.evicting_tiers import EvictingTiers, checkpoint, evict
+from segstore.testing.crashing_tiers import CrashingTiers, checkpoint, evict
 from segstore.testing.memory_container import MemoryContainer
 
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
@@ -41,10 +41,10 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.tiers = EvictingTiers()
+        self.tiers = CrashingTiers()
         self.model = MemoryContainer(0)
         self.options: dict[str, Any] = {
-            "attribute_count_max": self.random.choice([1, 4096]),
+            "segment_count_max": self.random.choice([1, 4096]),
             "page_bytes_max": self.random.choice([0, 1 << 20]),
         }
 

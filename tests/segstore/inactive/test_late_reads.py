@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from segstore.api import ReadResult
 from segstore.errors import SegmentStoreError
-from segstore.testing.evicting_tiers import EvictingTiers, evict
+from segstore.testing.crashing_tiers import CrashingTiers, evict
 
 
 async def test_a_read_of_an_inactive_segment_is_told_that_the_container_has_stopped(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     async with tiers.open() as container:
         await container.create_segment("s")

@@ -16,7 +16,7 @@ from segstore.errors import NoSuchSegmentError, SegmentExistsError
 from segstore.handler_table import RequestContext, Store
 from segstore.handlers import SEGMENT_HANDLERS
 from segstore.registry import ContainerRegistry
-from segstore.testing.evicting_tiers import EvictingTiers, active_names, evict
+from segstore.testing.crashing_tiers import CrashingTiers, active_names, evict
 
 SEGMENT, OTHER = "scope/stream/0.#epoch.0", "scope/stream/0.#epoch.0#transaction.1"
 
@@ -34,7 +34,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(tiers: EvictingTiers) -> AsyncIterator[Served]:
+async def serve(tiers: CrashingTiers) -> AsyncIterator[Served]:
     registry = ContainerRegistry(
         lambda _: tiers.open(),
         container_count=1,
@@ -61,7 +61,7 @@ async def make_inactive(served: Served) -> None:
     assert SEGMENT not in active_names(served.container)
 
 
-async def test_an_inactive_segment_tells_about_itself(tiers: EvictingTiers) -> None:
+async def test_an_inactive_segment_tells_about_itself(tiers: CrashingTiers) -> None:
     async with serve(tiers) as served:
         await make_inactive(served)
         reply = await served.ask(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
@@ -69,7 +69,7 @@ async def test_an_inactive_segment_tells_about_itself(tiers: EvictingTiers) -> N
         assert (reply.write_offset, reply.start_offset, reply.is_sealed) == (3, 0, False)
 
 
-async def test_inactive_segments_are_merged(tiers: EvictingTiers) -> None:
+async def test_inactive_segments_are_merged(tiers: CrashingTiers) -> None:
     async with serve(tiers) as served:
         await make_inactive(served)
         reply = await served.ask(wire.MergeSegments(1, SEGMENT, OTHER, "", ()))
@@ -81,7 +81,7 @@ async def test_inactive_segments_are_merged(tiers: EvictingTiers) -> None:
 
 
 async def test_sources_that_leave_again_before_their_turn_are_merged_all_the_same(
-    tiers: EvictingTiers,
+    tiers: CrashingTiers,
 ) -> None:
     sources = [f"{SEGMENT}#transaction.{number}" for number in range(3)]
     async with serve(tiers) as served:
@@ -107,7 +107,7 @@ async def test_sources_that_leave_again_before_their_turn_are_merged_all_the_sam
         assert [each.new_target_write_offset for each in again.sources] == [12, 12, 12]
 
 
-async def test_an_inactive_segment_is_truncated_sealed_and_deleted(tiers: EvictingTiers) -> None:
+async def test_an_inactive_segment_is_truncated_sealed_and_deleted(tiers: CrashingTiers) -> None:
     async with serve(tiers) as served:
         await make_inactive(served)
         await served.ask(wire.TruncateSegment(1, SEGMENT, 2, ""))
@@ -123,7 +123,7 @@ async def test_an_inactive_segment_is_truncated_sealed_and_deleted(tiers: Evicti
             await served.ask(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
 
 
-async def test_an_inactive_segment_is_not_made_again(tiers: EvictingTiers) -> None:
+async def test_an_inactive_segment_is_not_made_again(tiers: CrashingTiers) -> None:
     async with serve(tiers) as served:
         await make_inactive(served)
         with pytest.raises(SegmentExistsError):

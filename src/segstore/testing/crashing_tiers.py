@@ -1,15 +1,17 @@
-"""A container whose idle segments leave when a test says so, on tiers that survive it.
+"""A container on tiers that survive its crashes, whose idle segments leave when a test says so.
 
-Owns: ``EvictingTiers``, and what tests of inactive segments do to such a container.
+Owns: ``CrashingTiers``, and what tests of inactive segments do to such a container.
 
 Invariants:
-1. Nothing leaves unless ``evict`` is called, or the test gives another policy.
+1. Nothing leaves unless ``evict`` is called, or the test has another policy.
+2. A container that was closed has left nothing in the cache, however it ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from random import Random
 
 import trio
 
@@ -27,54 +29,84 @@ from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 BY_HAND = EvictionPolicy(active_count_max=0, look_seconds=1e9)
 
 
-class EvictingTiers:
-    """What survives a crash. ``next_fault`` of ``faulty`` decides about every call of tier 2."""
+class CrashingTiers:
+    """Both tiers, and the container that was opened on them last.
 
-    def __init__(self) -> None:
+    ``next_fault`` decides about every call of tier 2; ``calls`` has their names. Reads of it take
+    ``read_seconds``. ``policy`` says which segments leave.
+    """
+
+    def __init__(self, policy: EvictionPolicy = BY_HAND) -> None:
+        self.policy = policy
         self.logs = MemoryDataLogFactory()
         self.chunks = MemoryChunkStorage()
-        self.fault = Fault.NONE
+        self.next_fault: Callable[[str], Fault] = lambda _: Fault.NONE
+        self.read_seconds = 0.0
         self.calls: list[str] = []
         self.crashed = False
+        self.container: Container
+        self.attribute_cache: AttributeCache
         self.faulty: FaultyChunkStorage
 
     def _fault(self, call: str) -> Fault:
         self.calls.append(call)
-        return self.fault if call == "read" else Fault.NONE
+        return self.next_fault(call)
+
+    def _delay(self, call: str) -> float:
+        return self.read_seconds if call == "read" else 0.0
 
     @asynccontextmanager
     async def open(
         self,
         *,
         drain_seconds: float = 5.0,
-        attribute_count_max: int = 4096,
+        cache_bytes: int = 64 * 1024 * 1024,
+        segment_count_max: int = 4096,
+        container_count_max: int = 65536,
         page_bytes_max: int = 1 << 20,
-        policy: EvictionPolicy = BY_HAND,
+        policy: EvictionPolicy | None = None,
     ) -> AsyncIterator[Container]:
-        """A container; an attribute count of 1 makes it forget what it found in the index."""
+        """A container that keeps so many attributes of a segment, and of all, in memory: with 1 it
+        forgets what it found in the index."""
         self.crashed = False
-        self.faulty = FaultyChunkStorage(self.chunks, next_fault=self._fault)
+        self.attribute_cache = AttributeCache(
+            segment_count_max=segment_count_max, container_count_max=container_count_max
+        )
+        self.faulty = FaultyChunkStorage(
+            self.chunks, next_fault=self._fault, next_delay=self._delay
+        )
+        cache_manager = CacheManager(StreamingCache(cache_bytes))
         try:
             async with open_container(
                 0,
                 self.logs,
                 next_owner(self.faulty),
-                CacheManager(StreamingCache(16 * 1024 * 1024)),
+                cache_manager,
                 drain_seconds=drain_seconds,
                 attribute_pages=PageCache(page_bytes_max),
-                attribute_cache=AttributeCache(segment_count_max=attribute_count_max),
-                eviction=policy,
-            ) as container:
-                yield container
+                attribute_cache=self.attribute_cache,
+                eviction=policy or self.policy,
+            ) as self.container:
+                yield self.container
         except* DataLogError:
             if not self.crashed:
                 raise
+        assert cache_manager.cache.stored_bytes == 0
+        await self.faulty.settle(Random(1))
 
     def crash(self) -> None:
         """The process dies: what is not acknowledged is lost, and nothing is written any more."""
         self.crashed = True
         self.faulty.abandon()
         self.logs.drop_unacknowledged()
+
+    def refuse_reads(self) -> None:
+        """From now on tier 2 refuses to read, until ``next_fault`` is another."""
+        self.next_fault = lambda call: Fault.REFUSED if call == "read" else Fault.NONE
+
+    def refuse_nothing(self) -> None:
+        """Tier 2 does everything again."""
+        self.next_fault = lambda _: Fault.NONE
 
 
 async def evict(container: Container, *, flush: bool = True) -> None:
