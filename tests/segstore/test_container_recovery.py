@@ -7,22 +7,15 @@ acknowledged may be lost), recovers, and must equal the model. A failing case is
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
-from _fast.cache import StreamingCache
 from segstore.attributes.updates import (
     ATTRIBUTE_SEGMENT_TYPE,
-    EVENT_COUNT,
-    AttributeUpdate,
-    AttributeUpdateType,
     SegmentType,
 )
-from segstore.cache.manager import CacheManager
-from segstore.container import Container, open_container
+from segstore.container import Container
 from segstore.errors import (
     ContainerOfflineError,
     DataLogCorruptError,
@@ -31,121 +24,34 @@ from segstore.errors import (
     SegmentError,
     SegmentStoreError,
 )
-from segstore.testing.chunk_owners import next_owner
+from segstore.inactive.eviction import ALL_STAY
+from segstore.testing.crashing_tiers import CrashingTiers
 from segstore.testing.memory_container import MemoryContainer
-from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from segstore.testing.model_workload import ModelWorkload
 
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(4)]
 WRITERS = [bytes([number]) * 16 for number in range(3)]
 
 
-class Tiers:
-    """What survives a crash."""
-
-    def __init__(self) -> None:
-        self.logs = MemoryDataLogFactory()
-        self.chunks = MemoryChunkStorage()
-        self.crashed = False
-
-    def crash(self) -> None:
-        """Lose what is not acknowledged, and fence the container that is open."""
-        self.crashed = True
-        self.logs.drop_unacknowledged()
-
-    @asynccontextmanager
-    async def open(
-        self, drain_seconds: float = 5.0, cache_bytes: int = 64 * 1024 * 1024
-    ) -> AsyncIterator[Container]:
-        cache_manager = CacheManager(StreamingCache(cache_bytes))
-        storage = next_owner(self.chunks)
-        try:
-            async with open_container(
-                0, self.logs, storage, cache_manager, drain_seconds=drain_seconds
-            ) as container:
-                yield container
-        except* DataLogError:
-            if not self.crashed:
-                raise
-        self.crashed = False
-        assert cache_manager.cache.stored_bytes == 0
-
-
-async def assert_equal(container: Container, model: MemoryContainer) -> None:
-    for name in NAMES:
-        try:
-            expected = model.segment_info(name)
-        except SegmentError as error:
-            with pytest.raises(type(error)):
-                container.segment_info(name)
-            continue
-        info = container.segment_info(name)
-        assert (info.start_offset, info.length, info.sealed) == (
-            expected.start_offset,
-            expected.length,
-            expected.sealed,
-        )
-        ids = [*WRITERS, EVENT_COUNT]
-        assert await container.get_attributes(name, ids) == await model.get_attributes(name, ids)
-        offset = info.start_offset
-        while offset < info.length:
-            result = await container.read(name, offset=offset, length_max=1 << 20)
-            wanted = await model.read(name, offset=offset, length_max=len(result.data))
-            assert result.data == wanted.data
-            offset += len(result.data)
-
-
 class Workload:
-    """Random operations, each sent to the container and to the model."""
+    """Random operations on a container and its model, and crashes among them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.operations = ModelWorkload(
+            self.random, NAMES, WRITERS, lengths=[0, 1, 50, 3000, 200_000], truncate_max=400_000
+        )
 
     async def step(self, container: Container, model: MemoryContainer) -> None:
         """One operation; both must answer alike."""
-        choose = self.random
-        kind = choose.choices(
+        kind = self.random.choices(
             ["append", "create", "seal", "truncate", "merge", "delete", "attributes"],
             [20, 4, 1, 3, 2, 1, 3],
         )[0]
-        name = choose.choice(NAMES)
-        arguments: dict[str, object] = {}
-        positional: list[object] = [name]
-        if kind == "append":
-            positional.append(choose.randbytes(choose.choice([0, 1, 50, 3000, 200_000])))
-            arguments["attribute_updates"] = self.updates()
-        elif kind == "truncate":
-            arguments["offset"] = choose.randrange(400_000)
-        elif kind == "merge":
-            positional.append(choose.choice(NAMES))
-        elif kind == "attributes":
-            positional.append(self.updates())
-        method = {
-            "append": "append",
-            "create": "create_segment",
-            "seal": "seal_segment",
-            "truncate": "truncate_segment",
-            "merge": "merge_segment",
-            "delete": "delete_segment",
-            "attributes": "update_attributes",
-        }[kind]
-        outcomes = []
-        for target in (container, model):
-            try:
-                outcomes.append(await getattr(target, method)(*positional, **arguments))
-            except SegmentError as error:
-                outcomes.append((type(error), error.segment))
-        assert outcomes[0] == outcomes[1], (kind, positional[:1], arguments)
-
-    def updates(self) -> list[AttributeUpdate]:
-        choose = self.random
-        verb = choose.choice([AttributeUpdateType.REPLACE, AttributeUpdateType.REPLACE_IF_GREATER])
-        return [
-            AttributeUpdate(choose.choice(WRITERS), verb, choose.randrange(1000)),
-            AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, choose.randrange(1, 9)),
-        ]
+        await self.operations.operate(container, model, kind)
 
     async def crash_under_load(
-        self, tiers: Tiers, container: Container, model: MemoryContainer
+        self, tiers: CrashingTiers, container: Container, model: MemoryContainer
     ) -> dict[str, list[bytes]]:
         """Queue a burst of appends, crash somewhere in it; returns what may or must be there."""
         acked: dict[str, int] = dict.fromkeys(NAMES, 0)
@@ -196,13 +102,13 @@ async def settle(
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_a_container_that_crashes_equals_the_model_after_recovery(seed: int) -> None:
-    tiers, model, workload = Tiers(), MemoryContainer(0), Workload(seed)
+    tiers, model, workload = CrashingTiers(ALL_STAY), MemoryContainer(0), Workload(seed)
     in_doubt: dict[str, list[bytes]] = {}
     for _ in range(5):
         # No drain: the storage writer is cut off wherever it is.
         async with tiers.open(drain_seconds=0) as container:
             await settle(container, model, in_doubt)
-            await assert_equal(container, model)
+            await workload.operations.compare(container, model)
             for _ in range(workload.random.randrange(40)):
                 await workload.step(container, model)
                 if workload.random.random() < 0.05:
@@ -211,11 +117,11 @@ async def test_a_container_that_crashes_equals_the_model_after_recovery(seed: in
             in_doubt = await workload.crash_under_load(tiers, container, model)
     async with tiers.open() as container:
         await settle(container, model, in_doubt)
-        await assert_equal(container, model)
+        await workload.operations.compare(container, model)
 
 
 async def test_a_drained_container_leaves_a_short_log_and_all_data_in_tier_2() -> None:
-    tiers = Tiers()
+    tiers = CrashingTiers(ALL_STAY)
     async with tiers.open() as container:
         await container.create_segment(NAMES[0])
         for _ in range(20):
@@ -230,7 +136,7 @@ async def test_a_drained_container_leaves_a_short_log_and_all_data_in_tier_2() -
 
 
 async def test_a_segment_created_again_does_not_show_its_namesake_bytes() -> None:
-    tiers = Tiers()
+    tiers = CrashingTiers(ALL_STAY)
     for content in (b"old" * 1000, b"new"):
         async with tiers.open() as container:
             await container.create_segment(NAMES[0])
@@ -245,7 +151,7 @@ async def test_a_segment_created_again_does_not_show_its_namesake_bytes() -> Non
 
 
 async def test_bytes_missing_from_both_tiers_stop_the_container_with_their_place() -> None:
-    tiers = Tiers()
+    tiers = CrashingTiers(ALL_STAY)
     async with tiers.open(drain_seconds=0) as container:
         await container.create_segment(NAMES[0])
         await container.append(NAMES[0], b"x" * 10)
@@ -261,7 +167,7 @@ async def test_bytes_missing_from_both_tiers_stop_the_container_with_their_place
 
 
 async def test_transient_segments_do_not_outlive_the_process() -> None:
-    tiers = Tiers()
+    tiers = CrashingTiers(ALL_STAY)
     async with tiers.open(drain_seconds=0) as container:
         transient = {ATTRIBUTE_SEGMENT_TYPE: int(SegmentType.TRANSIENT)}
         await container.create_segment(NAMES[0], attributes=transient)
@@ -276,7 +182,7 @@ async def test_transient_segments_do_not_outlive_the_process() -> None:
 
 
 async def test_reads_parked_at_the_stop_are_answered_empty() -> None:
-    tiers = Tiers()
+    tiers = CrashingTiers(ALL_STAY)
     answers = []
     async with tiers.open() as container:
         await container.create_segment(NAMES[0])
@@ -293,7 +199,7 @@ async def test_reads_parked_at_the_stop_are_answered_empty() -> None:
 
 
 async def test_a_fenced_container_fails_its_appends_and_ends() -> None:
-    tiers = Tiers()
+    tiers = CrashingTiers(ALL_STAY)
 
     async def own_a_log_that_another_opens() -> None:
         async with tiers.open() as container:
@@ -309,7 +215,7 @@ async def test_a_fenced_container_fails_its_appends_and_ends() -> None:
 
 
 async def test_a_log_of_merged_segments_that_the_cache_cannot_hold_is_replayed() -> None:
-    tiers = Tiers()
+    tiers = CrashingTiers(ALL_STAY)
     cache_bytes = 2 * 1024 * 1024
     target = NAMES[0]
     block = random.Random(1).randbytes(256 * 1024)

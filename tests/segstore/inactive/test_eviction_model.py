@@ -5,16 +5,14 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from segstore.container import Container
-from segstore.errors import SegmentError
 from segstore.testing.crashing_tiers import CrashingTiers, checkpoint, evict
 from segstore.testing.memory_container import MemoryContainer
+from segstore.testing.model_workload import ModelWorkload
 
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
 WRITERS = [bytes([number]) * 16 for number in range(2)]
@@ -43,6 +41,9 @@ class Run:
         self.random = Random(seed)
         self.tiers = CrashingTiers()
         self.model = MemoryContainer(0)
+        self.workload = ModelWorkload(
+            self.random, NAMES, WRITERS, lengths=[0, 1, 50, 3000], truncate_max=4000
+        )
         self.options: dict[str, Any] = {
             "segment_count_max": self.random.choice([1, 4096]),
             "page_bytes_max": self.random.choice([0, 1 << 20]),
@@ -84,69 +85,10 @@ class Run:
                 assert container._eviction.compaction is not None
                 await container._eviction.compaction.step()
         else:
-            await self.operate(container, kind)
-
-    async def operate(self, container: Container, kind: str) -> None:
-        choose = self.random
-        arguments: dict[str, Any] = {}
-        positional: list[Any] = [choose.choice(NAMES)]
-        if kind == "append":
-            positional.append(choose.randbytes(choose.choice([0, 1, 50, 3000])))
-            arguments["attribute_updates"] = self.updates()
-        elif kind == "truncate":
-            arguments["offset"] = choose.randrange(4000)
-        elif kind == "merge":
-            positional.append(choose.choice(NAMES))
-        elif kind == "attributes":
-            positional.append(self.updates())
-        method = {
-            "create": "create_segment",
-            "seal": "seal_segment",
-            "truncate": "truncate_segment",
-            "merge": "merge_segment",
-            "delete": "delete_segment",
-            "attributes": "update_attributes",
-        }.get(kind, kind)
-        outcomes: list[object] = []
-        for target in (container, self.model):
-            try:
-                outcomes.append(await getattr(target, method)(*positional, **arguments))
-            except SegmentError as error:
-                outcomes.append((type(error), error.segment))
-        assert outcomes[0] == outcomes[1], (kind, positional[:1], arguments)
-
-    def updates(self) -> list[AttributeUpdate]:
-        choose = self.random
-        verb = choose.choice([AttributeUpdateType.REPLACE, AttributeUpdateType.REPLACE_IF_GREATER])
-        return [
-            AttributeUpdate(choose.choice(WRITERS), verb, choose.randrange(1000)),
-            AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, choose.randrange(1, 9)),
-        ]
+            await self.workload.operate(container, self.model, kind)
 
     async def compare(self, container: Container) -> None:
-        for name in NAMES:
-            await container.activate(name)
-            try:
-                expected = self.model.segment_info(name)
-            except SegmentError as error:
-                with pytest.raises(type(error)):
-                    container.segment_info(name)
-                continue
-            info = container.segment_info(name)
-            assert (info.start_offset, info.length, info.sealed) == (
-                expected.start_offset,
-                expected.length,
-                expected.sealed,
-            )
-            ids = [*WRITERS, EVENT_COUNT]
-            found = await container.get_attributes(name, ids)
-            assert found == await self.model.get_attributes(name, ids)
-            offset = info.start_offset
-            while offset < info.length:
-                result = await container.read(name, offset=offset, length_max=1 << 20)
-                wanted = await self.model.read(name, offset=offset, length_max=len(result.data))
-                assert result.data == wanted.data
-                offset += len(result.data)
+        await self.workload.compare(container, self.model)
         by_id = [segment.segment_id for segment in container._metadata.by_name.values()]
         assert len(by_id) == len(set(by_id))
 
