@@ -25,7 +25,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +35,14 @@ from typing import TypeVar
 import structlog
 import trio
 
+from _fast.chunk_files import (
+    NOT_OPENED,
+    NOT_STORED,
+    STORED,
+    TOO_SHORT,
+    sync_directories,
+    write_files,
+)
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.tiers.api import Buffer, ChunkInfo
 from segstore.tiers.chunk_paths import (
@@ -57,6 +65,7 @@ from segstore.tiers.direct_io import (
 from segstore.tiers.doubtful_files import DoubtNotes
 from segstore.tiers.known_paths import KnownPaths
 from segstore.tiers.vectored_io import pwrite_all, remainder
+from segstore.tiers.write_groups import ShortWrite, WriteGroups
 
 T = TypeVar("T")
 
@@ -65,6 +74,8 @@ THREADS_MAX = 8
 DIRECT_BYTES_MIN = 256 * 1024
 """Writes and reads from this length on go past the page cache."""
 DIRECT_READS_MAX = 4
+GROUPED_BUFFERS_MAX = 64
+"""Writes of more pieces go alone."""
 CREATE_ATTEMPTS_MAX = 10
 
 logger = structlog.get_logger(__name__)
@@ -177,6 +188,7 @@ class FilesystemChunkStorage:
         self._root = os.fspath(root)
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
+        self._groups = WriteGroups(self._write_group, limiter=self._limiter, groups_max=THREADS_MAX)
         self._descriptors = _Descriptors(self._root)
         self._staging = StagingBuffers()
         self._direct_read_limiter = trio.CapacityLimiter(DIRECT_READS_MAX)
@@ -192,7 +204,13 @@ class FilesystemChunkStorage:
 
     async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
         """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
-        await self._run(name, "write", lambda: self._write(name, offset, data))
+        if offset < 0 or len(data) > GROUPED_BUFFERS_MAX or sum(map(len, data)) >= DIRECT_BYTES_MIN:
+            await self._run(name, "write", lambda: self._write(name, offset, data))
+            return
+        try:
+            await self._groups.write(ShortWrite(name, path_of(name), offset, data))
+        except OSError as error:
+            raise self._told(name, "write", error) from error
 
     async def read(self, name: str, *, offset: int, length: int) -> Buffer:
         """Read exactly ``length`` bytes; many of them are in memory that is used again later."""
@@ -231,11 +249,16 @@ class FilesystemChunkStorage:
     ) -> T:
         try:
             return await trio.to_thread.run_sync(function, limiter=limiter or self._limiter)
-        except FileNotFoundError as error:
-            raise ChunkNotFoundError(f"there is no chunk {name} in {self._root}") from error
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise StorageError(f"tier 2 in {self._root} cannot {verb} {name}: {reason}") from error
+            raise self._told(name, verb, error) from error
+
+    def _told(self, name: str, verb: str, error: OSError) -> StorageError:
+        if isinstance(error, FileNotFoundError):
+            return ChunkNotFoundError(f"there is no chunk {name} in {self._root}")
+        reason = error.strerror or str(error)
+        return StorageError(f"tier 2 in {self._root} cannot {verb} {name}: {reason}")
+
+    # ---- Writes ----------------------------------------------------------------------------------
 
     def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> None:
         path = path_of(name)
@@ -243,15 +266,12 @@ class FilesystemChunkStorage:
             with self._descriptors.use(path) as file:
                 length = os.fstat(file.descriptor).st_size
                 if not 0 <= offset <= length:
-                    raise InvalidChunkOffsetError(f"chunk {name} has {length} bytes, not {offset}")
+                    raise _wrong_offset(name, length, offset)
                 try:
                     file.write(data, offset, self._staging)
                     os.fdatasync(file.descriptor)
                 except OSError:
-                    stored = self._stored(path, length)
-                    self._stored_lengths[path] = min(offset, stored)
-                    self._descriptors.drop(path)
-                    self._undo(path, file.descriptor, offset, cut=offset == stored)
+                    self._take_back(path, file.descriptor, offset, length)
                     raise
                 if offset <= self._stored(path, length):
                     self._clear_doubt(path)
@@ -260,11 +280,86 @@ class FilesystemChunkStorage:
                 raise
             self._create(path, data)
 
+    def _write_group(self, group: Sequence[ShortWrite]) -> None:
+        """Do several short writes, and note in each what became of it."""
+        if len(group) == 1:
+            _note_error(group[0], lambda each: self._write(each.name, each.offset, each.data))
+            return
+        outcomes = write_files(
+            [(self._encoded(each.path), None, each.offset, each.data) for each in group]
+        )
+        new: list[ShortWrite] = []
+        for each, outcome in zip(group, outcomes, strict=True):
+            if each.offset == 0 and outcome[:2] == (NOT_OPENED, errno.ENOENT):
+                new.append(each)
+            else:
+                _note_error(each, partial(self._settle_append, outcome=outcome))
+        if new:
+            self._create_group(new)
+
+    def _settle_append(self, write: ShortWrite, outcome: tuple[int, int, int]) -> None:
+        """Do what follows a write to a file that was there. Raises what it failed with."""
+        result, number, length = outcome
+        if result == STORED:
+            if write.offset <= self._stored(write.path, length):
+                self._clear_doubt(write.path)
+            return
+        if result == TOO_SHORT:
+            raise _wrong_offset(write.name, length, write.offset)
+        if result == NOT_STORED:
+            try:
+                file = self._descriptors.open(write.path, 0)
+            except OSError as error:
+                self._stored_lengths[write.path] = min(
+                    write.offset, self._stored(write.path, length)
+                )
+                self._note_doubt(write.path, write.offset, error)
+            else:
+                with closing(file):
+                    self._take_back(write.path, file.descriptor, write.offset, length)
+        raise _os_error(number)
+
+    def _create_group(self, group: Sequence[ShortWrite]) -> None:
+        try:
+            self._make_directories(os.path.dirname(each.path) for each in group)
+        except OSError as error:
+            for each in group:
+                each.error = error
+            return
+        outcomes = write_files(
+            [
+                (self._encoded(_unfinished(each.path)), self._encoded(each.path), 0, each.data)
+                for each in group
+            ]
+        )
+        named: dict[str, list[ShortWrite]] = {}
+        for each, (result, number, _) in zip(group, outcomes, strict=True):
+            if result == STORED:
+                named.setdefault(os.path.dirname(each.path), []).append(each)
+            elif (result, number) == (NOT_OPENED, errno.ENOENT):
+                # Somebody removed the directory while it was empty.
+                _note_error(each, lambda each: self._create(each.path, each.data))
+            else:
+                with suppress(OSError):
+                    os.unlink(f"{self._root}/{_unfinished(each.path)}")
+                each.error = _os_error(number)
+        numbers = sync_directories([self._encoded(directory) for directory in named])
+        for writes, number in zip(named.values(), numbers, strict=True):
+            for each in writes:
+                if number in (0, errno.ENOENT):
+                    _note_error(each, lambda each: self._clear_doubt(each.path))
+                else:
+                    self._take_back_name(each.path)
+                    each.error = _os_error(number)
+
+    def _encoded(self, path: str) -> bytes:
+        return os.fsencode(f"{self._root}/{path}")
+
     def _create(self, path: str, data: Sequence[Buffer]) -> None:
         """Write a new file under a name that nobody looks for, then rename it."""
-        unfinished = path.removesuffix(CHUNK_SUFFIX) + UNFINISHED_SUFFIX
+        unfinished = _unfinished(path)
         for attempt in range(CREATE_ATTEMPTS_MAX):
-            self._make_directories(os.path.dirname(path))
+            self._make_directories([os.path.dirname(path)])
             try:
                 file = self._descriptors.open(unfinished, os.O_CREAT | os.O_TRUNC)
                 break
@@ -285,12 +380,24 @@ class FilesystemChunkStorage:
         try:
             self._sync_directory(os.path.dirname(path))
         except OSError:
-            self._stored_lengths[path] = 0
-            try:
-                os.unlink(f"{self._root}/{path}")
-            except OSError as error:
-                self._note_doubt(path, 0, error)
+            self._take_back_name(path)
             raise
+        self._clear_doubt(path)
+
+    def _take_back_name(self, path: str) -> None:
+        """A new file is durable, and its name may not be."""
+        self._stored_lengths[path] = 0
+        try:
+            os.unlink(f"{self._root}/{path}")
+        except OSError as error:
+            self._note_doubt(path, 0, error)
+
+    def _take_back(self, path: str, descriptor: int, offset: int, length: int) -> None:
+        """A write at ``offset`` failed, to a file that had ``length`` bytes before."""
+        stored = self._stored(path, length)
+        self._stored_lengths[path] = min(offset, stored)
+        self._descriptors.drop(path)
+        self._undo(path, descriptor, offset, cut=offset == stored)
 
     def _undo(self, path: str, descriptor: int, length: int, *, cut: bool) -> None:
         """Take back what a failed write at ``length`` did, or note it."""
@@ -340,21 +447,26 @@ class FilesystemChunkStorage:
         if left != noted:
             doubts.replace(left)
 
-    def _make_directories(self, directory: str) -> None:
-        """Make a directory and those above it, durably: whoever made them may have failed to."""
-        if not directory or directory in self._known_directories:
-            return
-        parent = os.path.dirname(directory)
-        self._make_directories(parent)
-        with suppress(FileExistsError, FileNotFoundError):
-            os.mkdir(f"{self._root}/{directory}", 0o755)
+    def _make_directories(self, directories: Iterable[str]) -> None:
+        """Make directories and those above them, durably: whoever made them may have failed to."""
+        unknown: dict[str, None] = {}
+        for directory in directories:
+            while directory and directory not in self._known_directories:
+                unknown[directory] = None
+                directory = os.path.dirname(directory)
+        for directory in sorted(unknown, key=len):
+            with suppress(FileExistsError, FileNotFoundError):
+                os.mkdir(f"{self._root}/{directory}", 0o755)
         try:
-            self._sync_directory(parent)
+            for parent in sorted({os.path.dirname(each) for each in unknown}, key=len):
+                self._sync_directory(parent)
         except OSError:
-            with suppress(OSError):  # not empty: it stays, and is not known
-                os.rmdir(f"{self._root}/{directory}")
+            for directory in sorted(unknown, key=len, reverse=True):
+                with suppress(OSError):  # not empty: it stays, and is not known
+                    os.rmdir(f"{self._root}/{directory}")
             raise
-        self._known_directories.add(directory)
+        for directory in unknown:
+            self._known_directories.add(directory)
 
     def _forget_directories(self, path: str) -> None:
         while path := os.path.dirname(path):
@@ -439,7 +551,7 @@ class FilesystemChunkStorage:
         path = path_of(name)
         self._descriptors.drop(path)
         directory = os.path.dirname(path)
-        unfinished = path.removesuffix(CHUNK_SUFFIX) + UNFINISHED_SUFFIX
+        unfinished = _unfinished(path)
         for victim in (path, unfinished):
             with suppress(FileNotFoundError):
                 os.unlink(f"{self._root}/{victim}")
@@ -498,3 +610,24 @@ class FilesystemChunkStorage:
 
 def _by_name(chunk: ChunkInfo) -> str:
     return chunk.name
+
+
+def _unfinished(path: str) -> str:
+    """The name of a chunk's file before its first bytes are durable."""
+    return path.removesuffix(CHUNK_SUFFIX) + UNFINISHED_SUFFIX
+
+
+def _wrong_offset(name: str, length: int, offset: int) -> InvalidChunkOffsetError:
+    return InvalidChunkOffsetError(f"chunk {name} has {length} bytes, not {offset}")
+
+
+def _os_error(number: int) -> OSError:
+    """Of the kind that the number has."""
+    return OSError(number, os.strerror(number))
+
+
+def _note_error(write: ShortWrite, function: Callable[[ShortWrite], None]) -> None:
+    try:
+        function(write)
+    except Exception as error:
+        write.error = error
