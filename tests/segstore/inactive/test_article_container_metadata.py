@@ -60,7 +60,7 @@ async def test_its_outstanding_metadata_are_flushed_to_tier_2_before(
         await container.append("s", b"x", attribute_updates=[update])
         await trio.sleep(1)
         assert active_names(container) == {"s"}, "tier 2 has not the byte yet, nor the attribute"
-        await trio.sleep(30)
+        await trio.sleep(35)
         assert active_names(container) == set()
         await checkpoint(container)
         tiers.crash()
