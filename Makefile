@@ -33,7 +33,7 @@ run: $(VENV)/.installed ## build if need be, then run a store: make run ARGS="--
 build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
 
 .PHONY: test
-test: $(VENV)/.tested lint java ## everything: lint, unit tests, official clients, small benchmarks
+test: $(VENV)/.tested lint java versitygw ## everything: lint, unit tests, official clients, small benchmarks
 	$(BIN)/pytest tests compat-tests $(ARGS)
 
 .PHONY: lint
@@ -103,6 +103,10 @@ clean: ## remove everything that was built; data directories stay
 .PHONY: java
 java:
 	@.ci/prepare java
+
+.PHONY: versitygw
+versitygw: $(BIN)/python
+	@.ci/prepare versitygw $(BIN)
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "segstore needs Python 3.11 or newer with the venv module:" \
