@@ -1,0 +1,173 @@
+"""What has to wait for tier 2 waits for its own reads, and keeps its order."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
+from segstore.container import Container
+from segstore.errors import SegmentStoreError
+
+W1 = b"\x01" * 16
+IF_EQUALS = AttributeUpdateType.REPLACE_IF_EQUALS
+
+
+class Answers:
+    """The answers to appends, in the order in which they came."""
+
+    def __init__(self, container: Container) -> None:
+        self.container = container
+        self.lengths: list[tuple[str, int | None]] = []
+
+    def append(self, name: str, label: str, *updates: AttributeUpdate) -> None:
+        """Append a byte; a refused one has no length."""
+
+        def complete(error: SegmentStoreError | None, length: int) -> None:
+            self.lengths.append((label, None if error else length))
+
+        self.container.append_nowait(name, b"x", attribute_updates=updates, on_complete=complete)
+
+
+async def forget_all(tiers: Any, *names: str) -> None:
+    await tiers.container._writer.flush()
+    for name in names:
+        tiers.forget_clean(name)
+
+
+async def test_one_slow_read_of_tier_2_does_not_hold_up_what_waits_for_others(
+    tiers: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with tiers.open(page_bytes_max=0) as container:
+        for name in "st":
+            await container.create_segment(name, attributes={W1: 1})
+        await forget_all(tiers, *"st")
+        answers = Answers(container)
+        begun = trio.current_time()
+        tiers.read_seconds = 100.0
+        answers.append("s", "slow", AttributeUpdate(W1, IF_EQUALS, 2, 1))
+        await trio.sleep(1)
+        tiers.read_seconds = 1.0
+        answers.append("s", "behind it", AttributeUpdate(W1, IF_EQUALS, 3, 2))
+        answers.append("t", "other", AttributeUpdate(W1, IF_EQUALS, 2, 1))
+        await container.wait_in_flight("t")
+        assert answers.lengths == [("other", 1)]
+        assert trio.current_time() - begun < 50
+        await container.wait_in_flight("s")
+        assert answers.lengths[1:] == [("slow", 1), ("behind it", 2)]
+
+
+async def test_a_merge_waits_for_both_segments_and_what_comes_later_for_the_merge(
+    tiers: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with tiers.open(page_bytes_max=0) as container:
+        for name in ("target", "source"):
+            await container.create_segment(name, attributes={W1: 1})
+        await forget_all(tiers, "target", "source")
+        answers = Answers(container)
+        tiers.read_seconds = 100.0
+        answers.append("source", "source", AttributeUpdate(W1, IF_EQUALS, 2, 1))
+        await trio.sleep(1)
+        tiers.read_seconds = 1.0
+        answers.append("target", "target", AttributeUpdate(W1, IF_EQUALS, 2, 1))
+        merged: list[int] = []
+
+        async def merge() -> None:
+            merged.append(await container.merge_segment("target", "source"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(merge)
+            await trio.testing.wait_all_tasks_blocked()
+            answers.append("target", "later")
+            answers.append("source", "too late")
+            await trio.sleep(50)
+            assert answers.lengths == []
+        await container.wait_in_flight("target")
+        assert merged == [2]
+        assert sorted(answers.lengths) == [
+            ("later", 3), ("source", 1), ("target", 1), ("too late", None),
+        ]  # fmt: skip
+
+
+async def test_a_failed_read_refuses_what_needs_it_and_nothing_else(tiers: Any) -> None:
+    async with tiers.open(page_bytes_max=0) as container:
+        for name in "st":
+            await container.create_segment(name, attributes={W1: 1})
+        await forget_all(tiers, "s")
+        answers = Answers(container)
+        tiers.refuse_reads()
+        answers.append("s", "refused", AttributeUpdate(W1, IF_EQUALS, 2, 1))
+        answers.append("s", "needs nothing")
+        answers.append("t", "other", AttributeUpdate(W1, IF_EQUALS, 2, 1))
+        await container.wait_in_flight("s")
+        tiers.refuse_nothing()
+        assert sorted(answers.lengths, key=str) == [
+            ("needs nothing", 1), ("other", 1), ("refused", None),
+        ]  # fmt: skip
+
+
+async def test_whoever_waits_is_answered_when_the_container_stops(
+    tiers: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with tiers.open(page_bytes_max=0, drain_seconds=0.0) as container:
+        for name in "st":
+            await container.create_segment(name, attributes={W1: 1})
+        await forget_all(tiers, *"st")
+        answers = Answers(container)
+        tiers.read_seconds = 1000.0
+        for number in range(3):
+            for name in "st":
+                label = f"{name}{number}"
+                answers.append(name, label, AttributeUpdate(W1, IF_EQUALS, 2, 1))
+        await trio.sleep(1)
+        assert container._prefetcher is not None
+        assert container._prefetcher.held_count == 6
+    assert answers.lengths == [(f"{name}{number}", None) for number in range(3) for name in "st"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_operations_keep_their_order_whatever_they_wait_for(
+    tiers: Any, autojump_clock: trio.testing.MockClock, seed: int
+) -> None:
+    """Each append to a segment is refused unless the one before it has been done."""
+    random, names = Random(seed), "abcd"
+    async with tiers.open(page_bytes_max=0) as container, trio.open_nursery() as nursery:
+        for name in names:
+            await container.create_segment(name, attributes={W1: 0})
+        for number in range(12):
+            await container.create_segment(f"source{number}", attributes={W1: 0})
+        appended = dict.fromkeys(names, 0)
+        answers = Answers(container)
+        merged = 0
+        await forget_all(tiers, *names)
+        for step in range(60):
+            tiers.read_seconds = random.choice((0.0, 0.1, 5.0))
+            if random.random() < 0.2:
+                await trio.sleep(random.choice((0.01, 0.05, 3.0)))
+            if random.random() < 0.1:
+                await forget_all(tiers, *names)
+            name = random.choice(names)
+            if random.random() < 0.2 and merged < 12:
+                source = f"source{merged}"
+                merged += 1
+                answers.append(source, source, AttributeUpdate(W1, IF_EQUALS, 1, 0))
+                nursery.start_soon(container.merge_segment, name, source)
+                await trio.testing.wait_all_tasks_blocked()
+            else:
+                before = appended[name]
+                appended[name] += 1
+                update = AttributeUpdate(W1, IF_EQUALS, before + 1, before)
+                answers.append(name, f"{name}{step}", update)
+        for name in names:
+            await container.wait_in_flight(name)
+        assert len(answers.lengths) == sum(appended.values()) + merged
+        assert all(length is not None for _, length in answers.lengths)
+        for name in names:
+            steps = [int(label[1:]) for label, _ in answers.lengths if label[0] == name]
+            assert steps == sorted(steps)
+        total = sum(container.segment_info(name).length for name in names)
+        assert total == len(answers.lengths)
