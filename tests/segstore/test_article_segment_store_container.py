@@ -19,7 +19,7 @@ from segstore.errors import (
     SegmentTruncatedError,
 )
 from segstore.operations import AppendOperation, CheckpointOperation, MapOperation
-from segstore.testing.local_tiers import LocalTiers, read_all
+from segstore.testing.local_tiers import LocalTiers, read_all, until
 
 # ---- Container metadata --------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ async def test_operation_sequence_numbers_are_never_given_again_after_a_failure(
         tiers.log.holding = True
         waiting: list[object] = []
         container.append_nowait("s", b"one", on_complete=lambda error, _: waiting.append(error))
-        await trio.sleep(5)
+        await until(lambda: tiers.log.held_count == 1)
         assert waiting == []
         last = tiers.log.operations[-1].sequence_number
     assert isinstance(waiting[0], ContainerOfflineError), "nobody was told that it is durable"
@@ -107,15 +107,12 @@ async def test_tier_1_metadata_keeps_the_log_as_long_as_tier_2_has_not_everythin
     async with tiers.container(refused=["write"], held_bytes_max=1) as container:
         await container.create_segment("s")
         await container.append("s", b"only tier 1 has this")
-        await trio.sleep(60)
-        [_, *checkpoints] = checkpoint_addresses(tiers)
-        assert checkpoints, "it would like to let the log go"
+        await until(lambda: checkpoint_addresses(tiers)[1:])  # it would like to let the log go
         before = [entry.address for entry in tiers.log.entries if has_append(entry.operations)]
         assert not any(address > before[0] for address in tiers.log.truncations)
         tiers.chunks.refused.clear()
-        await trio.sleep(60)
+        await until(lambda: max(tiers.log.truncations, default=before[0]) > before[0])
         assert await tiers.stored("s") == b"only tier 1 has this"
-        assert max(tiers.log.truncations) > before[0]
 
 
 def has_append(operations: Sequence[object]) -> bool:
@@ -211,9 +208,8 @@ async def test_storage_length_is_what_tier_2_has_and_length_what_tier_1_has(
         info = container.segment_info("s")
         assert (info.storage_length, info.length) == (0, 5)
         tiers.chunks.refused.clear()
-        await trio.sleep(30)
-        info = container.segment_info("s")
-        assert (info.storage_length, info.length) == (5, 5)
+        await until(lambda: container.segment_info("s").storage_length == 5)
+        assert container.segment_info("s").length == 5
         assert await tiers.stored("s") == b"12345"
 
 
@@ -226,7 +222,7 @@ async def test_length_counts_committed_data_alone(
         tiers.log.holding = True
         done = trio.Event()
         container.append_nowait("s", b" or not", on_complete=lambda error, length: done.set())
-        await trio.sleep(5)
+        await until(lambda: tiers.log.held_count == 1)
         assert container.segment_info("s").length == 9
         tiers.log.release()
         await done.wait()
@@ -310,8 +306,7 @@ async def test_is_deleted_is_told_to_everybody_and_reaches_tier_2(
             await container.delete_segment("s")
         await container.drain()
         assert [name for name in await tiers.storage.segment_names() if name[:3] == "s.S"] == []
-        await trio.sleep(30)
-        assert tiers.chunks.calls_for("delete", "s"), "the chunk itself goes a little later"
+        await until(lambda: tiers.chunks.calls_for("delete", "s"))  # the chunk goes a little later
     async with tiers.container() as container:
         with pytest.raises(NoSuchSegmentError):
             container.segment_info("s")

@@ -16,7 +16,7 @@ from segstore.container import Container
 from segstore.errors import NoSuchSegmentError
 from segstore.operations import AppendOperation, CheckpointOperation, MapOperation, Operation
 from segstore.testing.local_store import LocalStore, local_store
-from segstore.testing.local_tiers import LocalTiers, read_all
+from segstore.testing.local_tiers import LocalTiers, read_all, until
 from segstore.testing.wire_client import PeerClosedError, WireClient
 
 HERE, THERE = "examples/test/0.#epoch.0", "examples/test/1.#epoch.0"
@@ -199,6 +199,10 @@ async def test_segment_store_reads_3_from_the_cache_from_tier_2_and_at_the_tail(
 # ---- Synchronization with tier 2 -----------------------------------------------------------------
 
 
+async def until_stored(container: Container, name: str, length: int) -> None:
+    await until(lambda: container.segment_info(name).storage_length == length)
+
+
 async def test_synchronization_with_tier_2_step_by_step(
     tiers: LocalTiers, fast_clock: trio.testing.MockClock
 ) -> None:
@@ -215,18 +219,18 @@ async def test_synchronization_with_tier_2_step_by_step(
         assert tiers.log.entries[0].address < max(entry.address for entry in tiers.log.entries)
         appended = [each for each in tiers.log.entries if appends(each.operations)]
         assert not any(address > appended[0].address for address in tiers.log.truncations)
-        # 3 and 4: the aggregators' writes, with the appends' bytes out of the cache.
+        # 3 to 5: the writes of the aggregators, with bytes out of the cache, and the metadata.
         tiers.chunks.refused.clear()
-        await trio.sleep(60)
+        for name, length in (("a", 750), ("b", 759)):
+            await until_stored(container, name, length)
         expected = [b"".join(b"%03d" % n for n in range(first, 500, 2)) for first in (0, 1)]
         assert await tiers.stored("a") == expected[0]
         assert await tiers.stored("b") == expected[1] + b"committed"
         assert len(tiers.chunks.calls_for("write", "a")) == 1, "250 appends, one write"
-        # 5: the metadata say so.
-        assert container.segment_info("a").storage_length == 750
-        assert container.segment_info("b").storage_length == 759
         # 6: the log has let go of all that.
-        assert max(tiers.log.truncations) > appended[-1].address
+        await until(
+            lambda: max(tiers.log.truncations, default=appended[0].address) > appended[-1].address
+        )
     async with tiers.container() as container:
         assert appends(tiers.log.read_operations) == []
         assert await read_all(container, "b") == expected[1] + b"committed"
@@ -252,8 +256,7 @@ async def test_synchronization_with_tier_2_and_writers_do_not_wait_for_each_othe
 async def fill(container: Container, tiers: LocalTiers) -> None:
     await container.create_segment("s", attributes={WRITER: 1})
     await container.append("s", b"in tier 2, ")
-    await trio.sleep(30)
-    assert container.segment_info("s").storage_length == 11
+    await until_stored(container, "s", 11)
     tiers.chunks.refused.add("write")
     await container.append("s", b"in tier 1")
     await container.seal_segment("s")
@@ -292,7 +295,8 @@ async def test_container_startup_recovery_step_by_step(
         assert tiers.chunks.calls_for("read", "") == []
         assert await read_all(container, "s") == b"in tier 2, in tier 1"
         # 8: the storage writer finds what tier 2 has, and adds the rest once.
-        await trio.sleep(60)
+        for name, length in (("s", 20), ("t", 11)):
+            await until_stored(container, name, length)
         assert await tiers.stored("s") == b"in tier 2, in tier 1"
         assert await tiers.stored("t") == b"transaction"
         assert {call.name.partition(".")[0] for call in tiers.chunks.calls_for("write", "")} <= {

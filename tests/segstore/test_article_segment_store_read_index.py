@@ -11,7 +11,7 @@ import trio.testing
 from segstore.api import ReadResult
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentSealedError, StorageError
-from segstore.testing.local_tiers import MIB, LocalTiers, read_all
+from segstore.testing.local_tiers import MIB, LocalTiers, read_all, until
 
 
 async def read(container: Container, offset: int, length_max: int = MIB) -> bytes:
@@ -135,7 +135,7 @@ async def test_read_index_completes_future_reads_when_data_is_added(
             await trio.sleep(100)
             assert results == {}
             await container.append("s", b"123456")
-            await trio.sleep(5)
+            await until(lambda: len(results) >= 2)
             assert results.keys() == {0, 4}, "8 is beyond the end still"
             await container.seal_segment("s")
         first, second = results[0], results[4]
@@ -206,12 +206,13 @@ async def test_cache_manager_makes_room_of_what_tier_2_has_and_else_lets_writers
         await container.create_segment("s")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write, container)
-            await trio.sleep(60)
-            assert 10 < written < 42, "no more than the cache takes"
+            await until(lambda: written > 10)
+            stuck = 0
+            while stuck < written:
+                stuck = written
+                await trio.sleep(60)
+            assert written < 42, "no more than the cache takes"
             assert tiers.cache.used_bytes <= tiers.cache.capacity_bytes
-            stuck = written
-            await trio.sleep(60)
-            assert written == stuck
             tiers.chunks.refused.clear()
         assert written == 100
         assert tiers.cache.used_bytes <= tiers.cache.capacity_bytes

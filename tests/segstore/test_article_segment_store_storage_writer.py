@@ -11,7 +11,7 @@ import trio.testing
 
 from segstore.attributes.updates import ROLLOVER_SIZE
 from segstore.errors import InvalidChunkOffsetError, SegmentTruncatedError
-from segstore.testing.local_tiers import MIB, LocalTiers, read_all
+from segstore.testing.local_tiers import MIB, LocalTiers, read_all, until
 from segstore.tiers.chunk_paths import path_of
 
 
@@ -22,8 +22,8 @@ async def test_storage_writer_brings_everything_to_tier_2_without_being_asked(
         for name in ("a", "b"):
             await container.create_segment(name)
             await container.append(name, name.encode() * 1000)
-        await trio.sleep(30)
         for name in ("a", "b"):
+            await until(lambda name=name: container.segment_info(name).storage_length == 1000)
             assert await tiers.stored(name) == name.encode() * 1000
 
 
@@ -87,8 +87,7 @@ async def test_storage_writer_keeps_no_state_and_begins_anew_with_the_log(
     async with tiers.container(crashes=True) as container:
         await container.create_segment("s")
         await container.append("s", b"in tier 2 already, ")
-        await trio.sleep(30)
-        assert container.segment_info("s").storage_length == 19
+        await until(lambda: container.segment_info("s").storage_length == 19)
         tiers.chunks.refused.add("write")
         await container.append("s", b"in tier 1 alone")
     async with tiers.container() as container:
@@ -110,7 +109,7 @@ async def test_storage_writer_tries_again_while_tier_2_fails_and_doubles_nothing
             await trio.sleep(20)
             assert container.segment_info("s").storage_length == number
             tiers.chunks.refused = set()
-            await trio.sleep(20)
+            await until(lambda n=number: container.segment_info("s").storage_length > n)
             assert container.segment_info("s").storage_length == number + 1
         assert await tiers.stored("s") == b"01234"
 
@@ -122,7 +121,7 @@ async def test_storage_writer_and_recovery_detect_that_tier_2_was_changed_by_oth
     async with tiers.container(crashes=log_has_it) as container:
         await container.create_segment("s")
         await container.append("s", b"0123456789")
-        await trio.sleep(30)
+        await until(lambda: container.segment_info("s").storage_length == 10)
         [written] = tiers.chunks.calls_for("write", "s")
     os.truncate(tiers.path / "chunks" / path_of(written.name), 4)
     if log_has_it:
@@ -137,8 +136,7 @@ async def test_storage_writer_and_recovery_detect_that_tier_2_was_changed_by_oth
             with pytest.raises(InvalidChunkOffsetError, match="no stored byte at 4"):
                 await container.read("s", offset=4, length_max=6)
             await container.append("s", b", and more")
-            await trio.sleep(600)
-            pytest.fail("it writes behind bytes that are gone")
+            await trio.sleep_forever()
 
 
 @pytest.fixture
@@ -215,7 +213,7 @@ async def test_tier_2_truncation_by_chunks_keeps_offsets_and_deletes_what_was_cu
         await container.drain()
         after = await tiers.storage.chunks_of(name)
         assert [chunk.start for chunk in after] == [50_000, 60_000, 70_000, 80_000, 90_000]
-        await trio.sleep(60)
+        await until(lambda: len(tiers.chunks.calls_for("delete", "s")) >= 5)
         deleted = {call.name for call in tiers.chunks.calls_for("delete", "s")}
         assert deleted == {chunk.name for chunk in before[:5]}
         left = {info.name for info in await tiers.chunks.list_chunks("s.")}

@@ -98,6 +98,11 @@ class ObservedLog:
         """The operations in what a recovery has read."""
         return operations_in(self.read_entries)
 
+    @property
+    def held_count(self) -> int:
+        """How many entries are durable of which nobody has been told."""
+        return len(self._held)
+
     def release(self, count: int | None = None) -> None:
         """Tell of what has become durable meanwhile: the first ``count`` entries, or all."""
         held, self._held = self._held[:count], [] if count is None else self._held[count:]
@@ -309,6 +314,12 @@ class LocalTiers:
         while chunks and (offset := chunks[0].start + len(data)) < chunks[-1].end:
             data += await self.storage.read(storage_name, offset=offset, length=MIB)
         return bytes(data)
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Return when it is so, however long a busy machine takes: a test's time is limited anyway."""
+    while not is_so():  # noqa: ASYNC110 - what it waits for tells nobody
+        await trio.sleep(0.5)
 
 
 async def read_all(container: Container, name: str) -> bytes:
