@@ -154,7 +154,10 @@ class TableIndex:
             located = None
         else:
             data = self._container.bytes_now(self.name, offset=offset, length_max=HEAD_BYTES)
-            head = parse_head(self.name, data, offset=offset)
+            try:
+                head = parse_head(self.name, data, offset=offset)
+            except TableDataError:
+                return UNKNOWN  # who waits for the entry is told of it
             if isinstance(head, int) or head.is_removal or head.key != key:
                 return UNKNOWN  # what it is takes more looks
             located = self.known.located(head)

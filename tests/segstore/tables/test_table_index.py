@@ -25,7 +25,7 @@ from segstore.attributes.updates import (
 )
 from segstore.config import TableSettings
 from segstore.errors import NoSuchSegmentError, SegmentSealedError, StorageError
-from segstore.tables.entries import StoredEntry, encode_entry
+from segstore.tables.entries import StoredEntry, TableDataError, encode_entry
 from segstore.tables.layouts import HashKey, backpointer, hash_key
 from segstore.tables.table_segments import TableSegments
 from segstore.tables.updates import CompactionCopy
@@ -465,6 +465,18 @@ async def test_what_is_in_memory_is_found_without_a_look_at_tier_2() -> None:
     await table.tables.remove("t", [TableKey(b"0005", NO_VERSION), TableKey(b"nobody")])
     assert (await table.get(b"0005"))[1] == NOT_EXISTS
     assert container.read_bytes == 0
+
+
+async def test_damage_that_is_found_at_once_is_told_and_leaves_no_key_pinned() -> None:
+    table, container = await make_watched(HandyContainer())
+    container._find("t").data[3 * STORED] = 0xFF
+    for attempt in (lambda: table.get(b"0003"), lambda: table.put(b"0003", b"", NOT_EXISTS)):
+        with pytest.raises(TableDataError):
+            await attempt()
+    index = await table.tables._table("t").index()
+    assert not index.known._pins
+    await table.put(b"0003", b"mended")
+    assert (await table.get(b"0003"))[0] == b"mended"
 
 
 async def test_updates_of_other_keys_overtake_one_that_waits_for_its_key() -> None:
