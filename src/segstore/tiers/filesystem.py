@@ -1,6 +1,7 @@
 """Tier 2 in a directory: one file per chunk. Also for NFS.
 
-Owns: ``FilesystemChunkStorage``; ``chunk_paths`` has the names of its files.
+Owns: ``FilesystemChunkStorage``; ``chunk_paths`` has the names of its files, ``open_files`` those
+that stay open, ``write_groups`` what is written together.
 
 Invariants:
 1. No chunk's name leads out of the root, whatever bytes it has.
@@ -13,8 +14,7 @@ Invariants:
 6. A file never has a length that counts bytes which a power cut could leave unwritten: long
    writes go past the page cache from the block on in which they begin, what is left of them after.
 7. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
-   rest, so that readers of history do not hold up writes; at most ``DESCRIPTORS_MAX`` files stay
-   open between calls, with two descriptors each.
+   rest, so that readers of history do not hold up writes.
 8. Long reads go past the page cache into lent memory, at most ``DIRECT_READS_MAX`` at a time: that
    keeps a disk busy, and what is read ahead of a sync is what the sync waits for.
 """
@@ -23,11 +23,8 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -45,137 +42,29 @@ from _fast.chunk_files import (
 )
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.tiers.api import Buffer, ChunkInfo
-from segstore.tiers.chunk_paths import (
-    CHUNK_SUFFIX,
-    UNFINISHED_SUFFIX,
-    directory_pieces,
-    encoded,
-    is_continued,
-    name_of,
-    path_of,
-)
+from segstore.tiers.chunk_listing import files_of_chunks
+from segstore.tiers.chunk_paths import CHUNK_SUFFIX, UNFINISHED_SUFFIX, path_of
 from segstore.tiers.direct_io import (
     BLOCK_BYTES,
     READ_BYTES_MAX,
-    DirectFile,
     StagingBuffers,
     block_bytes_of,
     memory_for_reads,
 )
 from segstore.tiers.doubtful_files import DoubtNotes
 from segstore.tiers.known_paths import KnownPaths
-from segstore.tiers.vectored_io import pwrite_all, remainder
-from segstore.tiers.write_groups import ShortWrite, WriteGroups
+from segstore.tiers.open_files import DIRECT_BYTES_MIN, OpenFiles
+from segstore.tiers.write_groups import ShortWrite, WriteGroups, note_error
 
 T = TypeVar("T")
 
-DESCRIPTORS_MAX = 128
 THREADS_MAX = 8
-DIRECT_BYTES_MIN = 256 * 1024
-"""Writes and reads from this length on go past the page cache."""
 DIRECT_READS_MAX = 4
 GROUPED_BUFFERS_MAX = 64
 """Writes of more pieces go alone."""
 CREATE_ATTEMPTS_MAX = 10
 
 logger = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _Open:
-    path: str
-    descriptor: int
-    direct: DirectFile | None = None
-    user_count: int = 0
-    dropped: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-        if self.direct is not None:
-            self.direct.close()
-
-    def direct_file(self, staging: StagingBuffers) -> DirectFile | None:
-        """The second descriptor, opened when it is first needed; None where that is not offered."""
-        with self.lock:  # readers and a writer may want it at once
-            if self.direct is None:
-                self.direct = DirectFile.open(self.path, staging)
-            return self.direct
-
-    def write(self, data: Sequence[Buffer], offset: int, staging: StagingBuffers) -> None:
-        """Write at ``offset``, not after the file's end. Not durable yet."""
-        if sum(map(len, data)) >= DIRECT_BYTES_MIN:
-            direct = self.direct_file(staging)
-            if direct is not None:
-                # The block's beginning is written again with the rest, in one piece.
-                before = offset % BLOCK_BYTES
-                blocks = [os.pread(self.descriptor, before, offset - before), *data]
-                written = max(0, direct.write(blocks, offset - before) - before)
-                data, offset = remainder(data, written), offset + written
-        pwrite_all(self.descriptor, data, offset)
-
-
-class _Descriptors:
-    """Open files, the least recently used closed first. Used from several threads."""
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._lock = threading.Lock()
-        self._open: OrderedDict[str, _Open] = OrderedDict()
-
-    @contextmanager
-    def use(self, path: str) -> Iterator[_Open]:
-        """The open file, which must exist."""
-        entry = self._acquire(path)
-        try:
-            yield entry
-        finally:
-            with self._lock:
-                entry.user_count -= 1
-                self._close_if_unused(entry)
-
-    def open(self, path: str, flags: int) -> _Open:
-        """Open a file for the caller alone, who closes it."""
-        whole = f"{self._root}/{path}"
-        return _Open(whole, os.open(whole, os.O_RDWR | os.O_CLOEXEC | flags, 0o644))
-
-    def drop(self, path: str) -> None:
-        """Keep the file open no longer than it is in use."""
-        with self._lock:
-            entry = self._open.pop(path, None)
-            if entry is not None:
-                entry.dropped = True
-                self._close_if_unused(entry)
-
-    def drop_all(self) -> None:
-        """Close everything that is not in use."""
-        for path in list(self._open):
-            self.drop(path)
-
-    def _acquire(self, path: str) -> _Open:
-        with self._lock:
-            entry = self._open.get(path)
-            if entry is not None:
-                self._open.move_to_end(path)
-                entry.user_count += 1
-                return entry
-        opened = self.open(path, 0)
-        opened.user_count = 1
-        with self._lock:
-            other = self._open.get(path)
-            if other is not None:  # two threads opened it
-                opened.dropped = True
-                return opened
-            self._open[path] = opened
-            while len(self._open) > DESCRIPTORS_MAX:
-                _, oldest = self._open.popitem(last=False)
-                oldest.dropped = True
-                self._close_if_unused(oldest)
-            return opened
-
-    def _close_if_unused(self, entry: _Open) -> None:
-        if entry.dropped and entry.user_count == 0:
-            entry.close()
 
 
 class FilesystemChunkStorage:
@@ -189,7 +78,7 @@ class FilesystemChunkStorage:
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
         self._groups = WriteGroups(self._write_group, limiter=self._limiter, groups_max=THREADS_MAX)
-        self._descriptors = _Descriptors(self._root)
+        self._descriptors = OpenFiles(self._root)
         self._staging = StagingBuffers()
         self._direct_read_limiter = trio.CapacityLimiter(DIRECT_READS_MAX)
         self._read_memory = memory_for_reads()
@@ -283,7 +172,7 @@ class FilesystemChunkStorage:
     def _write_group(self, group: Sequence[ShortWrite]) -> None:
         """Do several short writes, and note in each what became of it."""
         if len(group) == 1:
-            _note_error(group[0], lambda each: self._write(each.name, each.offset, each.data))
+            note_error(group[0], lambda each: self._write(each.name, each.offset, each.data))
             return
         outcomes = write_files(
             [(self._encoded(each.path), None, each.offset, each.data) for each in group]
@@ -293,7 +182,7 @@ class FilesystemChunkStorage:
             if each.offset == 0 and outcome[:2] == (NOT_OPENED, errno.ENOENT):
                 new.append(each)
             else:
-                _note_error(each, partial(self._settle_append, outcome=outcome))
+                note_error(each, partial(self._settle_append, outcome=outcome))
         if new:
             self._create_group(new)
 
@@ -338,7 +227,7 @@ class FilesystemChunkStorage:
                 named.setdefault(os.path.dirname(each.path), []).append(each)
             elif (result, number) == (NOT_OPENED, errno.ENOENT):
                 # Somebody removed the directory while it was empty.
-                _note_error(each, lambda each: self._create(each.path, each.data))
+                note_error(each, lambda each: self._create(each.path, each.data))
             else:
                 with suppress(OSError):
                     os.unlink(f"{self._root}/{_unfinished(each.path)}")
@@ -347,7 +236,7 @@ class FilesystemChunkStorage:
         for writes, number in zip(named.values(), numbers, strict=True):
             for each in writes:
                 if number in (0, errno.ENOENT):
-                    _note_error(each, lambda each: self._clear_doubt(each.path))
+                    note_error(each, lambda each: self._clear_doubt(each.path))
                 else:
                     self._take_back_name(each.path)
                     each.error = _os_error(number)
@@ -571,41 +460,13 @@ class FilesystemChunkStorage:
         self._sync_directory(directory)
 
     def _list(self, prefix: str) -> Iterator[ChunkInfo]:
-        """Look through the directories that can hold chunks of the prefix."""
-        *complete, partial = prefix.split("/")
-        pieces = [piece for directory in complete for piece in directory_pieces(directory)]
-        yield from self._walk("/".join(pieces), "", encoded(partial), prefix)
-
-    def _walk(self, directory: str, so_far: str, wanted: str, prefix: str) -> Iterator[ChunkInfo]:
-        """Yield the chunks below ``directory``. ``so_far`` is the part of the component after the
-        prefix's last slash that continued directories hold; it must agree with ``wanted``."""
-        try:
-            with os.scandir(f"{self._root}/{directory}") as scan:
-                entries = list(scan)
-        except FileNotFoundError:
-            return
-        for entry in entries:
-            path = f"{directory}/{entry.name}" if directory else entry.name
-            if entry.is_dir(follow_symlinks=False):
-                continued = is_continued(entry.name)
-                part = so_far + (entry.name[:-1] if continued else entry.name)
-                if not continued and part.endswith("%2Echunk") and part != "%2Echunk":
-                    part = part.removesuffix("%2Echunk") + CHUNK_SUFFIX
-                if not (part.startswith(wanted) or (continued and wanted.startswith(part))):
-                    continue
-                if continued:
-                    yield from self._walk(path, part, wanted, prefix)
-                else:
-                    yield from self._walk(path, "", "", prefix)
-            else:
-                name = name_of(path)
-                if name is not None and name.startswith(prefix):
-                    try:
-                        length = entry.stat(follow_symlinks=False).st_size
-                        self._make_durable(path)
-                    except FileNotFoundError:  # deleted meanwhile
-                        continue
-                    yield ChunkInfo(name, self._stored(path, length))
+        for name, path, entry in files_of_chunks(self._root, prefix):
+            try:
+                length = entry.stat(follow_symlinks=False).st_size
+                self._make_durable(path)
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            yield ChunkInfo(name, self._stored(path, length))
 
 
 def _by_name(chunk: ChunkInfo) -> str:
@@ -624,10 +485,3 @@ def _wrong_offset(name: str, length: int, offset: int) -> InvalidChunkOffsetErro
 def _os_error(number: int) -> OSError:
     """Of the kind that the number has."""
     return OSError(number, os.strerror(number))
-
-
-def _note_error(write: ShortWrite, function: Callable[[ShortWrite], None]) -> None:
-    try:
-        function(write)
-    except Exception as error:
-        write.error = error

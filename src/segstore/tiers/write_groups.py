@@ -87,3 +87,11 @@ class WriteGroups:
         finally:
             for write in group:
                 write.done.set()
+
+
+def note_error(write: ShortWrite, function: Callable[[ShortWrite], None]) -> None:
+    """Do something for a write; what it raises is what became of the write."""
+    try:
+        function(write)
+    except Exception as error:
+        write.error = error

@@ -18,8 +18,9 @@ from segstore.tiers.direct_io import (
     StagingBuffers,
     block_bytes_of,
 )
-from segstore.tiers.filesystem import DIRECT_BYTES_MIN, FilesystemChunkStorage
+from segstore.tiers.filesystem import FilesystemChunkStorage
 from segstore.tiers.journal.disk import DIRECT_READ_BYTES_MIN, LocalDisk
+from segstore.tiers.open_files import DIRECT_BYTES_MIN
 
 
 @pytest.fixture

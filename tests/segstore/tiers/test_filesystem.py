@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.errors import ChunkNotFoundError, StorageError
-from segstore.tiers import filesystem
+from segstore.tiers import open_files
 from segstore.tiers.chunk_paths import name_of, path_of
 from segstore.tiers.doubtful_files import DoubtNotes
 from segstore.tiers.filesystem import FilesystemChunkStorage
@@ -111,7 +111,7 @@ async def test_an_unfinished_chunk_is_not_listed_and_is_overwritten(tmp_path: Pa
 
 
 async def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filesystem, "DESCRIPTORS_MAX", 5)
+    monkeypatch.setattr(open_files, "DESCRIPTORS_MAX", 5)
     storage = FilesystemChunkStorage(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(30):
