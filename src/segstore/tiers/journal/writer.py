@@ -123,6 +123,7 @@ class BatchWriter:
         self._clock = clock
         self._prepared: deque[PreparedBatch] = deque()
         self._marked = True
+        self._told_failure = False
         self.failure: DataLogError | None = None
         self.disk_full = False
 
@@ -296,9 +297,15 @@ class BatchWriter:
         return records
 
     def failed_batch(self) -> WrittenBatch | None:
-        """Everything that is queued, failed; None when nothing is."""
+        """Everything that is queued, failed; None when there is nothing to tell.
+
+        The failure is told once also without a record: of an idle journal, too, it has to be known.
+        """
         records = self.take_everything()
-        return WrittenBatch(records, -1, 0, 0.0, self.failure) if records else None
+        if self._told_failure and not records:
+            return None
+        self._told_failure = True
+        return WrittenBatch(records, -1, 0, 0.0, self.failure)
 
 
 def failure_of(error: OSError, file: JournalFile | None) -> DataLogError:

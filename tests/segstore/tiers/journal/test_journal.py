@@ -329,6 +329,19 @@ async def test_the_journal_fails_for_ever_after_an_error(where: str) -> None:
         assert (await read_all(await journal.open_log(0)))[:1] == [b"before"]
 
 
+async def test_a_mark_that_cannot_be_written_fails_an_idle_journal() -> None:
+    disk = SimulatedDisk()
+    async with open_simulated_journal(disk, SETTINGS) as journal:
+        appends = Appends()
+        appends.add(await journal.open_log(0), b"stored")
+        await appends.wait()
+        disk.write_errors[disk.step_count + 1] = errno.EIO
+        with trio.fail_after(60):
+            await journal.failed.wait()
+        assert isinstance(journal.failure, DataLogError)
+        assert appends.answers == [None]
+
+
 async def test_a_failure_to_prepare_a_file_fails_the_journal() -> None:
     disk = SimulatedDisk()
     async with open_simulated_journal(disk, SETTINGS) as journal:

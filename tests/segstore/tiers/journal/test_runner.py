@@ -43,13 +43,14 @@ async def turns(request: pytest.FixtureRequest) -> AsyncIterator[Turns]:
 
 class OtherDisk(LocalDisk):
     """The machine's disk, whose files send whoever writes to ``path``, and whose own durable
-    writes fail with ``error``."""
+    writes fail with ``error``, and other writes with ``mark_error``."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.path: str | None = None
         self.flags = os.O_RDWR
         self.error = 0
+        self.mark_error = 0
         self.seconds = 0.0
         self.durable_writes = 0
         self.opened: list[int] = []
@@ -78,6 +79,11 @@ class OtherFile:
             return self._file.writing_descriptor()
         self._disk.opened.append(os.open(self._disk.path, self._disk.flags))
         return self._disk.opened[-1]
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        if self._disk.mark_error:
+            raise OSError(self._disk.mark_error, os.strerror(self._disk.mark_error))
+        self._file.write(buffers, offset)
 
     def write_durably(self, buffers: Sequence[Buffer], offset: int) -> None:
         if self._disk.error:
@@ -263,6 +269,25 @@ async def test_damage_to_a_last_batch_that_was_written_slowly_is_no_torn_write(
     with pytest.raises(DataLogCorruptError, match=file.name):
         await stored(image)
     disk.close()
+
+
+async def test_the_failure_of_an_idle_journal_is_known_before_anything_is_appended(
+    tmp_path: Path,
+) -> None:
+    disk = OtherDisk(tmp_path)
+    async with open_journal(tmp_path, SETTINGS, disk=disk) as journal:
+        answers = await begun(journal)
+        disk.mark_error = errno.EIO
+        answers.append(b"stored")
+        await answers.wait()
+        with trio.fail_after(60):
+            await journal.failed.wait()
+        assert isinstance(journal.failure, DataLogError)
+        assert answers.got == [None, None]
+        answers.append(b"late")
+        await answers.wait()
+        assert answers.got[2:] == [journal.failure]
+    assert await stored(tmp_path) == answers.sent[:2]
 
 
 async def test_a_journal_that_is_cancelled_while_its_thread_starts_is_closed(
