@@ -10,7 +10,7 @@ from random import Random
 
 KIB = 1024
 MIB = 1024 * KIB
-SEEDS_PER_SHARED = 4
+SEEDS_PER_SHARED = 5
 """One of so many seeds has several containers on one journal."""
 
 
@@ -86,14 +86,33 @@ class Plan:
         return plan
 
     def shared(self, random: Random) -> Plan:
-        """The same with several containers, and with enough data for several files."""
+        """The same with several containers. In some of them damage is looked for: then lives leave
+        several files that are needed."""
+        operations = min(self.operations, 400)
+        plan = replace(self, containers=random.choice([2, 3, 4]), operations=operations)
+        if random.random() < 0.75:
+            return replace(
+                plan,
+                bytes_max=random.choice([4 * KIB, 60 * KIB, 300 * KIB]),
+                cache_bytes=random.choice([2, 8, 16]) * MIB,
+                held_bytes_max=random.choice([1, 4, 8]) * MIB,
+            )
         return replace(
-            self,
-            containers=random.choice([2, 3, 4]),
-            damage_rate=random.choice([0, 0.3]),
-            bytes_max=random.choice([4 * KIB, 60 * KIB, 300 * KIB]),
-            cache_bytes=random.choice([2, 8, 16]) * MIB,
-            held_bytes_max=random.choice([1, 4, 8]) * MIB,
+            plan,
+            damage_rate=0.5,
+            lives=4,
+            life_steps=1200,
+            operations=300,
+            writers=random.randint(2, 4),
+            attribute_clients=0,
+            table_clients=0,
+            pause_seconds=min(self.pause_seconds, 0.01),
+            bytes_max=800 * KIB,
+            cache_bytes=16 * MIB,
+            held_bytes_max=8 * MIB,
+            tier_2_seconds=random.choice([0.05, 1]),
+            tier_2_outage_rate=0.5,
+            drain_seconds=0,
         )
 
     @classmethod
