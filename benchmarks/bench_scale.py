@@ -9,7 +9,9 @@ All of it takes a quarter of an hour.
 2. S3: readers are a process of their own. The server is started anew before they read, so that its
    cache has nothing, and the page cache is told to forget tier 2. The peers are the disk, read past
    the page cache in the same sizes by the same number of threads, before and after; and the
-   original, durable, with a cache as large as ours, of a history that is four times as long.
+   original, durable, with a cache as large as ours, of a history that is four times as long. The
+   disk has no readers to serve, who use the same processors: the least server of the same files
+   says what the machine gives them.
 3. The tail of S3 is from the sending of a block to when a parked read at another connection has it.
 4. S4 kills all processes (SIGKILL) and counts until the store says that it is ready. It is started
    twice with few segments and with many, and nothing unflushed in both cases; and once with much
@@ -54,6 +56,7 @@ from benchmarks.history import (
     wait_until_stored,
     write_history,
 )
+from benchmarks.least_server import serving
 from benchmarks.machine import measured_on, this_machine
 from benchmarks.many_segments import BLOCK_P95, BLOCKS, load_on
 from benchmarks.many_streams import beside_lesser, ready_after_crash, run_rows
@@ -300,6 +303,8 @@ def history(size: Size) -> list[ComparedRow]:
             busy = beside.result()
         store.stop()
         disk.append(read_disk(store.tier_two, readers))
+        with serving(store.tier_two) as port:
+            least = readers_of_history(port, readers=readers, length=length)
     ours = Outcome({THROUGHPUT: read["bytes"] / read["seconds"] / 1e6})
     compared = [
         *compare(
@@ -308,6 +313,13 @@ def history(size: Size) -> list[ComparedRow]:
             peer=[Outcome({THROUGHPUT: bytes_per_second / 1e6}) for bytes_per_second in disk],
             reaches={THROUGHPUT.name: 0.8},
             peer_name="disk",
+        ),
+        *compare(
+            f"S3: {readers} readers of {read['bytes'] / 1e6:,.0f} MB",
+            ours=[ours],
+            peer=[Outcome({THROUGHPUT: least["bytes"] / least["seconds"] / 1e6})],
+            reaches={THROUGHPUT.name: 0.8},
+            peer_name="least server",
         ),
         *compare(
             f"S3: tail beside {readers} readers of history",
