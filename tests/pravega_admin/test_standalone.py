@@ -206,7 +206,7 @@ def test_a_second_interrupt_ends_it_at_once(new_store: Callable[[], "Standalone"
     time.sleep(0.5)
     started = time.monotonic()
     store.stop(signal.SIGINT)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 9  # the drain would have taken 10
     assert not is_alive(segment_store)
 
 

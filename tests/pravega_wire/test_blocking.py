@@ -142,7 +142,7 @@ def test_a_silent_server_is_a_timeout_that_names_it() -> None:
             connection.call(SealSegment(1, "s", ""))
         with pytest.raises(ReplyTimeoutError, match=r"within 0\.2 s"):
             connection.receive(timeout=0.2)
-        assert 0.3 <= time.monotonic() - started < 5
+        assert 0.3 <= time.monotonic() - started < 30
 
 
 def test_replies_before_a_timeout_are_not_lost() -> None:

@@ -126,7 +126,7 @@ class Answers:
         return value.data
 
     async def wait(self, count: int) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while len(self.all) < count:
                 self._changed = trio.Event()
                 await self._changed.wait()
@@ -846,7 +846,7 @@ async def test_waiting_for_operations_in_flight_sees_all_of_them(
 
 async def test_waiting_with_nothing_in_flight_returns(container: SegmentContainer) -> None:
     await container.create_segment("s")
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await container.wait_in_flight("s")
 
 

@@ -144,7 +144,7 @@ def test_another_process_is_named_and_its_death_frees_the_journal(tmp_path: Path
             directory.lock_journal(0, wait_seconds=30),
         ):
             pass
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         assert str(caught.value) == (
             f"data directory {tmp_path} is in use by another segstore (process {holder.pid}): it"
             " holds journal-0.lock"

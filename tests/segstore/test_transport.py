@@ -132,7 +132,7 @@ async def test_a_closed_transport_leaves_the_next_owner_of_its_descriptor_alone(
                     with pytest.raises(trio.BrokenResourceError):
                         transport.send_now(b"for somebody else")
                     theirs.send(b"hello")
-                    with trio.fail_after(5):
+                    with trio.fail_after(60):
                         await readiness.wait()
                     ready_sockets.forget(descriptor)
                     os.close(descriptor)
@@ -183,7 +183,7 @@ async def test_what_comes_is_taken_without_resuming_who_waits(pair: Pair) -> Non
         await pair.transport.pass_on(take)
         returned = True
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             for data in (b"first", b"second"):
@@ -204,7 +204,7 @@ async def test_who_waits_goes_on_when_more_is_there_than_fits(pair: Pair) -> Non
         taken.append(data)
         return True
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pair.transport.pass_on, take)
             await trio.testing.wait_all_tasks_blocked()
@@ -222,7 +222,7 @@ async def test_the_end_is_taken_as_no_bytes(pair: Pair) -> None:
         taken.append(data)
         return bool(data)
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pair.transport.pass_on, take)
             await trio.testing.wait_all_tasks_blocked()
@@ -241,7 +241,7 @@ async def test_an_end_that_came_with_the_last_bytes_is_noticed(pair: Pair) -> No
         taken.append(data)
         return bool(data)
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pair.transport.pass_on, take)
             await trio.testing.wait_all_tasks_blocked()
@@ -260,7 +260,7 @@ async def test_a_peer_that_breaks_off_is_told_from_one_that_ends(pair: Pair) -> 
         taken.append(data)
         return bool(data)
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pair.transport.pass_on, take)
             await trio.testing.wait_all_tasks_blocked()

@@ -48,7 +48,7 @@ async def test_an_update_that_finds_room_made_by_somebody_else_goes_on() -> None
     table = tables._table("t")
     index = await table.index()
     assert not index.has_room
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             # Somebody else is about to make room when a compaction's step does.
             async with table._making_room:
@@ -73,7 +73,7 @@ async def test_a_key_is_found_while_its_bucket_becomes_one_of_several() -> None:
     async def look() -> None:
         found.extend(await tables.read("t", [b"a"]))
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             usual, slow = container.gate, trio.Event()
             container.gate = slow
@@ -92,7 +92,7 @@ async def test_a_step_on_a_table_that_is_gone_leaves_its_namesake_known() -> Non
     tables = TableSegments(container, TableSettings())
     await tables.create("t")
     await put(tables, b"a")
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             usual, slow = container.gate, trio.Event()
             container.gate = slow

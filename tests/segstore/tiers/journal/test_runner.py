@@ -112,7 +112,7 @@ class Answers:
         self._changed = trio.Event()
 
     async def wait(self) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(self.got) < len(self.sent):
                 await self._changed.wait()
 
@@ -197,7 +197,7 @@ async def test_a_journal_that_is_closed_while_the_disk_is_full_ends_and_tells(
     tmp_path: Path,
 ) -> None:
     disk = OtherDisk(tmp_path)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with open_journal(tmp_path, SETTINGS, disk=disk) as journal:
             answers = await begun(journal)
             disk.path, disk.error = "/dev/full", errno.ENOSPC
@@ -210,7 +210,7 @@ async def test_a_journal_that_is_closed_while_the_disk_is_full_ends_and_tells(
 
 async def test_a_file_that_cannot_be_made_fails_what_waits_for_a_full_disk(tmp_path: Path) -> None:
     disk = OtherDisk(tmp_path)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with open_journal(tmp_path, SETTINGS, disk=disk) as journal:
             answers = await begun(journal)
             disk.path, disk.error = "/dev/full", errno.ENOSPC
