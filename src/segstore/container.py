@@ -23,7 +23,6 @@ from segstore.attributes.attribute_indexes import AttributeIndexes, AttributePag
 from segstore.attributes.prefetch import AttributePrefetcher
 from segstore.attributes.segment_attributes import AttributeCache
 from segstore.attributes.updates import (
-    NULL_ATTRIBUTE_VALUE,
     AttributeId,
     AttributeUpdate,
     AttributeUpdateType,
@@ -380,20 +379,16 @@ class Container:
         segment = self._metadata.by_name.get(name)
         if segment is None or segment.leaving:
             return None
-        memory = segment.attribute_memory
-        segment.was_used = True
-        if memory.lacks(attribute_id):
-            return self._attribute_indexes.find_now(segment, attribute_id)
-        return memory.values.get(attribute_id, NULL_ATTRIBUTE_VALUE)
+        return self._attribute_indexes.get_now(segment, attribute_id)
 
     def bytes_now(self, name: str, *, offset: int, length_max: int) -> Buffer:
         segment = self._metadata.by_name.get(name)
         if segment is None or segment.leaving:
             return b""
-        if not segment.start_offset <= offset < segment.length:
-            return b""
         segment.was_used = True
-        return self._read_index.index_of(segment).entries.gather(offset, length_max)
+        entries = self._read_index.index_of(segment).entries
+        inside = segment.start_offset <= offset < segment.length
+        return entries.gather(offset, length_max) if inside else b""
 
     async def attribute_iterator(
         self, name: str, *, first: AttributeId, last: AttributeId

@@ -141,6 +141,14 @@ class AttributeIndexes:
             self._cache.touch(memory, attribute_ids)
         return values
 
+    def get_now(self, segment: SegmentMetadata, attribute_id: AttributeId) -> int | None:
+        """An attribute's value, the null value for none, if tier 2 need not be read; else None."""
+        segment.was_used = True
+        memory = segment.attribute_memory
+        if memory.lacks(attribute_id):
+            return self.find_now(segment, attribute_id)
+        return memory.values.get(attribute_id, NULL_ATTRIBUTE_VALUE)
+
     async def iterate(
         self, segment: SegmentMetadata, first: AttributeId, last: AttributeId
     ) -> AsyncGenerator[AttributePage, None]:
