@@ -328,6 +328,8 @@ class EventWriter(Client):
     async def finish(self) -> None:
         """Get everything acknowledged."""
         while self.unacknowledged:
+            # A container that has just failed refuses at once, until its end gets about.
+            await trio.lowlevel.checkpoint()
             session = await self.world.host.connect()
             try:
                 if self.session is not session:
