@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from math import inf
 from typing import Final
 
@@ -235,12 +236,10 @@ class OperationProcessor:
                 return False
             if priority is Priority.USER and (taken := self._accept_appends(grant)):
                 grant -= taken
-                self._overtakers.reset()
                 continue
             if not self._has_room(operation):
                 return False
-            queue.popleft()
-            self._overtakers.reset()
+            self._overtakers.taken((queue.popleft(),))
             self._process_with_room(operation)
             if priority is Priority.USER:
                 grant -= max(OPERATION_GRANT_BYTES, block_bytes(operation.payload_bytes))
@@ -275,7 +274,11 @@ class OperationProcessor:
             return 0
         transaction = self._transaction
         count = len(transaction.operations)
+        before = tuple(queue) if self._overtakers.has_seen else ()
         taken = accept_appends(queue, self._pending, self._frame, transaction.operations, wanted)
+        if before:
+            left = queue[0] if queue else None
+            self._overtakers.taken(takewhile(lambda operation: operation is not left, before))
         transaction.block_bytes += taken
         self._cache_manager.in_flight_bytes += taken
         return max(taken, OPERATION_GRANT_BYTES * (len(transaction.operations) - count))

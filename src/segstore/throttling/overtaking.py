@@ -1,7 +1,7 @@
 """What may go before operations that are held back in a queue.
 
-Owns: ``Overtakers``, which finds it. It remembers how far it has looked, so that a queue that only
-grows at its end is looked through once.
+Owns: ``Overtakers``, which finds it. It remembers how far it has looked, so that a queue that grows
+at its end and is taken from at its head is looked through once.
 
 Invariants:
 1. An operation overtakes none on its own segments, unless it is the container's own record: the
@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import islice
 
 from segstore.operations import MergeOperation, Operation
@@ -26,20 +27,44 @@ def segment_names(operation: Operation) -> tuple[str, ...]:
 
 
 class Overtakers:
-    """Looks through one queue; ``reset`` when anything but its end has changed."""
+    """Looks through one queue; tell it what was ``taken``, ``reset`` it when more has changed."""
 
     def __init__(self, queue: deque[Operation]) -> None:
         self._queue = queue
         self._seen = 0
         self._lowest = Priority.SYSTEM
-        self._names: set[str] = set()
-        """The segments on which something waits."""
+        self._waiting: dict[str, int] = {}
+        """How many operations that were seen wait on a segment."""
+        self._behind: set[str] = set()
+        """The segments with an operation that would pass, if others did not wait before it."""
+
+    @property
+    def has_seen(self) -> bool:
+        """Whether some of the queue need not be looked at again."""
+        return self._seen > 0
 
     def reset(self) -> None:
-        """Forget what was seen: the head of the queue is another."""
+        """Forget what was seen."""
         if self._seen:
             self._seen = 0
-            self._names.clear()
+            self._waiting.clear()
+            self._behind.clear()
+
+    def taken(self, operations: Iterable[Operation]) -> None:
+        """These were the head of the queue, and are not in it any more."""
+        waiting = self._waiting
+        for operation in operations:
+            if not self._seen:
+                return
+            names = segment_names(operation)
+            if not self._behind.isdisjoint(names):
+                self.reset()
+                return
+            self._seen -= 1
+            for name in names:
+                waiting[name] -= 1
+                if not waiting[name]:
+                    del waiting[name]
 
     def take(self, *, lowest: Priority) -> list[Operation]:
         """Remove and return what may pass of what has come since the last call, in order."""
@@ -52,11 +77,12 @@ class Overtakers:
         passing: list[Operation] = []
         staying: list[Operation] = []
         for operation in islice(queue, self._seen, None):
-            if priority_of(operation) >= lowest and self._may_pass(operation):
+            would_pass = priority_of(operation) >= lowest
+            if would_pass and self._may_pass(operation):
                 passing.append(operation)
             else:
                 staying.append(operation)
-                self._note(operation)
+                self._note(operation, would_pass=would_pass)
         if passing:
             kept = list(islice(queue, self._seen)) + staying
             queue.clear()
@@ -67,7 +93,11 @@ class Overtakers:
     def _may_pass(self, operation: Operation) -> bool:
         if is_own_record(operation):
             return True
-        return bool(operation.name) and self._names.isdisjoint(segment_names(operation))
+        return bool(operation.name) and self._waiting.keys().isdisjoint(segment_names(operation))
 
-    def _note(self, operation: Operation) -> None:
-        self._names.update(segment_names(operation))
+    def _note(self, operation: Operation, *, would_pass: bool) -> None:
+        names = segment_names(operation)
+        for name in names:
+            self._waiting[name] = self._waiting.get(name, 0) + 1
+        if would_pass:
+            self._behind.update(names)

@@ -65,6 +65,25 @@ def test_nothing_overtakes_on_its_own_segments(
         assert (id(operation) in done) == (free and not behind)
 
 
+@given(
+    st.lists(st.tuples(st.lists(operations), st.integers(0, 4))),
+    st.sampled_from([Priority.SYSTEM, Priority.RELIEF]),
+)
+def test_a_queue_that_is_taken_from_need_not_be_looked_through_again(
+    turns: list[tuple[list[Operation], int]], lowest: Priority
+) -> None:
+    """The same passes as if all of it were looked at anew each time."""
+    queue: deque[Operation] = deque()
+    overtakers = Overtakers(queue)
+    for arrived, taken in turns:
+        queue.extend(arrived)
+        anew = deque(queue)
+        expected = Overtakers(anew).take(lowest=lowest)
+        assert [id(each) for each in overtakers.take(lowest=lowest)] == [id(e) for e in expected]
+        assert [id(each) for each in queue] == [id(each) for each in anew]
+        overtakers.taken([queue.popleft() for _ in range(min(taken, len(queue)))])
+
+
 def test_a_queue_whose_head_has_changed_is_looked_through_again() -> None:
     queue: deque[Operation] = deque([AppendOperation("a", b"x"), DeleteOperation("a")])
     overtakers = Overtakers(queue)
