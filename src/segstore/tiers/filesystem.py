@@ -211,9 +211,10 @@ class FilesystemChunkStorage:
     def _create_group(self, group: Sequence[ShortWrite]) -> None:
         try:
             self._make_directories(os.path.dirname(each.path) for each in group)
-        except OSError as error:
+        except OSError:
+            # It may be the directory of one alone that cannot be made.
             for each in group:
-                each.error = error
+                note_error(each, lambda each: self._create(each.path, each.data))
             return
         outcomes = write_files(
             [

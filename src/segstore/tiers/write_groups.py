@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from segstore.errors import StorageError
 from segstore.tiers.api import Buffer
 
 WRITES_MAX = 8
@@ -54,7 +55,8 @@ class WriteGroups:
         self._waiting[write] = None
         try:
             async with self._places:
-                if not write.is_taken:
+                # Of those that have a place, a later one may run first, and take what came before.
+                while not write.is_taken:
                     await self._run(self._take())
         finally:
             if write.is_taken:
@@ -66,7 +68,7 @@ class WriteGroups:
             raise write.error
 
     def _take(self) -> list[ShortWrite]:
-        """The first ones that wait: whoever has a place came before all others."""
+        """The first ones that wait, each of another path: at least one."""
         group: dict[str, ShortWrite] = {}
         for write in self._waiting:
             group.setdefault(write.path, write)
@@ -78,14 +80,16 @@ class WriteGroups:
         return list(group.values())
 
     async def _run(self, group: list[ShortWrite]) -> None:
+        failure: Exception | None = StorageError("nobody knows what became of a write to tier 2")
         try:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._write_group, group, limiter=self._limiter)
+            failure = None
         except Exception as error:
-            for write in group:
-                write.error = write.error or error
+            failure = error
         finally:
             for write in group:
+                write.error = write.error or failure
                 write.done.set()
 
 

@@ -204,3 +204,75 @@ async def test_writes_to_the_same_file_are_never_in_one_group() -> None:
         for offset in range(3):
             nursery.start_soon(groups.write, ShortWrite("same", "same", offset, [b""]))
     assert sorted(taken) == [[0], [1], [2]]
+
+
+async def test_writes_to_the_same_file_at_the_same_time_are_all_written() -> None:
+    """Whichever of those that have a place runs first."""
+    for _ in range(20):
+        written: list[int] = []
+
+        def write_group(group: Sequence[ShortWrite], written: list[int] = written) -> None:
+            written.extend(write.offset for write in group)
+
+        groups = WriteGroups(write_group, limiter=trio.CapacityLimiter(1), groups_max=4)
+        async with trio.open_nursery() as nursery:
+            for offset in range(4):
+                nursery.start_soon(groups.write, ShortWrite("same", "same", offset, [b""]))
+        assert sorted(written) == [0, 1, 2, 3]
+
+
+async def test_no_write_succeeds_whose_group_was_broken_off() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    failed: list[str] = []
+
+    def write_group(_: Sequence[ShortWrite]) -> None:
+        if begun.is_set():
+            raise KeyboardInterrupt
+        begun.set()
+        go_on.wait(10)
+
+    groups = WriteGroups(write_group, limiter=trio.CapacityLimiter(1), groups_max=1)
+
+    async def write(name: str) -> None:
+        try:
+            await groups.write(ShortWrite(name, name, 0, [b""]))
+        except StorageError:
+            failed.append(name)
+
+    async def write_some() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write, "first")
+            await trio.to_thread.run_sync(begun.wait, 10)
+            for name in "ab":
+                nursery.start_soon(write, name)
+            await trio.testing.wait_all_tasks_blocked()
+            go_on.set()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await write_some()
+    assert caught.group_contains(KeyboardInterrupt)
+    assert len(failed) == 1
+
+
+async def test_a_directory_that_cannot_be_made_keeps_no_other_file_from_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    names = ["other", *(f"fine {number}/0" for number in range(6)), "full/0", "full/1"]
+    real = os.mkdir
+
+    def mkdir(path: str, mode: int) -> None:
+        if path.endswith("full"):
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        real(path, mode)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "mkdir", mkdir)
+        storage._groups._places = trio.Semaphore(1)
+        failures = await write_all(storage, names)
+    assert failures.keys() == set(names[-2:])
+    assert all("quota" in told for told in failures.values())
+    assert await lengths(storage) == dict.fromkeys(names[:-2], 4)
+    assert await write_all(storage, names[-2:]) == {}
+    assert await lengths(storage) == dict.fromkeys(names, 4)
+    storage.close()
