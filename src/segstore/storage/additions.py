@@ -49,17 +49,19 @@ class Additions:
         try:
             await self._journal.commit(*(each.change for each in together))
         except StorageError as error:
+            for each in together:
+                each.error = error
             if self._journal.is_unfinished or len(together) == 1:
-                for each in together:
-                    each.error = error
                 return
         except BaseException:
             for each in together:
                 each.error = StorageError(f"nobody knows whether {each.change.name} is known")
             raise
         else:
+            for each in together:
+                each.error = None
             return
-        # One of them does not fit, and nothing was written.
+        # One of them does not fit, and nothing was written: each has failed until it is its turn.
         for index, each in enumerate(together):
             await self._commit([each])
             if self._journal.is_unfinished:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import trio
+import trio.testing
 
 from segstore.errors import InvalidChunkOffsetError, StorageError
 from segstore.storage.chunked import ChunkedSegmentStorage
@@ -124,3 +125,38 @@ async def test_who_gives_up_waiting_adds_nothing() -> None:
         nursery.start_soon(give_up)
     await storage.write("s1", offset=0, data=[b"x"], rollover_bytes=0)
     assert await storage.segment_names() == ["s1"]
+
+
+async def test_who_waits_for_one_that_gives_up_is_not_told_that_it_was_added() -> None:
+    giving_up, waiting = trio.CancelScope(), trio.Event()
+
+    class GivingUp(SlowJournals):
+        async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+            if waiting.is_set():
+                giving_up.cancel()
+            await super().write(name, offset=offset, data=data)
+
+    storage = owner(GivingUp())
+    await storage.write("damaged", offset=0, data=[b"four"], rollover_bytes=4)
+    await storage.truncate("damaged", offset=4)
+    refused: list[str] = []
+
+    async def add(change: AddChunk) -> None:
+        try:
+            await storage._additions.add(change)
+        except StorageError:
+            refused.append(change.segment)
+
+    async def give_up() -> None:
+        with giving_up:
+            await add(AddChunk("s0", 0, 1, "s0$0"))
+
+    async with trio.open_nursery() as nursery, storage._journal.changing():
+        nursery.start_soon(give_up)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(add, AddChunk("damaged", 3, 1, "damaged$3"))
+        nursery.start_soon(add, AddChunk("s1", 0, 1, "s1$0"))
+        await trio.testing.wait_all_tasks_blocked()
+        waiting.set()
+    assert giving_up.cancelled_caught
+    assert sorted(refused) == ["damaged", "s1"]
