@@ -106,6 +106,7 @@ class TableSegment:
         """Forget the index; the next use opens it again."""
         self._index = None
         self._is_frozen = False
+        self._compacted_in_vain = None
 
     async def index(self) -> TableIndex:
         """The index, opened now if it is not. Valid until the next await.
@@ -382,7 +383,7 @@ class TableSegment:
                     break
             if self._news != news and self.wants_compaction():
                 continue
-            if self._compacted_until(index) >= end:
+            if self._index is index and self._compacted_until(index) >= end:
                 self._compacted_in_vain = index, news
             return
 

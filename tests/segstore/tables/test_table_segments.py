@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -953,6 +955,25 @@ async def test_a_table_that_is_opened_is_compacted_without_an_update(
         nursery.cancel_scope.cancel()
     info = table.container.segment_info("t")
     assert info.length - info.start_offset < EAGER.compaction_bytes_min
+
+
+async def test_an_index_that_was_dropped_after_a_compaction_is_not_kept_in_memory() -> None:
+    table = await make_eager()
+    for number in range(40):
+        await table.put(b"%d" % number, b"v")
+    segment = table.tables._table("t")
+    # So it looks at all of the table, and remembers that this was in vain.
+    lie = AttributeUpdate(TABLE_TOTAL_ENTRY_COUNT, AttributeUpdateType.REPLACE, 1000)
+    await segment.follow()
+    await table.container.update_attributes("t", [lie])
+    segment.drop_index()
+    await segment.index()
+    await segment.compact()
+    assert segment._compacted_in_vain is not None
+    index = weakref.ref(await segment.index())
+    segment.drop_index()
+    gc.collect()
+    assert index() is None
 
 
 async def test_a_table_whose_counters_lie_is_not_compacted_again_and_again(
