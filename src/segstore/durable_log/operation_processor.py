@@ -191,7 +191,7 @@ class OperationProcessor:
         self._closed = True
         error = ContainerOfflineError(reason)
         transactions = [*(transaction for transaction, _, _ in self._in_flight), self._transaction]
-        abandoned = [operation for each in transactions for operation in each.operations]
+        abandoned = [operation for each in transactions for operation in each.unanswered]
         self._cache_manager.in_flight_bytes -= sum(each.block_bytes for each in transactions)
         abandoned += self._prefetcher.take_all()
         abandoned += self._queue
@@ -439,7 +439,13 @@ class OperationProcessor:
         data.release()
         self._frames.give_back(frame)
         self._cache_manager.in_flight_bytes -= transaction.block_bytes
-        self._commit(transaction)
+        transaction.block_bytes = 0
+        try:
+            self._commit(transaction)
+        except Exception:
+            # Closing answers what is left of it.
+            self._in_flight.appendleft((transaction, frame, data))
+            raise
         if self._bytes_since_checkpoint >= CHECKPOINT_LOG_BYTES:
             self._checkpoint_waiting = True
         if self._queue or self._checkpoint_waiting or not self._frame.is_empty:
@@ -451,6 +457,7 @@ class OperationProcessor:
         position = 0
         while (position := self._commit_appends(operations, position)) < len(operations):
             operation = operations[position]
+            transaction.answered_count = position
             position += 1
             if operation.sequence_number >= 0:
                 apply(operation)
@@ -459,6 +466,7 @@ class OperationProcessor:
                 self.on_checkpoint(operation.sequence_number, address)
             elif not isinstance(operation, BarrierOperation):
                 committed(operation)
+            transaction.answered_count = position
             operation.on_complete(None, completion_number(operation))
 
     def _commit_appends(self, operations: list[Operation], position: int) -> int:

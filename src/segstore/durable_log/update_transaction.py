@@ -101,11 +101,23 @@ def _all_active(name: str) -> int | None:
 class UpdateTransaction:
     """The operations that end in one data frame, and what their data takes of the cache."""
 
-    __slots__ = ("block_bytes", "operations")
+    __slots__ = ("answered_count", "block_bytes", "operations")
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.block_bytes = 0
+        self.answered_count = 0
+        """At least so many were answered, and of appends behind them those without their data."""
+
+    @property
+    def unanswered(self) -> list[Operation]:
+        """The operations that nobody has heard of yet."""
+        operations = self.operations[self.answered_count :]
+        count = 0
+        for position, each in enumerate(operations, 1):
+            if type(each) is AppendOperation and each.length and not each.data:
+                count = position
+        return operations[count:]
 
 
 class PendingState:

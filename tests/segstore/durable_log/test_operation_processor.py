@@ -347,7 +347,8 @@ async def test_a_defect_in_taking_effect_is_the_containers_and_not_its_logs(
     def defect(operation: object) -> None:
         raise ZeroDivisionError("a defect")
 
-    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+    raised = (ZeroDivisionError, ContainerOfflineError)
+    with pytest.RaisesGroup(*raised, flatten_subgroups=True):
         async with opened(log) as container, trio.open_nursery() as nursery:
             monkeypatch.setattr(container._state, "apply", defect)
             log.held = True
@@ -357,3 +358,57 @@ async def test_a_defect_in_taking_effect_is_the_containers_and_not_its_logs(
             others_are_told = True
             await trio.sleep_forever()
     assert others_are_told
+
+
+async def test_a_defect_in_taking_effect_leaves_no_operation_of_its_frame_unanswered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, answers = HandLog(), Answers()
+    manager = CacheManager(StreamingCache(64 << 20))
+
+    def defect(operation: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    raised = (ZeroDivisionError, ContainerOfflineError)
+    with pytest.RaisesGroup(*raised, flatten_subgroups=True):
+        async with opened(log, cache_manager=manager) as container, trio.open_nursery() as nursery:
+            log.held = True
+            container.append_nowait("s", b"x", on_complete=answers.of("alone"))
+            await settle()
+            container.append_nowait("s", b"y", on_complete=answers.of("before"))
+            nursery.start_soon(container.seal_segment, "t")
+            await settle()
+            container.append_nowait("s", b"z", on_complete=answers.of("behind"))
+            await settle()
+            monkeypatch.setattr(container._state, "apply", defect)
+            log.complete()
+            await settle()
+            log.complete()
+            await trio.sleep_forever()
+    offline = ContainerOfflineError
+    assert answers.all == [("alone", 1), ("before", 2), ("behind", offline)]
+    assert manager.in_flight_bytes == 0
+
+
+async def test_a_defect_in_an_answer_is_not_answered_twice() -> None:
+    log, answers = HandLog(), Answers()
+
+    def defect(error: SegmentStoreError | None, number: int) -> None:
+        answers.of("defect")(error, number)
+        raise ZeroDivisionError("a defect")
+
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with opened(log) as container:
+            log.held = True
+            container.append_nowait("s", b"w", on_complete=answers.of("alone"))
+            await settle()
+            container.append_nowait("s", b"x", on_complete=answers.of("before"))
+            container.append_nowait("s", b"y", on_complete=defect)
+            container.append_nowait("s", b"z", on_complete=answers.of("behind"))
+            await settle()
+            log.complete()
+            await settle()
+            log.complete()
+            await trio.sleep_forever()
+    offline = ContainerOfflineError
+    assert answers.all == [("alone", 1), ("before", 2), ("defect", 3), ("behind", offline)]
