@@ -114,11 +114,14 @@ class AttributeAggregator:
         self._dirty_since = {number: self._dirty_since.get(number, now) for number in unpersisted}
         is_few = self._metadata.dirty_count <= FEW_DIRTY
         seconds = self._flush_seconds_few if is_few else self._flush_seconds
-        return [
+        due = [
             segment
             for number, segment in unpersisted.items()
             if everything or _has_many(segment) or now - self._dirty_since[number] >= seconds
         ]
+        # Those that were just tried in vain come after the others.
+        due.sort(key=lambda segment: self._dirty_since[segment.segment_id])
+        return due
 
     async def _write(
         self,
