@@ -68,7 +68,7 @@ class _Offsets:
 class _Line:
     """Operations that keep their order, with their places in the queue, and what they need."""
 
-    __slots__ = ("failures", "loads", "needs", "offsets", "operations", "part_of")
+    __slots__ = ("failures", "loads", "needs", "offsets", "operations", "part_of", "wanted")
 
     def __init__(self) -> None:
         self.operations: list[tuple[int, Operation]] = []
@@ -76,6 +76,8 @@ class _Line:
         # How many lines that this one has come of are still being loaded for.
         self.loads = 1
         self.needs: dict[Operation, _Wanted] = {}
+        # What two lines that were joined both needed for an operation is here twice.
+        self.wanted: list[_Wanted] = []
         self.failures: dict[str, SegmentStoreError] = {}
         self.offsets: list[_Offsets] = []
 
@@ -85,6 +87,7 @@ class _Line:
         self.operations = sorted((*self.operations, *other.operations), key=itemgetter(0))
         self.loads += other.loads
         self.needs.update(other.needs)
+        self.wanted += other.wanted
         self.failures.update(other.failures)
         self.offsets += other.offsets
 
@@ -247,13 +250,15 @@ class AttributePrefetcher:
         """Load what a line needs, and give it back if it is not a part of one that needs more."""
         failures = await self._load_segments(line, offsets, places)
         needs = self._needs(line)
+        several = list({id(wanted): wanted for wanted in needs.values()}.values())
         async with trio.open_nursery() as nursery:
-            for wanted in {id(wanted): wanted for wanted in needs.values()}.values():
+            for wanted in several:
                 nursery.start_soon(self._load, wanted, places)
         whole = line.whole
         whole.loads -= 1
         whole.failures.update(failures)
         whole.needs.update(needs)
+        whole.wanted += several
         whole.offsets.append(offsets)
         if not whole.loads:
             self._give_back(whole)
@@ -331,7 +336,7 @@ class AttributePrefetcher:
             offsets.lines -= 1
             if not offsets.lines and self._segments is not None:
                 self._segments.let_go(offsets.found)
-        for wanted in {id(wanted): wanted for wanted in line.needs.values()}.values():
+        for wanted in line.wanted:
             if wanted.loaded and not wanted.segment.is_gone:
                 self._metadata.attribute_cache.add(wanted.segment.attribute_memory, wanted.loaded)
 

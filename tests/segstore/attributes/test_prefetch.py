@@ -11,7 +11,7 @@ import trio.testing
 
 from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.container import Container
-from segstore.errors import SegmentStoreError
+from segstore.errors import SegmentStoreError, SegmentTruncatedError
 
 W1 = b"\x01" * 16
 IF_EQUALS = AttributeUpdateType.REPLACE_IF_EQUALS
@@ -91,6 +91,28 @@ async def test_a_merge_waits_for_both_segments_and_what_comes_later_for_the_merg
         assert sorted(answers.lengths) == [
             ("later", 3), ("source", 1), ("target", 1), ("too late", None),
         ]  # fmt: skip
+
+
+async def test_what_was_loaded_for_lines_that_a_refused_merge_joined_may_go_again(
+    tiers: Any,
+) -> None:
+    async with tiers.open(page_bytes_max=0) as container:
+        for name in ("target", "source"):
+            await container.create_segment(name, attributes={W1: 1})
+        await container.append("source", b"x")
+        await container.truncate_segment("source", offset=1)
+        answers = Answers(container)
+        for _ in range(20):  # which line is the first to load is chance
+            await forget_all(tiers, "target", "source")
+            for name in ("target", "source"):
+                answers.append(name, "refused", AttributeUpdate(W1, IF_EQUALS, 2, 99))
+            with pytest.raises(SegmentTruncatedError):
+                await container.merge_segment("target", "source")
+            for name in ("target", "source"):
+                memory = container._metadata.by_name[name].attribute_memory
+                assert memory.values[W1] == 1
+                assert W1 in memory.cached, name
+        assert answers.lengths == [("refused", None)] * 40
 
 
 async def test_a_failed_read_refuses_what_needs_it_and_nothing_else(tiers: Any) -> None:
