@@ -128,18 +128,19 @@ class AttributeIndexes:
         memory = segment.attribute_memory
         loaded: list[AttributeId] = []
         segment.was_used = True
-        # What was in memory at first may have gone while the rest was read.
-        while lacking := [each for each in attribute_ids if memory.lacks(each)]:
-            loaded += await self.load(segment, lacking)
-        values = {
-            each: value
-            for each in attribute_ids
-            if (value := memory.values.get(each, NULL_ATTRIBUTE_VALUE)) != NULL_ATTRIBUTE_VALUE
-        }
-        if not segment.is_gone:
-            self._cache.add(memory, loaded)
-            self._cache.touch(memory, attribute_ids)
-        return values
+        try:
+            # What was in memory at first may have gone while the rest was read.
+            while lacking := [each for each in attribute_ids if memory.lacks(each)]:
+                loaded += await self.load(segment, lacking)
+            return {
+                each: value
+                for each in attribute_ids
+                if (value := memory.values.get(each, NULL_ATTRIBUTE_VALUE)) != NULL_ATTRIBUTE_VALUE
+            }
+        finally:
+            if not segment.is_gone:
+                self._cache.add(memory, loaded)
+                self._cache.touch(memory, attribute_ids)
 
     def get_now(self, segment: SegmentMetadata, attribute_id: AttributeId) -> int | None:
         """An attribute's value, the null value for none, if tier 2 need not be read; else None."""

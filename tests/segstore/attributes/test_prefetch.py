@@ -14,6 +14,7 @@ from segstore.container import Container
 from segstore.errors import SegmentStoreError, SegmentTruncatedError
 
 W1 = b"\x01" * 16
+W2 = b"\x02" * 16
 IF_EQUALS = AttributeUpdateType.REPLACE_IF_EQUALS
 
 
@@ -113,6 +114,26 @@ async def test_what_was_loaded_for_lines_that_a_refused_merge_joined_may_go_agai
                 assert memory.values[W1] == 1
                 assert W1 in memory.cached, name
         assert answers.lengths == [("refused", None)] * 40
+
+
+async def test_what_a_cancelled_look_at_attributes_has_loaded_may_go_again(
+    tiers: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with tiers.open(page_bytes_max=0) as container:
+        await container.create_segment("s", attributes={W1: 1, W2: 2})
+        await forget_all(tiers, "s")
+        await container.get_attributes("s", [W1])
+        memory = tiers.memory("s")
+        tiers.read_seconds = 1.0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(container.get_attributes, "s", [W1, W2])
+            await trio.sleep(0.5)
+            tiers.forget_clean("s")
+            while W2 not in memory.values:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            assert W1 not in memory.values
+            nursery.cancel_scope.cancel()
+        assert W2 in memory.cached
 
 
 async def test_a_failed_read_refuses_what_needs_it_and_nothing_else(tiers: Any) -> None:
