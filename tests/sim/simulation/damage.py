@@ -40,8 +40,10 @@ def damage_one_record(disk: SimulatedDisk, notes: SimulatedDisk, random: Random)
     """Flip a bit in a record of some container; None where there is no file for it."""
     scans = [scan for name in disk.list_files() if (scan := _scan(disk, name)) is not None]
     used = [scan for scan in scans if scan.next_batch_number > 0]
+    # The last batch may be what the kernel keeps of a sync that failed: the disk may have nothing
+    # of the last file, and the one before it is the newest then.
     candidates = [
-        scan for scan in used[:-1] if scan.following_generation is not None and scan.indexes
+        scan for scan in used[:-2] if scan.following_generation is not None and scan.indexes
     ]
     if not candidates:
         return None
