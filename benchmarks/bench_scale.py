@@ -102,6 +102,9 @@ class Size:
     block_bytes: int = 10_000
     blocks_per_second: float = 5_000
     segment_seconds: float = 10.0
+    segments_are_new_seconds: float = 15.0
+    settled_seconds: float = 5.0
+    """So that nothing is unflushed when a server is killed that nobody used in the meantime."""
     writer_rows: tuple[str, ...] = ("T2", "S2-10", "S2-100")
     connection_counts: tuple[int, ...] = (10, 100, 1_000)
     connection_blocks: int = 100_000
@@ -123,6 +126,8 @@ SMALL = Size(
     writers=4,
     blocks_per_second=100,
     segment_seconds=0.5,
+    segments_are_new_seconds=0.5,
+    settled_seconds=0.0,
     writer_rows=("T2", "S2-10"),
     connection_counts=(2, 4),
     connection_blocks=100,
@@ -233,20 +238,24 @@ def _many_segments(peer: SegstoreStandalone | OriginalDurable, count: int, size:
         writers=size.writers,
         block_bytes=size.block_bytes,
         blocks_per_second=size.blocks_per_second,
+        warmup_seconds=size.segments_are_new_seconds,
         seconds=size.segment_seconds,
         directory=size.directory,
     )
 
 
-def _many_connections(count: int, size: Size) -> Outcome:
-    """S2 of ours: so many connections that send blocks as fast as these are acknowledged."""
+def _many_connections(
+    peer: SegstoreStandalone | OriginalDurable, count: int, size: Size
+) -> Outcome:
+    """S2 of a server: so many connections that send blocks as fast as these are acknowledged."""
     return load_on(
-        SegstoreStandalone(),
+        peer,
         title=f"S2: {count} connections",
         segments=16,
         writers=count,
         block_bytes=size.connection_block_bytes,
         blocks_per_second=NEVER_REACHED_PER_SECOND,
+        warmup_seconds=size.connection_blocks / NEVER_REACHED_PER_SECOND / 2,
         seconds=size.connection_blocks / NEVER_REACHED_PER_SECOND,
         directory=size.directory,
     )
@@ -263,16 +272,22 @@ def writers(size: Size) -> list[ComparedRow]:
             "S2", measured, lesser=first, greater=others, metric=PUBLISHED, reach=1.0
         )
     ]
-    few, *many = size.connection_counts
-    base = _many_connections(few, size)
-    for count in many:
-        compared = compare(
-            f"S2: {count:,} connections, {size.connection_block_bytes:,} B blocks",
-            ours=[_many_connections(count, size)],
-            peer=[base],
-            reaches={BLOCKS.name: 1.0},
-            peer_name=f"{few} connections",
-        )
+    counts = size.connection_counts
+    ours = [_many_connections(SegstoreStandalone(), count, size) for count in counts]
+    for count, outcome in zip(counts, ours, strict=True):
+        title = f"S2: {count:,} connections, {size.connection_block_bytes:,} B blocks"
+        compared = []
+        if outcome is not ours[0]:
+            compared = compare(
+                title,
+                ours=[outcome],
+                peer=[ours[0]],
+                reaches={BLOCKS.name: 1.0},
+                peer_name=f"{counts[0]} connections",
+            )
+        if DURABLE in size.plan.peers:
+            peer = _many_connections(OriginalDurable(), count, size)
+            compared += compare(title, ours=[outcome], peer=[peer], reaches={}, peer_name=DURABLE)
         rows += [each for each in compared if each.metric == BLOCKS]
     return rows
 
@@ -374,6 +389,7 @@ def restart_seconds(count: int, size: Size) -> float:
         store.start()
         with SegmentConnection(HOST, store.port) as connection:
             create(connection, 0, count)
+        time.sleep(size.settled_seconds)
         store.kill()
         return store.start()
 

@@ -209,7 +209,7 @@ EXTRA_ROWS = tuple(
             (
                 f"S2-{producers}",
                 f"100 B, 16 segments, {producers} writers, unthrottled",
-                Load(rate=0, segments=16, producers=producers),
+                Load(rate=0, segments=16, producers=producers, connection_pooling=True),
                 (DURABLE,),
             )
             for producers in (10, 100)
