@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from segstore.errors import (
 )
 from segstore.testing.memory_segments import MemorySegment
 from segstore.tiers.api import Buffer
-from simulation.model import Call, Model, outcome_of
+from simulation.model import Model, outcome_of
 
 T = TypeVar("T")
 Pages = AsyncGenerator[list[tuple[AttributeId, int]], None]
@@ -83,9 +82,6 @@ class CheckedContainer:
         self._model = model
         self._trace = trace
         self._waiting: dict[Waiting, None] = {}
-        self._awaited: set[Call] = set()
-        """The calls whose answers are noted by tasks."""
-        self._late: deque[Callable[[], None]] = deque()
         self.connected = True
         self.accepting = True
         self.empty_answer: str | None = None
@@ -98,7 +94,6 @@ class CheckedContainer:
 
     def disconnect(self) -> None:
         """The connection is lost, or the store is dead."""
-        self._note_late()
         self.connected = self.accepting = False
         waiting, self._waiting = list(self._waiting), {}
         for entry in waiting:
@@ -161,15 +156,6 @@ class CheckedContainer:
         if not self.accepting:
             raise ContainerOfflineError("no connection")
         call = self._model.call(what, names, apply)
-        self._awaited.add(call)
-        try:
-            return await self._outcome(call, what, request)
-        finally:
-            self._awaited.remove(call)
-
-    async def _outcome(
-        self, call: Call, what: str, request: Callable[[], Awaitable[int | None]]
-    ) -> int:
         try:
             number = await self._ask(what, request)
         except SegmentError as error:
@@ -238,25 +224,15 @@ class CheckedContainer:
         lost = ContainerOfflineError(f"the connection was lost: {what}")
         waiting = self._wait(what, partial(on_complete, lost, -1))
 
-        def note(error: SegmentStoreError | None, length: int) -> None:
+        def complete(error: SegmentStoreError | None, length: int) -> None:
+            if not self._done(waiting):
+                return
             if error is None:
                 self._model.answered(call, length)
             elif isinstance(error, SegmentError):
                 self._model.answered(call, outcome_of(error))
             elif isinstance(error, StorageError):
                 self._model.withdrawn(call)
-
-        def complete(error: SegmentStoreError | None, length: int) -> None:
-            if not self._done(waiting):
-                return
-            # A task that was refused before this one was answered has to note it first.
-            if self._late or self._model.is_behind(call, self._awaited):
-                self._late.append(partial(note, error, length))
-                if len(self._late) == 1:
-                    later = trio.lowlevel.current_trio_token().run_sync_soon
-                    later(partial(later, self._note_late))
-            else:
-                note(error, length)
             on_complete(error, length)
 
         self._container.append_nowait(
@@ -266,10 +242,6 @@ class CheckedContainer:
             expected_offset=expected_offset,
             on_complete=complete,
         )
-
-    def _note_late(self) -> None:
-        while self._late:
-            self._late.popleft()()
 
     async def append(
         self,

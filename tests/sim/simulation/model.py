@@ -15,9 +15,8 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import takewhile
 
 from segstore.attributes.updates import SegmentType
 from segstore.errors import SegmentStoreError
@@ -139,14 +138,6 @@ class Model:
         for name in call.names:
             self._lanes[name].remove(call)
         self._trace(f"withdrawn {call.number}")
-
-    def is_behind(self, call: Call, others: Set[Call]) -> bool:
-        """Whether some of these calls come before it on its segments, and may yet be withdrawn."""
-        return any(
-            each in others
-            for name in call.names
-            for each in takewhile(lambda other: other is not call, self._lanes.get(name, ()))
-        )
 
     def _commit(self, call: Call) -> None:
         """Let a call take effect, after all calls before it on its segments."""
