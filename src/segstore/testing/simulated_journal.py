@@ -62,7 +62,7 @@ def open_simulated_journal(
     )
 
 
-class PipelinedRunner:
+class PipelinedRunner(InlineRunner):
     """The writer as with its thread: batches are prepared while others are being written, those
     that are over are taken together, and what was not written is written again in its order.
 
@@ -70,23 +70,12 @@ class PipelinedRunner:
     """
 
     def __init__(self, latency_seconds: Callable[[int], float] = lambda _: 0.0) -> None:
-        self._latency_seconds = latency_seconds
+        super().__init__(latency_seconds)
         self._waiting: deque[PreparedBatch] = deque()
         self._over: deque[tuple[PreparedBatch, OSError | None]] = deque()
         self._outstanding_count = 0
         self._submitted = trio.Event()
-        self._woken = trio.Event()
-        self._stopping = False
         self._halted = False
-
-    def wake(self) -> None:
-        """Wake the writer's task."""
-        self._woken.set()
-
-    def stop(self) -> None:
-        """Let the writer's task end."""
-        self._stopping = True
-        self._woken.set()
 
     async def run(
         self,

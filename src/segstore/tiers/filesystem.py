@@ -11,8 +11,9 @@ Invariants:
 5. What a write that failed left at a file's end is counted by nobody: the kernel takes it for
    stored, however often it is synced, when the disk has not taken it. It is cut off at once; where
    that fails too, it is noted outside of tier 2, for later processes, until it is written again.
-6. A file never has a length that counts bytes which a power cut could leave unwritten: long
-   writes go past the page cache from the block on in which they begin, what is left of them after.
+6. A long write never leaves a length that counts bytes which a power cut could leave unwritten: it
+   goes past the page cache from the block on in which it begins, what is left of it after. A short
+   one that was not acknowledged may (ADR 0197).
 7. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
    rest, so that readers of history do not hold up writes.
 8. Long reads go past the page cache into lent memory, at most ``DIRECT_READS_MAX`` at a time: that

@@ -96,7 +96,7 @@ class AttributeAggregator:
                     failures.append(error)
 
             many = [each for each in segments if _has_many(each)]
-            few = [each for each in segments if each not in many]
+            few = [each for each in segments if not _has_many(each)]
             await work_together(few, write, tasks_max=WRITES_TOGETHER_MAX)
             for segment in many:
                 await write(segment)

@@ -38,6 +38,7 @@ from segstore.errors import (
 )
 from segstore.testing.memory_segments import MemorySegment
 from segstore.tiers.api import Buffer
+from segstore.waiting import Waiter, read_and_wait
 from simulation.model import Model, outcome_of
 
 T = TypeVar("T")
@@ -252,25 +253,15 @@ class CheckedContainer:
         expected_offset: int | None = None,
     ) -> int:
         """See ``SegmentContainer``."""
-        done = trio.Event()
-        outcome: list[tuple[SegmentStoreError | None, int]] = []
-
-        def complete(error: SegmentStoreError | None, length: int) -> None:
-            outcome.append((error, length))
-            done.set()
-
+        waiter = Waiter()
         self.append_nowait(
             name,
             data,
             attribute_updates=attribute_updates,
             expected_offset=expected_offset,
-            on_complete=complete,
+            on_complete=waiter.complete,
         )
-        await done.wait()
-        error, length = outcome[0]
-        if error is not None:
-            raise error
-        return length
+        return await waiter.wait()
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
         """See ``SegmentContainer``."""
@@ -492,25 +483,11 @@ class CheckedContainer:
 
     async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
         """See ``SegmentContainer``."""
-        done = trio.Event()
-        outcome: list[SegmentStoreError | ReadResult] = []
-
-        def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
-            answer = error or result
-            assert answer is not None
-            outcome.append(answer)
-            done.set()
-
-        handle = self.read_nowait(name, offset=offset, length_max=length_max, on_complete=complete)
-        try:
-            await done.wait()
-        finally:
-            if handle is not None:
-                handle.cancel()
-        answer = outcome[0]
-        if isinstance(answer, SegmentStoreError):
-            raise answer
-        return answer
+        return await read_and_wait(
+            lambda complete: self.read_nowait(
+                name, offset=offset, length_max=length_max, on_complete=complete
+            )
+        )
 
     def _check_read(
         self,
