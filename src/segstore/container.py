@@ -34,11 +34,7 @@ from segstore.durable_log.memory_log import MemoryLog
 from segstore.durable_log.operation_processor import OperationProcessor
 from segstore.durable_log.recovery import Recovery
 from segstore.durable_log.update_transaction import PendingState
-from segstore.errors import (
-    ContainerOfflineError,
-    NoSuchSegmentError,
-    StorageError,
-)
+from segstore.errors import ContainerOfflineError, NoSuchSegmentError, StorageError
 from segstore.inactive.activation import Activation
 from segstore.inactive.compaction import RecordCompaction
 from segstore.inactive.eviction import ALL_STAY, Eviction, EvictionPolicy
@@ -238,10 +234,12 @@ class Container:
 
     def close(self, reason: str) -> None:
         """Refuse and answer everything that waits. Idempotent."""
-        if self._processor is not None:
-            self._processor.close(reason)
-        self._late_reads.close()
-        self._read_index.close()
+        try:
+            if self._processor is not None:
+                self._processor.close(reason)
+        finally:
+            self._late_reads.close()
+            self._read_index.close()
 
     def throttle_snapshot(self) -> ThrottleSnapshot:
         """What slows writers down now, and how much."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import _fast.operations
@@ -40,6 +41,7 @@ __all__ = [
     "MergeOperation",
     "OnComplete",
     "Operation",
+    "RefusedOperation",
     "SealOperation",
     "TruncateOperation",
     "UpdateAttributesOperation",
@@ -404,6 +406,22 @@ class BarrierOperation(Operation):
     __slots__ = ()
 
     operation_type = 0
+
+
+class RefusedOperation(BarrierOperation):
+    """Answers an operation with an error where that stands in the order."""
+
+    __slots__ = ("refused",)
+
+    def __init__(self, refused: Operation, error: SegmentStoreError) -> None:
+        super().__init__(refused.name, partial(_refuse, refused, error))
+        self.refused = refused
+
+
+def _refuse(
+    refused: Operation, reason: SegmentStoreError, error: SegmentStoreError | None, number: int
+) -> None:
+    refused.on_complete(error or reason, -1)
 
 
 _KINDS: Final[dict[int, type[StoredOperation]]] = {

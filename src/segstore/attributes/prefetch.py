@@ -33,7 +33,7 @@ from segstore.errors import (
     StorageError,
 )
 from segstore.metadata import ContainerMetadata, SegmentMetadata
-from segstore.operations import ActivateOperation, BarrierOperation, Operation
+from segstore.operations import ActivateOperation, BarrierOperation, Operation, RefusedOperation
 from segstore.throttling.overtaking import segment_names
 from segstore.throttling.priorities import is_own_record
 
@@ -324,9 +324,7 @@ class AttributePrefetcher:
             if failure is None:
                 operations.append(operation)
             else:
-                # It is refused where it stands in the order.
-                refuse = partial(_refuse, operation, failure)
-                operations.append(BarrierOperation("", refuse))
+                operations.append(RefusedOperation(operation, failure))
         operations.append(BarrierOperation("", partial(self._let_go, line)))
         self.give_back(operations)
 
@@ -339,9 +337,3 @@ class AttributePrefetcher:
         for wanted in line.wanted:
             if wanted.loaded and not wanted.segment.is_gone:
                 self._metadata.attribute_cache.add(wanted.segment.attribute_memory, wanted.loaded)
-
-
-def _refuse(
-    operation: Operation, failure: SegmentStoreError, error: SegmentStoreError | None, number: int
-) -> None:
-    operation.on_complete(error or failure, -1)

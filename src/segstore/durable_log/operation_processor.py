@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import takewhile
 from math import inf
 from typing import Final
@@ -36,12 +37,7 @@ from segstore.durable_log.update_transaction import (
     PendingState,
     UpdateTransaction,
 )
-from segstore.errors import (
-    ContainerOfflineError,
-    DataLogError,
-    SegmentError,
-    SegmentStoreError,
-)
+from segstore.errors import ContainerOfflineError, DataLogError, SegmentError
 from segstore.operations import (
     AppendOperation,
     BarrierOperation,
@@ -49,6 +45,7 @@ from segstore.operations import (
     MapOperation,
     MergeOperation,
     Operation,
+    RefusedOperation,
     SealOperation,
     TruncateOperation,
 )
@@ -198,8 +195,9 @@ class OperationProcessor:
         self._in_flight.clear()
         self._transaction = UpdateTransaction()
         self._queue.clear()
-        for operation in abandoned:
-            operation.on_complete(error, -1)
+        with ExitStack() as answers:  # an answer that fails keeps nobody from theirs
+            for operation in reversed(abandoned):
+                answers.callback(operation.on_complete, error, -1)
 
     def _advance(self) -> bool:
         """Put operations into frames; returns whether some are held back."""
@@ -308,15 +306,20 @@ class OperationProcessor:
             lowest = Priority.SYSTEM
         without_room: list[Operation] = []
         names: set[str] = set()
-        for operation in self._overtakers.take(lowest=lowest):
-            in_order = is_own_record(operation) or names.isdisjoint(segment_names(operation))
-            if in_order and self._has_room(operation):
-                self._process_with_room(operation)
-            else:
-                without_room.append(operation)
-                names.update(segment_names(operation))
-        if without_room:
-            self._enqueue_first(without_room)
+        passing = self._overtakers.take(lowest=lowest)
+        self._queue.extendleft(reversed(passing))
+        try:
+            for _ in passing:
+                operation = self._queue.popleft()
+                in_order = is_own_record(operation) or names.isdisjoint(segment_names(operation))
+                if in_order and self._has_room(operation):
+                    self._process_with_room(operation)
+                else:
+                    without_room.append(operation)
+                    names.update(segment_names(operation))
+        finally:
+            if without_room:
+                self._enqueue_first(without_room)
 
     async def _hold_back(self) -> bool:
         """Give the storage writer time to make room; returns whether to go on."""
@@ -339,29 +342,30 @@ class OperationProcessor:
             await trio.sleep(seconds)
 
     def _process(self, operation: Operation) -> None:
+        try:
+            barrier = self._place(operation)
+        except Exception:
+            self._queue.appendleft(operation)  # closing answers it
+            raise
+        if barrier is not None:
+            self._pass_barrier(barrier)
+
+    def _place(self, operation: Operation) -> BarrierOperation | None:
+        """Put an operation where it belongs, unless it is a barrier, or is answered at one."""
         if self._prefetcher.held_count and self._prefetcher.must_wait(operation):
             self._prefetcher.hold(operation)
-            return
+            return None
         if isinstance(operation, BarrierOperation):
-            self._pass_barrier(operation)
-            return
+            return operation
         try:
             self._pending.accept(operation)
         except AttributesNotLoadedError:
             self._prefetcher.hold(operation)
-            return
+            return None
         except SegmentError as error:
-            self._refuse(operation, error)
-            return
+            return RefusedOperation(operation, error)
         self._put(operation)
-
-    def _refuse(self, operation: Operation, error: SegmentError) -> None:
-        """Answer with the error once everything before the operation is answered."""
-
-        def answer(barrier_error: SegmentStoreError | None, number: int) -> None:
-            operation.on_complete(barrier_error or error, -1)
-
-        self._pass_barrier(BarrierOperation("", answer))
+        return None
 
     def _pass_barrier(self, barrier: BarrierOperation) -> None:
         if self._transaction.operations:
@@ -404,10 +408,10 @@ class OperationProcessor:
 
     def _submit(self) -> LogAddress:
         """Hand the current frame and the operations that end in it to the log."""
-        frame, self._frame = self._frame, self._frames.take()
-        transaction, self._transaction = self._transaction, UpdateTransaction()
-        data = frame.seal()
-        self._in_flight.append((transaction, frame, data))
+        data = self._frame.seal()
+        in_flight = self._transaction, self._frame, data
+        self._transaction, self._frame = UpdateTransaction(), self._frames.take()
+        self._in_flight.append(in_flight)
         self._in_flight_bytes += len(data)
         self._bytes_since_checkpoint += len(data)
         self._throttle.note_submitted(len(data))

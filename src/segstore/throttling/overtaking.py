@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
-from segstore.operations import MergeOperation, Operation
+from segstore.operations import MergeOperation, Operation, RefusedOperation
 from segstore.throttling.priorities import Priority, is_own_record, priority_of
 
 
@@ -23,6 +23,8 @@ def segment_names(operation: Operation) -> tuple[str, ...]:
     """The segments on which an operation keeps its place among others."""
     if isinstance(operation, MergeOperation):
         return operation.name, operation.source_name
+    if isinstance(operation, RefusedOperation):
+        return segment_names(operation.refused)
     return (operation.name,)
 
 

@@ -15,6 +15,7 @@ from segstore.operations import (
     DeleteOperation,
     EvictOperation,
     Operation,
+    RefusedOperation,
     SealOperation,
     TruncateOperation,
     UpdateAttributesOperation,
@@ -41,6 +42,7 @@ _RELIEF: Final = frozenset(
         CheckpointOperation,
         DeleteOperation,
         EvictOperation,
+        RefusedOperation,
         SealOperation,
         TruncateOperation,
     }

@@ -214,3 +214,42 @@ async def test_operations_keep_their_order_whatever_they_wait_for(
             assert steps == sorted(steps)
         total = sum(container.segment_info(name).length for name in names)
         assert total == len(answers.lengths)
+
+
+async def test_a_refusal_is_answered_before_a_later_append_that_needs_no_room(
+    tiers: Any, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who appends counts on the order: it comes back behind something that waits for room, which
+    the system's next append on the same segment does not."""
+    is_full = False
+    async with tiers.open(page_bytes_max=0) as container:
+        manager = container._cache_manager
+        has_room = manager.has_room
+
+        def may_be_full(length: int, *, system: bool = False) -> bool:
+            return (system or not is_full) and has_room(length, system=system)
+
+        monkeypatch.setattr(manager, "has_room", may_be_full)
+        answers = Answers(container)
+        for number in range(20):  # which of the two lines comes back first is chance
+            user, system = f"s{number}", f"_system/{number}"
+            for name in (user, system):
+                await container.create_segment(name, attributes={W1: 1})
+            await forget_all(tiers, user, system)
+            answers.lengths.clear()
+            tiers.refuse_reads()
+            tiers.read_seconds = 1.0
+            answers.append(user, "refused", AttributeUpdate(W1, IF_EQUALS, 2, 1))
+            answers.append(user, "needs room")
+            answers.append(system, "system refused", AttributeUpdate(W1, IF_EQUALS, 2, 1))
+            await trio.sleep(0.5)
+            is_full = True
+            await trio.sleep(1)
+            answers.append(system, "system")
+            await trio.sleep(1)
+            tiers.refuse_nothing()
+            is_full = False
+            await container.wait_in_flight(user)
+            await container.wait_in_flight(system)
+            of_system = [each for each in answers.lengths if each[0].startswith("system")]
+            assert of_system == [("system refused", None), ("system", 1)]

@@ -11,10 +11,11 @@ import trio
 import trio.testing
 
 from _fast.cache import StreamingCache
-from _fast.data_frame import FrameReader
+from _fast.data_frame import DataFrame, FrameReader
 from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
+from segstore.durable_log.update_transaction import PendingState
 from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -24,7 +25,7 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
-from segstore.operations import AppendOperation, decode_operation
+from segstore.operations import AppendOperation, TruncateOperation, decode_operation
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import (
     LOG_ENTRY_BYTES_MAX,
@@ -412,3 +413,83 @@ async def test_a_defect_in_an_answer_is_not_answered_twice() -> None:
             await trio.sleep_forever()
     offline = ContainerOfflineError
     assert answers.all == [("alone", 1), ("before", 2), ("defect", 3), ("behind", offline)]
+
+
+def zero_division(*arguments: object, **named: object) -> bool:
+    raise ZeroDivisionError("a defect")
+
+
+@pytest.mark.parametrize(
+    "place", [(PendingState, "accept"), (TruncateOperation, "encode_body")], ids=str
+)
+async def test_a_defect_in_taking_up_an_operation_leaves_none_unanswered(
+    monkeypatch: pytest.MonkeyPatch, place: tuple[object, str]
+) -> None:
+    log, answers = HandLog(), Answers()
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with opened(log) as container:
+            monkeypatch.setattr(*place, zero_division)
+            for number in range(3):
+                container._enqueue(TruncateOperation("st"[number % 2], 0, answers.of(number)))
+            await trio.sleep_forever()
+    assert answers.all == [(number, ContainerOfflineError) for number in range(3)]
+
+
+async def test_a_defect_in_what_overtakes_leaves_no_operation_unanswered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, answers = HandLog(), Answers()
+    room = {"_system/x": False, "s": False}
+
+    def has_room(length: int, *, system: bool = False) -> bool:
+        return system and room["_system/x"]
+
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with opened(log) as container:
+            assert container._processor is not None
+            monkeypatch.setattr(container._cache_manager, "has_room", has_room)
+            monkeypatch.setattr(container._processor._pending, "accept", zero_division)
+            container.append_nowait("s", b"x", on_complete=answers.of("no room"))
+            await settle()
+            room["_system/x"] = True
+            for name in ("s", "t", "u"):
+                container._enqueue(TruncateOperation(name, 0, answers.of(name)))
+            await trio.sleep_forever()
+    assert sorted(answers.all, key=str) == [
+        (label, ContainerOfflineError) for label in ("no room", "s", "t", "u")
+    ]
+    answered = [label for label, _ in answers.all]
+    assert answered.index("t") < answered.index("u")
+    assert answered.index("no room") < answered.index("s")
+
+
+class UnsealableFrame(DataFrame):
+    def seal(self) -> memoryview:
+        raise ZeroDivisionError("a defect")
+
+
+async def test_a_defect_in_sealing_a_frame_leaves_nothing_in_it_unanswered() -> None:
+    log, answers = HandLog(), Answers()
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with opened(log) as container:
+            assert container._processor is not None
+            container._processor._frame = UnsealableFrame(4096)
+            container.append_nowait("s", b"x", on_complete=answers.of("append"))
+            await trio.sleep_forever()
+    assert answers.all == [("append", ContainerOfflineError)]
+
+
+async def test_an_answer_that_fails_as_the_container_stops_leaves_no_other_unanswered() -> None:
+    log, answers = HandLog(), Answers()
+    reads: list[object] = []
+    async with opened(log) as container:
+        container.read_nowait("s", offset=0, length_max=1, on_complete=lambda *a: reads.append(a))
+        log.held = True
+        container.append_nowait("s", b"x", on_complete=answers.of("in flight"))
+        container.append_nowait("s", b"x", on_complete=zero_division)
+        container.append_nowait("s", b"x", on_complete=answers.of("behind"))
+        await settle()
+        with pytest.raises(ZeroDivisionError):
+            container.close("the test says so")
+    assert answers.all == [(label, ContainerOfflineError) for label in ("in flight", "behind")]
+    assert len(reads) == 1

@@ -7,6 +7,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.errors import NoSuchSegmentError
 from segstore.operations import (
     AppendOperation,
     BarrierOperation,
@@ -14,6 +15,7 @@ from segstore.operations import (
     MapOperation,
     MergeOperation,
     Operation,
+    RefusedOperation,
     SealOperation,
     TruncateOperation,
     UpdateAttributesOperation,
@@ -23,7 +25,7 @@ from segstore.throttling.priorities import Priority, priority_of
 
 NAMES = ("a", "b", "_system/c", "_system/d")
 names = st.sampled_from(NAMES)
-operations = st.one_of(
+held_back = st.one_of(
     names.map(lambda name: AppendOperation(name, b"x")),
     names.map(lambda name: UpdateAttributesOperation(name, ())),
     names.map(lambda name: MapOperation(name, {})),
@@ -34,9 +36,13 @@ operations = st.one_of(
     st.permutations(NAMES).map(lambda pair: MergeOperation(pair[0], pair[1])),
     st.just("").map(BarrierOperation),
 )
+refused = held_back.map(lambda each: RefusedOperation(each, NoSuchSegmentError(each.name)))
+operations = held_back | refused
 
 
 def names_of(operation: Operation) -> set[str]:
+    if isinstance(operation, RefusedOperation):
+        return names_of(operation.refused)
     source = {operation.source_name} if isinstance(operation, MergeOperation) else set()
     return {operation.name} | source
 
