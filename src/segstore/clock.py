@@ -18,4 +18,7 @@ def wall_clock_ms() -> int:
 def next_look(seconds: float) -> float:
     """When, on the event loop's clock, who looks every ``seconds`` does so with the others:
     waking up costs more than the look."""
-    return (trio.current_time() // seconds + 1) * seconds
+    now = trio.current_time()
+    look = now // seconds + 1
+    # Of fractions the quotient may be a little too low for a look that is due right now.
+    return look * seconds if look * seconds > now else (look + 1) * seconds
