@@ -14,3 +14,5 @@ class LentMemory:
 
         What it has in it is what its last user left. Raises ``MemoryError``.
         """
+    def drop_one(self) -> bool:
+        """Let the system have a free block; returns whether there was one."""

@@ -6,7 +6,7 @@ Invariants:
 1. A block belongs to one loan at a time. It is free again when its loan has gone, and a loan lives
    as long as any view of it, in whatever thread.
 2. The last block that came back is lent first: it is warm. At most so many are kept free.
-3. A free block keeps its pages: they are not touched for the first time again.
+3. A free block keeps its pages, until it is dropped: they are not touched for the first time again.
 """
 
 cimport cython
@@ -58,6 +58,14 @@ cdef class LentMemory:
         loan._owner = self
         self.lent_count += 1
         return memoryview(loan)
+
+    def drop_one(self):
+        """Let the system have a free block; returns whether there was one."""
+        if self.free_count == 0:
+            return False
+        self.free_count -= 1
+        munmap(self._free[self.free_count], <size_t>self.block_bytes)
+        return True
 
     cdef void _take_back(self, void *start) noexcept:
         self.lent_count -= 1

@@ -45,6 +45,20 @@ def test_no_two_loans_share_memory() -> None:
         assert (memory.lent_count, memory.free_count) == (0, 2), "the others were given up"
 
 
+def test_free_blocks_are_dropped_one_by_one_and_lent_ones_are_not() -> None:
+    memory = LentMemory(block_bytes=4096, free_max=4)
+    blocks = [memory.lend() for _ in range(3)]
+    blocks[0][:] = b"x" * 4096
+    del blocks[1:]
+    assert memory.drop_one()
+    assert (memory.lent_count, memory.free_count) == (1, 1)
+    assert memory.drop_one()
+    assert not memory.drop_one()
+    assert blocks.pop() == b"x" * 4096
+    assert memory.drop_one()
+    assert (memory.lent_count, memory.free_count) == (0, 0)
+
+
 def test_blocks_begin_at_pages() -> None:
     memory = LentMemory(block_bytes=3 * mmap.PAGESIZE, free_max=0)
     blocks = [memory.lend() for _ in range(3)]

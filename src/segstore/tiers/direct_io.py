@@ -1,13 +1,15 @@
 """Reads and writes past the page cache.
 
 Owns: ``DirectFile``, a second descriptor of a file that the kernel reads and writes straight from
-and to memory, and ``StagingBuffers``, memory that is aligned as the kernel wants it.
+and to memory, and memory that is aligned as the kernel wants it: ``StagingBuffers`` for writes and
+``ReadMemory`` for reads.
 
 Invariants:
 1. Only whole blocks at whole blocks are transferred; everything else is the caller's, through the
    page cache. The kernel keeps the two ways coherent.
 2. Where a file system does not offer it there is no ``DirectFile``, and nobody misses it.
 3. Staging memory is used again for ever and never grows beyond ``STAGING_BYTES`` a thread.
+4. Memory for reads is used again while reads go on, and given back soon after the last one.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import trio
+
 from _fast.gather import gather
 from _fast.lent_memory import LentMemory
 from _fast.paced_read import read_in_pieces
@@ -32,7 +36,10 @@ BLOCK_BYTES: Final = 512
 READ_BYTES_MAX: Final = 3 * 512 * 1024
 """The longest read into lent memory."""
 READ_MEMORY_FREE_MAX: Final = 64
-"""So many pieces of memory for reads are kept when nobody needs them."""
+"""So many pieces of memory for reads are kept while somebody reads."""
+READ_MEMORY_SECONDS: Final = 10.0
+"""When nobody has read for so long, the system gets back what is free. To touch new memory costs
+more than to read into it: not while somebody reads."""
 READ_PIECE_BYTES: Final = 256 * 1024
 """Long reads are done so much at a time: a sync waits for what the disk was asked for before it."""
 STAGING_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
@@ -52,10 +59,33 @@ def block_bytes_of(path: Path | str) -> int | None:
     return None
 
 
-def memory_for_reads() -> LentMemory:
-    """What ``DirectFile.read`` reads into."""
-    block_bytes = READ_BYTES_MAX + 2 * BLOCK_BYTES
-    return LentMemory(block_bytes=block_bytes, free_max=READ_MEMORY_FREE_MAX)
+class ReadMemory:
+    """What ``DirectFile.read`` reads into: used again as long as somebody reads."""
+
+    def __init__(self) -> None:
+        block_bytes = READ_BYTES_MAX + 2 * BLOCK_BYTES
+        self.memory = LentMemory(block_bytes=block_bytes, free_max=READ_MEMORY_FREE_MAX)
+        self._read_at = 0.0
+        self._is_watched = False
+
+    def note_read(self) -> None:
+        """There will be a read. In the event loop; memory is lent in any thread."""
+        self._read_at = trio.current_time()
+        if not self._is_watched:
+            self._is_watched = True
+            # Readers come and go, and none of them is there when it is time.
+            trio.lowlevel.spawn_system_task(self._give_back_in_time)
+
+    async def _give_back_in_time(self) -> None:
+        while True:
+            await trio.sleep(READ_MEMORY_SECONDS)
+            if trio.current_time() - self._read_at < READ_MEMORY_SECONDS:
+                continue
+            while self.memory.drop_one():
+                await trio.lowlevel.checkpoint()
+            if not self.memory.lent_count:
+                break
+        self._is_watched = False
 
 
 class StagingBuffers:

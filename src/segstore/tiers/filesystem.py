@@ -48,9 +48,9 @@ from segstore.tiers.chunk_paths import CHUNK_SUFFIX, UNFINISHED_SUFFIX, path_of
 from segstore.tiers.direct_io import (
     BLOCK_BYTES,
     READ_BYTES_MAX,
+    ReadMemory,
     StagingBuffers,
     block_bytes_of,
-    memory_for_reads,
 )
 from segstore.tiers.doubtful_files import DoubtNotes
 from segstore.tiers.known_paths import KnownPaths
@@ -82,7 +82,7 @@ class FilesystemChunkStorage:
         self._descriptors = OpenFiles(self._root)
         self._staging = StagingBuffers()
         self._direct_read_limiter = trio.CapacityLimiter(DIRECT_READS_MAX)
-        self._read_memory = memory_for_reads()
+        self._read_memory = ReadMemory()
         self._reads_directly = root.exists() and block_bytes_of(root) == BLOCK_BYTES
         self._known_durable = KnownPaths()
         self._known_directories = KnownPaths()
@@ -105,6 +105,7 @@ class FilesystemChunkStorage:
     async def read(self, name: str, *, offset: int, length: int) -> Buffer:
         """Read exactly ``length`` bytes; many of them are in memory that is used again later."""
         if self._reads_directly and DIRECT_BYTES_MIN <= length <= READ_BYTES_MAX:
+            self._read_memory.note_read()
             read = partial(self._read_directly, name, offset, length)
             found = await self._run(name, "read", read, limiter=self._direct_read_limiter)
             if found is not None:
@@ -380,7 +381,7 @@ class FilesystemChunkStorage:
             direct = file.direct_file(self._staging) if offset >= 0 else None
             if direct is None:
                 return None
-            data = direct.read(self._read_memory.lend(), offset, length)
+            data = direct.read(self._read_memory.memory.lend(), offset, length)
             return data.toreadonly() if data is not None and len(data) == length else None
 
     def _read(self, name: str, offset: int, length: int) -> bytes:

@@ -6,12 +6,14 @@ from random import Random
 
 import pytest
 import trio
+import trio.testing
 
 from _fast.lent_memory import LentMemory
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
 from segstore.tiers.chunk_paths import path_of
 from segstore.tiers.direct_io import (
     BLOCK_BYTES,
+    READ_MEMORY_SECONDS,
     READ_PIECE_BYTES,
     STAGING_BYTES,
     DirectFile,
@@ -167,4 +169,31 @@ async def test_what_was_read_stays_as_it_is_while_more_is_read(tmp_path: Path) -
             for number in range(20):
                 nursery.start_soon(read, number)
         assert b"".join(found[number] for number in range(20)) == data
+    storage.close()
+
+
+async def test_memory_for_reads_is_given_back_when_nobody_has_read_for_a_while(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    memory = storage._read_memory.memory
+    data = Random(10).randbytes(DIRECT_BYTES_MIN)
+    await storage.write("c", offset=0, data=[data])
+    for _ in range(2):
+        for _ in range(3):
+            found = await storage.read("c", offset=0, length=DIRECT_BYTES_MIN)
+            await trio.sleep(READ_MEMORY_SECONDS - 1)
+            if not memory.lent_count:
+                pytest.skip(f"{tmp_path} lies on no disk that is read from directly")
+            other = await storage.read("c", offset=0, length=DIRECT_BYTES_MIN)
+            del other
+            await trio.sleep(READ_MEMORY_SECONDS - 1)
+            assert memory.free_count == 1, "somebody reads still"
+        await trio.sleep(READ_MEMORY_SECONDS + 2)
+        assert (memory.free_count, memory.lent_count) == (0, 1)
+        assert found == data
+        del found
+        assert memory.free_count == 1
+        await trio.sleep(READ_MEMORY_SECONDS + 1)
+        assert (memory.free_count, memory.lent_count) == (0, 0)
     storage.close()
