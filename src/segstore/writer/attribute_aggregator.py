@@ -135,23 +135,29 @@ class AttributeAggregator:
         self._dirty_since.pop(segment.segment_id, None)
         if not changes:
             self._metadata.note_persisted(segment, {}, 0)
-        while changes and not segment.is_gone:
-            batch = _first_batch(changes)
-            persisted = await index.write(
-                {attribute_id: memory.values[attribute_id] for _, attribute_id in batch},
-                sequence_number=batch[-1][0],
-            )
-            if persisted.sequence_number == batch[-1][0]:
-                del changes[: len(batch)]
-            if persisted.root_pointer is None:
-                # Only what was never there was removed.
-                self._metadata.note_persisted(segment, {}, persisted.sequence_number)
-                continue
-            places = {
-                ATTRIBUTE_SEGMENT_ROOT_POINTER: persisted.root_pointer,
-                ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: persisted.sequence_number,
-            }
-            written.append((index, self._record(segment, places)))
+        places: AttributeValues = {}
+        try:
+            while changes and not segment.is_gone:
+                batch = _first_batch(changes)
+                persisted = await index.write(
+                    {attribute_id: memory.values[attribute_id] for _, attribute_id in batch},
+                    sequence_number=batch[-1][0],
+                )
+                if persisted.sequence_number == batch[-1][0]:
+                    del changes[: len(batch)]
+                if persisted.root_pointer is None:
+                    # Only what was never there was removed.
+                    self._metadata.note_persisted(segment, {}, persisted.sequence_number)
+                    continue
+                places = {
+                    ATTRIBUTE_SEGMENT_ROOT_POINTER: persisted.root_pointer,
+                    ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: persisted.sequence_number,
+                }
+        finally:
+            # Of the last tree alone: it is what the index is truncated to, and records do not wait
+            # for each other.
+            if places:
+                written.append((index, self._record(segment, places)))
 
 
 def _has_many(segment: SegmentMetadata) -> bool:
