@@ -22,6 +22,7 @@ from _fast.cache import StreamingCache
 from _fast.replay import DIGEST_FORMAT, digest_frame
 from segstore.api import SegmentContainer
 from segstore.attributes.segment_attributes import AttributeCache
+from segstore.boot import boot_id
 from segstore.cache.manager import CacheManager
 from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
@@ -48,6 +49,7 @@ async def open_containers(
     data_logs: DurableDataLogFactory | None = None,
     chunk_storage: ChunkStorage | None = None,
     disk_of: Callable[[Path], Disk] = LocalDisk,
+    boot_id_of_machine: Callable[[], str] = boot_id,
 ) -> AsyncIterator[OpenContainer]:
     """Open the data directory and yield what opens a container in it.
 
@@ -73,7 +75,9 @@ async def open_containers(
             nursery = await stack.enter_async_context(trio.open_nursery())
             await _start_journals(journals.values(), nursery, stack)
             is_open = True
-            yield _Opener(config, directory, storage_of, data_logs, journals).open
+            in_files = chunk_storage is None and config.tier2 is None
+            boot = boot_id_of_machine() if in_files else None
+            yield _Opener(config, directory, storage_of, data_logs, journals, boot).open
     except BaseExceptionGroup as group:
         if not is_open and len(group.exceptions) == 1:
             raise group.exceptions[0] from None
@@ -143,8 +147,10 @@ class _Opener:
         storage_of: StorageOfOwner,
         data_logs: DurableDataLogFactory | None,
         journals: Mapping[int, KeptJournal],
+        boot: str | None,
     ) -> None:
         self._config = config
+        self._boot = boot
         self._directory = directory
         self._storage_of = storage_of
         self._data_logs = data_logs
@@ -190,6 +196,7 @@ class _Opener:
                 epoch=logs.epoch_now,
                 container_id=container_id,
                 belongs=belongs_to(container_id, config.container_count),
+                boot_id=self._boot,
             ),
             self._cache_manager,
             drain_seconds=config.drain_seconds,

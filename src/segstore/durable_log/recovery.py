@@ -9,6 +9,8 @@ Invariants:
    else the log is damaged and the container does not start.
 4. Bodies of long appends are not read: where they lie is noted, and who needs them reads them.
 5. The cache keeps its bound: what it cannot take is moved to tier 2 in between.
+6. What the log has may be in doubt in tier 2 after a power cut: it tells tier 2 where that begins,
+   which is where a segment ended when the log did not have anything of it yet.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ class Recovery:
         self._cache_manager = cache_manager
         self._make_room = make_room
         self._asked: set[int] = set()
+        self._certain: dict[int, int] = {}
         self.operation_count = 0
 
     @property
@@ -81,6 +84,7 @@ class Recovery:
         for segment in self._metadata.segments.values():
             if segment.storage_length != segment.length or segment.merged:
                 await self._verify(segment)
+        await self._storage.recovered()
 
     async def _replay_all(self, replayed: list[AppendBatch | tuple[int, bytes]]) -> None:
         for item in replayed:
@@ -158,7 +162,7 @@ class Recovery:
 
     async def _prepare(self, operation: Operation) -> None:
         if isinstance(operation, EvictOperation):
-            await self._wait_for_room(block_bytes(len(operation.data)))
+            await self._prepare_evict(operation)
         elif isinstance(operation, ActivateOperation):
             # Tier 2 may have more of it by now than when it became inactive.
             self._asked.discard(operation.segment_id)
@@ -175,6 +179,16 @@ class Recovery:
             if operation.offset + operation.length <= segment.storage_length:
                 # The merge reached tier 2 before the crash, and the source's bytes are gone there.
                 source.storage_length = max(source.storage_length, source.length)
+
+    async def _prepare_evict(self, operation: EvictOperation) -> None:
+        metadata = self._metadata
+        if operation.segment_id not in metadata.segments:
+            self._certain[operation.segment_id] = 0  # the records begin here
+        leaving = [metadata.segments[record.segment_id] for record, _, _ in operation.records]
+        if any(each.segment_id in self._asked and _is_behind(each) for each in leaving):
+            # Tier 2 had all of it then, and is in doubt now: nobody would write it later.
+            await self._make_room()
+        await self._wait_for_room(block_bytes(len(operation.data)))
 
     async def _wait_for_room(self, bytes_wanted: int) -> None:
         """Move to tier 2 what was replayed when the cache cannot take more.
@@ -193,7 +207,8 @@ class Recovery:
     async def _ask_storage(self, segment: SegmentMetadata) -> None:
         if segment.segment_id not in self._asked:
             self._asked.add(segment.segment_id)
-            stored = await self._storage.stored_length(segment.storage_name)
+            certain = self._certain.get(segment.segment_id, segment.length)
+            stored = await self._storage.stored_length(segment.storage_name, certain=certain)
             segment.storage_length = max(segment.storage_length, stored)
 
     async def _verify(self, segment: SegmentMetadata) -> None:
@@ -214,3 +229,7 @@ class Recovery:
                     f"are in neither the log nor tier 2"
                 )
             offset = end
+
+
+def _is_behind(segment: SegmentMetadata) -> bool:
+    return segment.storage_length < segment.length

@@ -19,8 +19,16 @@ from segstore.tiers.api import Buffer
 class SegmentStorage(Protocol):
     """Byte ranges of segments in tier 2, addressed by segment name and offset."""
 
-    async def stored_length(self, segment: str) -> int:
-        """The offset up to which the segment's bytes are stored; 0 when nothing is."""
+    async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
+        """The offset up to which the segment's bytes are stored; 0 when nothing is.
+
+        A recovery, which asks before anybody else, tells what is ``certain``: up to there they
+        are stored, since the log has them no more. What is behind it need not be counted.
+        """
+        ...
+
+    async def recovered(self) -> None:
+        """The recovery has asked for all lengths of which it has something to tell."""
         ...
 
     async def write(
@@ -54,8 +62,11 @@ class SegmentStorage(Protocol):
         """
         ...
 
-    async def delete(self, segment: str) -> None:
-        """Forget the segment; deleting a missing one is fine."""
+    async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
+        """Forget the segment; deleting a missing one is fine.
+
+        Its bytes are stored in the segment into which it was merged.
+        """
         ...
 
     async def run(self) -> None:

@@ -179,10 +179,12 @@ class ChunkMetadata:
             raise RecordDamagedError(f"{change.segment} is truncated and not known")
         gone = gone_chunk_count(record, change.offset, change.end)
         self._condemn(record.chunks[:gone])
-        self.put(
-            change.segment,
-            SegmentRecord(record.chunks[gone:], change.end, record.is_moved),
-        )
+        chunks = record.chunks[gone:]
+        if chunks and chunks[-1].is_open:
+            last = chunks[-1]
+            length = max(last.length, change.end - last.start)
+            chunks = (*chunks[:-1], replace(last, length=length))
+        self.put(change.segment, SegmentRecord(chunks, change.end, record.is_moved))
 
     def encode(self, *, epoch: int, sequence: int) -> bytes:
         """A snapshot: all changes up to ``sequence`` are in it."""

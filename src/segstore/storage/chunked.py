@@ -13,6 +13,9 @@ Invariants:
 4. An append to a chunk changes no metadata: it costs one write. The end of a segment's last chunk
    is the chunk's own, and that of others is where the next one starts.
 5. ``stored_length`` never goes back except by ``delete``.
+6. Where a power cut may have left a chunk longer than what is stored of it, its bytes count as far
+   as metadata or the log know them to be stored (docs/adr/0198). A merged segment is forgotten
+   together with a change that has its target's length.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from segstore.storage.garbage import GARBAGE_DELAY_SECONDS, collect_garbage, col
 from segstore.storage.older_layout import Belongs, everything_belongs, import_older
 from segstore.storage.records import (
     AddChunk,
+    Change,
     Chunk,
     Forget,
     MoveChunks,
@@ -53,6 +57,7 @@ class ChunkedSegmentStorage:
 
     ``epoch`` tells the epoch of the container's log, and is asked at the first use. ``belongs``
     tells which segments are the container's, of those that an older version has stored.
+    ``boot_id`` names the start of the machine, if chunks are what a power cut may leave half.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class ChunkedSegmentStorage:
         garbage_delay_seconds: float = GARBAGE_DELAY_SECONDS,
         move_bytes_min: int = MOVE_BYTES_MIN,
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
+        boot_id: str | None = None,
     ) -> None:
         self._chunks = chunks
         self._journal = SystemJournal(
@@ -73,6 +79,7 @@ class ChunkedSegmentStorage:
             epoch=epoch,
             import_older=lambda: import_older(chunks, belongs),
             snapshot_bytes_min=snapshot_bytes_min,
+            boot_id=boot_id,
         )
         self._additions = Additions(self._journal)
         self._garbage_delay_seconds = garbage_delay_seconds
@@ -88,9 +95,16 @@ class ChunkedSegmentStorage:
         await self._journal.ready()
         await collect_now(self._chunks, self._journal)
 
-    async def stored_length(self, segment: str) -> int:
-        """The offset up to which the segment's bytes are stored; 0 when nothing is."""
-        record = await self._settled(segment)
+    async def recovered(self) -> None:
+        """No length is asked for any more with what is ``certain`` of it."""
+        await self._journal.recovered()
+
+    async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
+        """The offset up to which the segment's bytes are stored; 0 when nothing is.
+
+        See ``SegmentStorage.stored_length``.
+        """
+        record = await self._settled(segment, certain)
         return record.end if record is not None else 0
 
     async def segment_names(self) -> list[str]:
@@ -185,11 +199,17 @@ class ChunkedSegmentStorage:
             )
             copied += len(data)
 
-    async def delete(self, segment: str) -> None:
+    async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
         """Forget the segment. Its chunks are deleted later."""
+        target = None if merged_into is None else await self._unchanging(merged_into)
         async with self._journal.changing():
-            if self._journal.metadata.get(segment) is not None:
-                await self._journal.commit(Forget(segment))
+            if self._journal.metadata.get(segment) is None:
+                return
+            known: list[Change] = []
+            if merged_into is not None and target is not None and target.end > 0:
+                # After this its bytes are nowhere else: the target's must not come into doubt.
+                known.append(Truncate(merged_into, 0, target.end))
+            await self._journal.commit(*known, Forget(segment))
 
     # ---- Chunks ----------------------------------------------------------------------------------
 
@@ -201,7 +221,7 @@ class ChunkedSegmentStorage:
                 pass
         return await self._settled(segment)
 
-    async def _settled(self, segment: str) -> SegmentRecord | None:
+    async def _settled(self, segment: str, certain: int | None = None) -> SegmentRecord | None:
         """The segment's record, with the length of an older owner's last chunk found out."""
         await self._journal.ready()
         metadata = self._journal.metadata
@@ -211,6 +231,8 @@ class ChunkedSegmentStorage:
             if not last.is_open or last.epoch == self._journal.epoch:
                 break
             length = await self._length_of(segment, last)
+            if certain is not None and self._journal.is_in_doubt:
+                length = min(length, max(last.length, certain - last.start))
             if metadata.get(segment) == record:  # else somebody else found it out meanwhile
                 record = _with_last(record, replace(last, length=length, is_open=False))
                 metadata.put(segment, record)

@@ -97,7 +97,7 @@ class MoveChunks:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The chunks that end at or before ``offset`` go; the last one ends at ``end``."""
+    """The chunks that end at or before ``offset`` go; the last one has its bytes up to ``end``."""
 
     segment: str
     offset: int
@@ -294,17 +294,18 @@ def frame_at(data: bytes, position: int) -> tuple[int, Change, int] | None:
     return sequence, decode_change(body), end
 
 
-def decode_frames(data: bytes) -> list[tuple[int, Change]]:
+def decode_frames(data: bytes, *, may_have_holes: bool = False) -> list[tuple[int, Change]]:
     """The changes in a journal's bytes up to a torn end.
 
-    A frame that is whole behind one that is not is damage: ``RecordDamagedError``.
+    A frame that is whole behind one that is not is damage: ``RecordDamagedError``. After a power
+    cut it need not be: of several that were written together any may be missing.
     """
     changes = []
     position = 0
     while (frame := frame_at(data, position)) is not None:
         sequence, change, position = frame
         changes.append((sequence, change))
-    for later in range(position + 1, len(data) - FRAME.size + 1):
+    for later in () if may_have_holes else range(position + 1, len(data) - FRAME.size + 1):
         if frame_at(data, later) is not None:
             raise RecordDamagedError(f"the frame at {position} is damaged, one at {later} is whole")
     return changes

@@ -13,6 +13,9 @@ Invariants:
    durable, that nobody claimed a later epoch: then every later owner has read that change.
 4. A system chunk whose write failed is never appended to again.
 5. Sequence numbers have no gap. Where one is missing, the metadata is damaged and is not used.
+6. A claim tells on which start of the machine its owner ran, and whether it came to the end of its
+   recovery. What was not synced when another start ended is in doubt for every owner until one of
+   them has come to that end (docs/adr/0198).
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ _CLAIM: Final = "claim"
 _SNAPSHOT: Final = "snapshot"
 _JOURNAL: Final = "journal"
 _NAME: Final = re.compile(r"(claim|snapshot|journal)-([0-9]{10})-([0-9]{10})", re.ASCII)
+_RECOVERED: Final = b"recovered\n"
 
 logger = structlog.get_logger(__name__)
 
@@ -69,7 +73,11 @@ Import = Callable[[], Awaitable[ChunkMetadata]]
 
 
 class SystemJournal:
-    """See the module. ``metadata`` may be read once ``ready`` has returned."""
+    """See the module. ``metadata`` may be read once ``ready`` has returned.
+
+    ``boot_id`` names the start of the machine on which this owner runs; without one a power cut
+    leaves no chunk that is longer than what is stored of it.
+    """
 
     def __init__(
         self,
@@ -79,8 +87,10 @@ class SystemJournal:
         epoch: Callable[[], int],
         import_older: Import,
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
+        boot_id: str | None = None,
     ) -> None:
         self._chunks = chunks
+        self._claim = b"" if boot_id is None else boot_id.encode() + b"\n"
         self._prefix = f"_system/chunks-{container_id}$"
         self._container_id = container_id
         self._epoch = epoch
@@ -88,6 +98,9 @@ class SystemJournal:
         self._snapshot_bytes_min = snapshot_bytes_min
         self.metadata = ChunkMetadata()
         self.opened = trio.Event()
+        self.is_in_doubt = False
+        """Whether a chunk may be longer than what was synced of it when the power went."""
+        self._has_old_claim = self._is_recovered = False
         self._is_fenced_out = False
         self._lock = trio.Lock()
         self._attempt_count = 0
@@ -121,7 +134,31 @@ class SystemJournal:
         async with self._lock:
             if not self.opened.is_set():
                 await self._open()
+                if self._is_recovered:
+                    await self._note_recovered(found_out=False)
                 self.opened.set()
+
+    async def recovered(self) -> None:
+        """The lengths of all chunks that are in doubt are known now: let later owners know.
+
+        If that fails they are in doubt for the next owner, too.
+        """
+        self._is_recovered = True
+        async with self._lock:
+            if self.opened.is_set():
+                await self._note_recovered(found_out=self.is_in_doubt or self._has_old_claim)
+
+    async def _note_recovered(self, *, found_out: bool) -> None:
+        if not self._claim:
+            return
+        try:
+            if found_out:  # lengths, which are in no journal
+                await self._write_snapshot()
+            await self._chunks.write(
+                self._name(_CLAIM, 0), offset=len(self._claim), data=[_RECOVERED]
+            )
+        except StorageError as error:
+            logger.warning("a recovery is not noted", chunks=self._prefix, error=str(error))
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -189,7 +226,7 @@ class SystemJournal:
     async def _open(self) -> None:
         epoch = self.epoch
         self._attempt_count += 1
-        await self._chunks.write(self._name(_CLAIM, 0), offset=0, data=[b""])
+        await self._chunks.write(self._name(_CLAIM, 0), offset=0, data=[self._claim])
         for look in range(1, LOOKS_MAX + 1):
             found = await self._found()
             self._refuse_later(found)
@@ -201,6 +238,7 @@ class SystemJournal:
                 )
             older = [each for each in found if each.epoch < epoch]
             try:
+                self.is_in_doubt = await self._doubts(older)
                 await self._read(older)
                 break
             except ChunkNotFoundError:  # an older owner still cleans up
@@ -209,6 +247,20 @@ class SystemJournal:
         self._number = max([self._number, *(each.number for each in own)])
         self.has_obsolete_chunks = bool(older)
         await self._write_snapshot()
+
+    async def _doubts(self, found: list[_SystemChunk]) -> bool:
+        """Whether the machine was started anew since the last owner that ended its recovery."""
+        claims = [each for each in found if each.kind == _CLAIM and self._claim]
+        for each in sorted(claims, key=_order, reverse=True):
+            if not each.length:  # by an older segstore, which did not ask
+                self._has_old_claim = True
+                return False
+            data = await self._read_chunk(each)
+            if not data.startswith(self._claim):
+                return True
+            if data.endswith(_RECOVERED):
+                return False
+        return bool(claims)
 
     async def _read(self, found: list[_SystemChunk]) -> None:
         """Read the metadata that the last owner left."""
@@ -255,7 +307,7 @@ class SystemJournal:
         return None
 
     async def _replay(self, data: bytes) -> None:
-        for sequence, change in decode_frames(data):
+        for sequence, change in decode_frames(data, may_have_holes=self.is_in_doubt):
             if sequence <= self._sequence:  # written again when the first reply was lost
                 continue
             if sequence != self._sequence + 1:

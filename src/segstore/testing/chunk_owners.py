@@ -17,7 +17,11 @@ _epochs = count(1)
 
 
 def next_owner(
-    chunks: ChunkStorage, *, container_id: int = 0, garbage_delay_seconds: float = 60.0
+    chunks: ChunkStorage,
+    *,
+    container_id: int = 0,
+    garbage_delay_seconds: float = 60.0,
+    boot_id: str | None = None,
 ) -> ChunkedSegmentStorage:
     """The segments that lie in ``chunks``, for an owner who comes after all others."""
     epoch = next(_epochs)
@@ -26,4 +30,5 @@ def next_owner(
         epoch=lambda: epoch,
         container_id=container_id,
         garbage_delay_seconds=garbage_delay_seconds,
+        boot_id=boot_id,
     )

@@ -24,6 +24,7 @@ from segstore.errors import DataLogError
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
+from segstore.tiers.api import ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 
 BY_HAND = EvictionPolicy(active_count_max=0, look_seconds=1e9)
@@ -33,13 +34,15 @@ class CrashingTiers:
     """Both tiers, and the container that was opened on them last.
 
     ``next_fault`` decides about every call of tier 2; ``calls`` has their names. Reads of it take
-    ``read_seconds``. ``policy`` says which segments leave.
+    ``read_seconds``. ``policy`` says which segments leave, and ``boot_id`` names the start of the
+    machine.
     """
 
     def __init__(self, policy: EvictionPolicy = BY_HAND) -> None:
         self.policy = policy
         self.logs = MemoryDataLogFactory()
-        self.chunks = MemoryChunkStorage()
+        self.chunks: ChunkStorage = MemoryChunkStorage()
+        self.boot_id: str | None = None
         self.next_fault: Callable[[str], Fault] = lambda _: Fault.NONE
         self.read_seconds = 0.0
         self.calls: list[str] = []
@@ -80,7 +83,7 @@ class CrashingTiers:
             async with open_container(
                 0,
                 self.logs,
-                next_owner(self.faulty),
+                next_owner(self.faulty, boot_id=self.boot_id),
                 cache_manager,
                 drain_seconds=drain_seconds,
                 attribute_pages=PageCache(page_bytes_max),

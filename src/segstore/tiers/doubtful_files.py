@@ -6,7 +6,7 @@ and not in tier 2, whose disk has just failed.
 Invariants:
 1. A note that was added is durable. It stays until the file is as long as the note says, or until
    all of it counts again: a note that stayed longer would cost what was written since.
-2. A line without its end was never added: its writer was told so.
+2. A line without its end was never added: its writer was told so, or lost its power before.
 3. A note is added once, however often the same write fails.
 """
 
@@ -36,7 +36,7 @@ class DoubtNotes:
     def read(self) -> dict[str, int]:
         """What is noted: by path, how many bytes of a file count."""
         try:
-            text = self._path.read_text("ascii")
+            text = self._path.read_text("ascii", errors="replace")
         except FileNotFoundError:
             return {}
         noted: dict[str, int] = {}

@@ -13,7 +13,7 @@ Invariants:
    that fails too, it is noted outside of tier 2, for later processes, until it is written again.
 6. A long write never leaves a length that counts bytes which a power cut could leave unwritten: it
    goes past the page cache from the block on in which it begins, what is left of it after. A short
-   one that was not acknowledged may (ADR 0197).
+   one that was not acknowledged may: whoever recovers knows from where on (docs/adr/0198).
 7. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
    rest, so that readers of history do not hold up writes.
 8. Long reads go past the page cache into lent memory, at most ``DIRECT_READS_MAX`` at a time: that

@@ -161,7 +161,8 @@ class SegmentAggregator:
             target.storage_length = max(target.storage_length, end)
         if target is not None:
             self._read_index.merge_stored(target, source)
-        await self._storage.delete(source.storage_name)
+        merged_into = None if target is None else target.storage_name
+        await self._storage.delete(source.storage_name, merged_into=merged_into)
         if not source.is_transient:
             await self._indexes.delete(source.segment_id, source.storage_name)
         # Of a target that is gone the source is still owed: when a deletion fails, it may be

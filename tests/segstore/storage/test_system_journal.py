@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from segstore.tiers.memory import MemoryChunkStorage
 PREFIX = "_system/chunks-0$"
 
 
-def owner(chunks: ChunkStorage, epoch: int, **settings: int) -> ChunkedSegmentStorage:
+def owner(chunks: ChunkStorage, epoch: int, **settings: Any) -> ChunkedSegmentStorage:
     return ChunkedSegmentStorage(chunks, epoch=lambda: epoch, **settings)
 
 
@@ -185,3 +186,99 @@ async def test_what_recovery_reads_is_bounded() -> None:
     assert len(system) <= 4
     assert sum(chunk.length for chunk in system) < 5000
     assert len(await chunks.list_chunks("")) == len(system)
+
+
+async def grown_in_two_lives(chunks: MemoryChunkStorage) -> None:
+    """A chunk of 8 bytes, of which the log knows that the first 4 are stored."""
+    storage = owner(chunks, 1, boot_id="a")
+    await storage.write("s", offset=0, data=[b"data"], rollover_bytes=0)
+    await storage.recovered()
+    await storage.write("s", offset=4, data=[bytes(4)], rollover_bytes=0)
+
+
+async def test_a_chunk_counts_as_it_is_while_the_machine_runs() -> None:
+    chunks = MemoryChunkStorage()
+    await grown_in_two_lives(chunks)
+    assert await owner(chunks, 2, boot_id="a").stored_length("s", certain=4) == 8
+    # This one did not end its recovery, and the one before it did.
+    assert await owner(chunks, 3, boot_id="a").stored_length("s", certain=4) == 8
+
+
+async def test_after_another_start_of_the_machine_a_chunk_counts_as_far_as_is_certain() -> None:
+    chunks = MemoryChunkStorage()
+    await grown_in_two_lives(chunks)
+    assert await owner(chunks, 2, boot_id="b").stored_length("s", certain=4) == 4
+    # Its process was killed before the end of its recovery.
+    storage = owner(chunks, 3, boot_id="b")
+    assert await storage.stored_length("s", certain=3) == 3
+    await storage.recovered()
+    storage = owner(chunks, 4, boot_id="b")
+    assert await storage.stored_length("s", certain=2) == 3
+    await storage.write("s", offset=3, data=[b"aagain"], rollover_bytes=0)
+    assert bytes(await storage.read("s", offset=0, length=9)) == b"dat"
+    assert bytes(await storage.read("s", offset=3, length=9)) == b"aagain"
+    assert await owner(chunks, 5, boot_id="c").stored_length("s", certain=3) == 3
+
+
+async def test_what_nobody_knows_to_be_uncertain_counts_after_every_start() -> None:
+    chunks = MemoryChunkStorage()
+    await grown_in_two_lives(chunks)
+    assert await owner(chunks, 2, boot_id="b").stored_length("s") == 8
+
+
+async def test_a_length_in_metadata_is_certain() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1, boot_id="a")
+    await write_some(storage, 2)
+    await storage.concat("s0", offset=4, source="s1", length=4, rollover_bytes=0)
+    await storage.delete("s1", merged_into="s0")
+    await storage.write("s0", offset=8, data=[bytes(4)], rollover_bytes=0)
+    assert await owner(chunks, 2, boot_id="b").stored_length("s0", certain=2) == 8
+
+
+async def test_chunks_of_an_older_version_count_as_they_are_from_then_on() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1)
+    await storage.write("s", offset=0, data=[b"data"], rollover_bytes=0)
+    assert [each.length for each in await chunks.list_chunks(f"{PREFIX}claim")] == [0]
+    storage = owner(chunks, 2, boot_id="a")
+    assert await storage.stored_length("s", certain=0) == 4
+    await storage.recovered()
+    assert await owner(chunks, 3, boot_id="b").stored_length("s", certain=0) == 4
+
+
+async def test_a_recovery_that_asked_for_nothing_opens_nothing() -> None:
+    chunks = MemoryChunkStorage()
+    await grown_in_two_lives(chunks)
+    storage = owner(chunks, 2, boot_id="b")
+    await storage.recovered()
+    assert len(await system_chunks(chunks, "claim")) == 1
+    assert await storage.stored_length("s") == 8
+    assert await owner(chunks, 3, boot_id="b").stored_length("s", certain=0) == 8
+
+
+async def test_a_recovery_that_cannot_be_noted_is_in_doubt_again() -> None:
+    chunks = MemoryChunkStorage()
+    await grown_in_two_lives(chunks)
+    faulty = FaultyChunkStorage(chunks)
+    storage = owner(faulty, 2, boot_id="b")
+    assert await storage.stored_length("s", certain=4) == 4
+    faulty._next_fault = lambda _: Fault.REFUSED
+    await storage.recovered()
+    assert await owner(chunks, 3, boot_id="b").stored_length("s", certain=4) == 4
+
+
+async def test_of_changes_written_together_a_power_cut_may_lose_the_first() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1, boot_id="a")
+    await storage.recovered()
+    await write_some(storage, 1)
+    [name] = await system_chunks(chunks, "journal")
+    before = len(chunks._chunks[name])
+    added = [AddChunk(f"s{number}", 0, 1, f"s{number}$0") for number in range(1, 4)]
+    async with storage._journal.changing():
+        await storage._journal.commit(*added)
+    chunks._chunks[name][before + 16 : before + 40] = bytes(24)
+    with pytest.raises(StorageError, match="is damaged"):
+        await owner(await copied(chunks), 2, boot_id="a").segment_names()
+    assert await owner(chunks, 2, boot_id="b").segment_names() == ["s0"]

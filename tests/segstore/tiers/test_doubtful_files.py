@@ -118,3 +118,20 @@ def test_a_second_note_makes_the_first_name_durable_that_failed_to(
         notes.add("first", 7)
     notes.add("second", 8)
     assert synced[-1] == str(tmp_path)
+
+
+@given(st.integers(0, 40), st.binary(min_size=1, max_size=40))
+def test_a_note_that_a_power_cut_has_left_half_spoils_no_other(kept: int, left: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "doubts"
+        notes = DoubtNotes(path)
+        notes.add("first", 7)
+        whole = path.read_bytes()
+        notes.add("second 2", 8)
+        line = path.read_bytes()[len(whole) :]
+        path.write_bytes(whole + (line[:kept] + left.ljust(len(line), b"\0"))[: len(line)])
+        assert notes.read()["first"] == 7
+        notes.add("third", 9)
+        assert {"first": 7, "third": 9}.items() <= notes.read().items()
