@@ -30,6 +30,8 @@ class SegmentInfo:
     """A segment's committed state. Offsets and lengths in bytes, times in Unix milliseconds."""
 
     name: str
+    segment_id: int
+    """No other segment of the container ever has it, whatever its name."""
     segment_type: int
     start_offset: int
     length: int

@@ -359,6 +359,7 @@ class Container:
         segment = self._segment(name)
         return SegmentInfo(
             name=name,
+            segment_id=segment.segment_id,
             segment_type=segment.segment_type,
             start_offset=segment.start_offset,
             length=segment.length,

@@ -17,7 +17,12 @@ from typing import Final
 import trio
 
 from segstore.api import ReadHandle, ReadResult, SegmentContainer
-from segstore.errors import ContainerOfflineError, SegmentStoreError, SegmentTruncatedError
+from segstore.errors import (
+    ContainerOfflineError,
+    NoSuchSegmentError,
+    SegmentStoreError,
+    SegmentTruncatedError,
+)
 from segstore.tables.entries import (
     EntryHead,
     StoredEntry,
@@ -52,6 +57,8 @@ class EntryReader:
         entries: list[StoredEntry] = []
         while not entries and self._position + len(self._rest) < self._end:
             offset = self._position + len(self._rest)
+            if offset >= self._container.segment_info(self._segment).length:
+                raise NoSuchSegmentError(self._segment)  # its namesake's end is no end of a read
             result = await self._container.read(
                 self._segment, offset=offset, length_max=min(self._read_bytes, self._end - offset)
             )
@@ -76,8 +83,8 @@ async def read_heads(
     """
     heads: dict[int, EntryHead] = {}
     ordered = sorted(offsets)
-    end = container.segment_info(segment).length
     for start in range(0, len(ordered), HEADS_TOGETHER_MAX):
+        end = container.segment_info(segment).length
         places = [
             (offset, min(HEAD_BYTES, end - offset))
             for offset in ordered[start : start + HEADS_TOGETHER_MAX]
@@ -88,19 +95,19 @@ async def read_heads(
         for (offset, _), data in zip(
             places, await _read_together(container, segment, places), strict=True
         ):
-            if data is not None and (head := await _head(container, segment, offset, data, end)):
+            if data is not None and (head := await _head(container, segment, offset, data)):
                 heads[offset] = head
     return heads
 
 
 async def _head(
-    container: SegmentContainer, segment: str, offset: int, data: bytes, end: int
+    container: SegmentContainer, segment: str, offset: int, data: bytes
 ) -> EntryHead | None:
     """The entry whose first bytes are ``data``; a read may end before the key does."""
     while isinstance(head := parse_head(segment, data, offset=offset), int):
         position = offset + len(data)
         length = offset + head - position
-        if position + length > end:
+        if position + length > container.segment_info(segment).length:
             raise TableDataError(segment, offset=offset)
         [more] = await _read_together(container, segment, [(position, length)])
         if more is None:

@@ -13,7 +13,9 @@ Invariants:
 4. Updates have no task of their own: completions start the next append. A cancelled caller abandons
    its answer, never the update, unless what it needs to know of the index was still being read.
 5. Updates of a key keep their order (see ``update_queue``). Room in the tail all wait for.
-6. When a compaction ends, enough entries count, or there is a tail, whose next step will ask for
+6. It is the table of the segment with its id: what comes when a namesake has taken its place is
+   refused, and no answer is made of both.
+7. When a compaction ends, enough entries count, or there is a tail, whose next step will ask for
    another one, or all of the table was looked at and nothing was written meanwhile.
 """
 
@@ -31,6 +33,7 @@ from segstore.errors import (
     BadOffsetError,
     ContainerOfflineError,
     InvalidRequestError,
+    NoSuchSegmentError,
     SegmentSealedError,
     SegmentStoreError,
     SegmentTruncatedError,
@@ -68,6 +71,7 @@ class TableSegment:
     def __init__(
         self,
         name: str,
+        segment_id: int,
         container: SegmentContainer,
         settings: TableSettings,
         *,
@@ -75,6 +79,7 @@ class TableSegment:
         on_durable: Callable[[TableSegment], None],
     ) -> None:
         self.name = name
+        self.segment_id = segment_id
         self._container = container
         self._settings = settings
         self._hash_key = hash_key
@@ -91,6 +96,11 @@ class TableSegment:
         self._is_frozen = False
         self._news = 0
         self._compacted_in_vain: tuple[TableIndex, int] | None = None
+
+    def check_same(self) -> None:
+        """Raise ``NoSuchSegmentError`` if the segment has gone, though a namesake may have come."""
+        if self._container.segment_info(self.name).segment_id != self.segment_id:
+            raise NoSuchSegmentError(self.name)
 
     @property
     def is_idle(self) -> bool:
@@ -218,8 +228,13 @@ class TableSegment:
             index = self._index
             if index is None:
                 # Those who wait come back with a new index.
-                for member in self._queue.clear():
-                    member.settle(ContainerOfflineError("the table's index was lost"), retry=True)
+                self._refuse_queued(ContainerOfflineError("the table's index was lost"), retry=True)
+                return
+            try:
+                self.check_same()
+            except SegmentStoreError as error:
+                self.drop_index()
+                self._refuse_queued(error)
                 return
             if isinstance(self._queue.first, Turn):
                 self._turn = self._queue.pop()
@@ -242,6 +257,10 @@ class TableSegment:
                 if not index.has_room:
                     self._queue.wake()
                 return
+
+    def _refuse_queued(self, error: SegmentStoreError, *, retry: bool = False) -> None:
+        for member in self._queue.clear():
+            member.settle(error, retry=retry)
 
     def _next_batch(self, index: TableIndex) -> UpdateBatch:
         batch = UpdateBatch(index)
@@ -285,6 +304,7 @@ class TableSegment:
             await self.submit(make)
             if await (await self.index()).count():
                 raise TableNotEmptyError(self.name)
+            self.check_same()
             await self._container.delete_segment(self.name)
         finally:
             for turn in turns:

@@ -34,6 +34,7 @@ from segstore.config import TableSettings
 from segstore.errors import (
     InvalidRequestError,
     NoSuchSegmentError,
+    SegmentStoreError,
     SegmentTruncatedError,
     UnsupportedRequestError,
 )
@@ -158,26 +159,40 @@ class TableSegments:
         self.forget(name)
 
     def forget(self, name: str) -> None:
-        """Drop what is known of a segment that was deleted."""
-        table = self._tables.pop(name, None)
-        self._index_bytes_total -= self._index_bytes.pop(name, 0)
-        if table is not None:
-            self._maintenance.forget(table)
+        """Drop what is known of a segment that was deleted; what is known of a namesake stays."""
+        if (table := self._tables.get(name)) is not None:
+            try:
+                table.check_same()
+            except SegmentStoreError:
+                self._drop(table)
+
+    def _drop(self, table: TableSegment) -> None:
+        """Two that know of one table would miss updates: it has gone, or nobody uses it."""
+        del self._tables[table.name]
+        self._index_bytes_total -= self._index_bytes.pop(table.name, 0)
+        self._maintenance.forget(table)
 
     async def info(self, name: str) -> TableInfo:
         """Offsets and the exact count of entries."""
-        index = await self._index(name)
+        table = self._table(name)
+        index = await self._index(table)
         count = await index.count()
+        table.check_same()
         info = self._container.segment_info(name)
         return TableInfo(info.start_offset, info.length, count, index.key_length)
 
     def _table(self, name: str) -> TableSegment:
         """The table; raises unless the segment exists and is one."""
-        is_fixed_key_table(self._container.segment_info(name))
+        info = self._container.segment_info(name)
+        is_fixed_key_table(info)
         table = self._tables.get(name)
+        if table is not None and table.segment_id != info.segment_id:
+            self._drop(table)
+            table = None
         if table is None:
             table = self._tables[name] = TableSegment(
                 name,
+                info.segment_id,
                 self._container,
                 self._settings,
                 hash_key=self._hash_key,
@@ -186,9 +201,8 @@ class TableSegments:
         self._tables.move_to_end(name)
         return table
 
-    async def _index(self, name: str) -> TableIndex:
+    async def _index(self, table: TableSegment) -> TableIndex:
         """The committed index, valid until the next await."""
-        table = self._table(name)
         index = await table.index()
         self._note_tail(table)
         self._bound_memory(table)
@@ -305,29 +319,33 @@ class TableSegments:
 
     async def read(self, name: str, keys: Sequence[bytes]) -> list[TableEntry]:
         """The entry of each key, in order; version ``NOT_EXISTS`` and no value if there is none."""
-        index = await self._index(name)
+        table = self._table(name)
+        index = await self._index(table)
         for key in keys:
             self._check_key_length(name, key, index)
         found = list(zip(keys, await index.find_many(keys), strict=True))
-        if (table := self._tables.get(name)) is not None:
-            self._bound_memory(table)
+        self._bound_memory(table)
         # Also of a key that there is not the answer has the bytes.
         total = sum(
             WIRE_BYTES + (len(key) if located is None else located.length) for key, located in found
         )
         if total > self._settings.reply_bytes_max:
             raise InvalidRequestError(name, f"the answer takes {total} bytes")
-        return [
-            await self._entry(name, key, located) or TableEntry(TableKey(key, NOT_EXISTS), b"")
+        entries = [
+            await self._entry(table, key, located) or TableEntry(TableKey(key, NOT_EXISTS), b"")
             for key, located in found
         ]
+        table.check_same()
+        return entries
 
-    async def _entry(self, name: str, key: bytes, located: Located | None) -> TableEntry | None:
+    async def _entry(
+        self, table: TableSegment, key: bytes, located: Located | None
+    ) -> TableEntry | None:
         if located is None:
             return None
         if located.value is not None:
             return TableEntry(TableKey(key, located.version), located.value)
-        read = await self._table(name).read_value(key, located)
+        read = await table.read_value(key, located)
         return None if read is None else TableEntry(TableKey(key, read[0]), read[1])
 
     async def iterate_keys(
@@ -343,9 +361,11 @@ class TableSegments:
 
         Only fixed-key tables know a range, both ends included; only hash tables know a token.
         """
+        table = self._table(name)
         found, token = await self._page(
-            name, count_max, continuation_token, from_key, to_key, with_values=False
+            table, count_max, continuation_token, from_key, to_key, with_values=False
         )
+        table.check_same()
         keys = tuple(TableKey(key, located.version) for key, located in found)
         return KeysPage(keys, token)
 
@@ -359,11 +379,13 @@ class TableSegments:
         to_key: bytes = b"",
     ) -> EntriesPage:
         """A page of entries; see ``iterate_keys``."""
+        table = self._table(name)
         while True:
             found, token = await self._page(
-                name, count_max, continuation_token, from_key, to_key, with_values=True
+                table, count_max, continuation_token, from_key, to_key, with_values=True
             )
-            entries = [await self._entry(name, key, located) for key, located in found]
+            entries = [await self._entry(table, key, located) for key, located in found]
+            table.check_same()
             present = tuple(entry for entry in entries if entry is not None)
             # All of a page may have been removed while it was read: that is not yet the end.
             if present or not found:
@@ -372,7 +394,7 @@ class TableSegments:
 
     async def _page(
         self,
-        name: str,
+        table: TableSegment,
         count_max: int,
         token: bytes,
         from_key: bytes,
@@ -381,8 +403,8 @@ class TableSegments:
         with_values: bool,
     ) -> tuple[list[tuple[bytes, Located]], bytes]:
         """The next entries, none at the end, and the continuation token."""
-        index = await self._index(name)
-        ranges = _ranges(name, index, token, from_key, to_key)
+        index = await self._index(table)
+        ranges = _ranges(table.name, index, token, from_key, to_key)
         if count_max <= 0:
             return [], b""
         page = await index.page(
@@ -398,6 +420,7 @@ class TableSegments:
 
         Hash layout only. Keys removed behind the position do not show.
         """
+        table = self._table(name)
         if is_fixed_key_table(self._container.segment_info(name)):
             raise UnsupportedRequestError(name, "delta of a fixed-key table")
         while True:
@@ -409,6 +432,7 @@ class TableSegments:
                 found, position = await self._scan(name, start, info.length, count_max)
             except SegmentTruncatedError:
                 continue
+            table.check_same()
             return DeltaPage(
                 tuple(found.values()),
                 should_clear=from_position < info.start_offset,
@@ -456,9 +480,8 @@ class TableSegments:
             if self._tables.get(name) is table:
                 self._note_tail(table)
         except NoSuchSegmentError:
-            # A namesake may have come already, and two that know of one table miss updates.
             if self._tables.get(name) is table:
-                self.forget(name)
+                self._drop(table)
         else:
             self._bound_memory(table)
 

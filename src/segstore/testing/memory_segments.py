@@ -59,8 +59,11 @@ class ParkedRead:
 class MemorySegment:
     """One segment. ``data`` holds every byte from offset 0 on, truncated or not."""
 
-    def __init__(self, name: str, attributes: Mapping[AttributeId, int], now_ms: int) -> None:
+    def __init__(
+        self, name: str, segment_id: int, attributes: Mapping[AttributeId, int], now_ms: int
+    ) -> None:
         self.name = name
+        self.segment_id = segment_id
         self.data = bytearray()
         self.attributes = dict(attributes)
         self.start_offset = 0
@@ -159,6 +162,7 @@ class MemorySegments:
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
         self._now_ms = now_ms
         self.by_name: dict[str, MemorySegment] = {}
+        self._last_id = 0
 
     def find(self, name: str) -> MemorySegment:
         """The segment, else ``NoSuchSegmentError``."""
@@ -171,7 +175,8 @@ class MemorySegments:
         """Create an empty segment."""
         if name in self.by_name:
             raise SegmentExistsError(name)
-        segment = MemorySegment(name, attributes, self._now_ms())
+        self._last_id += 1
+        segment = MemorySegment(name, self._last_id, attributes, self._now_ms())
         for attribute_id in attributes:
             segment.check_id(attribute_id)
         self.by_name[name] = segment
@@ -256,6 +261,7 @@ class MemorySegments:
         segment = self.find(name)
         return SegmentInfo(
             name=name,
+            segment_id=segment.segment_id,
             segment_type=segment.segment_type,
             start_offset=segment.start_offset,
             length=len(segment.data),

@@ -45,7 +45,7 @@ async def put(tables: TableSegments, name: str, count: int = 4) -> None:
 
 
 async def is_indexed(tables: TableSegments, name: str) -> bool:
-    return (await tables._index(name)).unindexed_bytes == 0
+    return (await tables._index(tables._table(name))).unindexed_bytes == 0
 
 
 async def test_a_table_that_waits_or_fails_keeps_no_other_from_being_maintained(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+import pytest
 import trio
 import trio.testing
 
-from pravega_wire.commands import TableEntry, TableKey
+from pravega_wire.commands import NOT_EXISTS, TableEntry, TableKey
+from segstore.api import ReadResult
 from segstore.attributes.updates import AttributeId
 from segstore.config import TableSettings
+from segstore.errors import NoSuchSegmentError, TableKeyMissingError
 from segstore.tables.table_segments import SLICE_COUNT, TableSegments
 from segstore.testing.memory_container import MemoryContainer
 
@@ -35,8 +38,8 @@ def one_bucket(key: bytes) -> bytes:
     return b"\x11" * 16
 
 
-async def put(tables: TableSegments, key: bytes) -> int:
-    [version] = await tables.update("t", [TableEntry(TableKey(key), b"v")])
+async def put(tables: TableSegments, key: bytes, value: bytes = b"v") -> int:
+    [version] = await tables.update("t", [TableEntry(TableKey(key), value)])
     return version
 
 
@@ -130,3 +133,98 @@ async def test_an_update_of_many_keys_gives_others_their_turn_and_none_overtakes
     [seven, eight] = await tables.read("t", [b"7", b"8"])
     assert (seven.value, eight.value) == (b"one", b"many")
     assert (await tables.info("t")).entry_count == count
+
+
+async def namesake_with(container: MemoryContainer, *keys: bytes) -> None:
+    """Another process's view: the table is deleted and made again, and nobody here is told."""
+    others = TableSegments(container, TableSettings())
+    await others.delete("t")
+    await others.create("t")
+    for key in keys:
+        await put(others, key, b"new")
+
+
+@pytest.mark.parametrize("keys", [(), (b"b",)], ids=["empty", "of the same length"])
+async def test_a_namesake_of_a_table_whose_deletion_nobody_waited_for_is_another_table(
+    keys: tuple[bytes, ...],
+) -> None:
+    container = GatedContainer()
+    tables = TableSegments(container, TableSettings())
+    await tables.create("t")
+    await put(tables, b"a", b"old")
+    await namesake_with(container, *keys)
+    [missing] = await tables.read("t", [b"a"])
+    assert missing == TableEntry(TableKey(b"a", NOT_EXISTS), b"")
+    assert (await tables.info("t")).entry_count == len(keys)
+    page = await tables.iterate_entries("t", count_max=10)
+    assert [entry.key.key for entry in page.entries] == [*keys]
+    with pytest.raises(TableKeyMissingError):
+        await tables.update("t", [TableEntry(TableKey(b"a", 0), b"x")])
+
+
+async def test_a_deletion_that_is_told_of_late_leaves_the_namesake_known() -> None:
+    container = MemoryContainer()
+    tables = TableSegments(container, TableSettings())
+    await tables.create("t")
+    await put(tables, b"a")
+    await namesake_with(container)
+    await put(tables, b"b")
+    namesake = tables._table("t")
+    tables.forget("t")
+    assert tables._table("t") is namesake
+    await container.delete_segment("t")
+    tables.forget("t")
+    assert not tables.index_bytes
+
+
+class SlowContainer(GatedContainer):
+    """What was read waits at the gate too."""
+
+    async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
+        gate = self.gate
+        result = await super().read(name, offset=offset, length_max=length_max)
+        await gate.wait()
+        return result
+
+
+CALLS: dict[str, Callable[[TableSegments], Awaitable[object]]] = {
+    "read": lambda tables: tables.read("t", [b"a"]),
+    "look": lambda tables: tables.read("t", [b"b"]),
+    "iterate": lambda tables: tables.iterate_entries("t", count_max=10),
+    "delta": lambda tables: tables.read_delta("t", from_position=0, count_max=10),
+    "update": lambda tables: tables.update("t", [TableEntry(TableKey(b"b", NOT_EXISTS), b"x")]),
+    "count": lambda tables: tables.info("t"),
+    "delete": lambda tables: tables.delete("t", must_be_empty=True),
+}
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("call", CALLS)
+async def test_what_waits_while_a_namesake_replaces_its_table_takes_neither_for_the_other(
+    call: str, is_open: bool
+) -> None:
+    """The bytes at the place of an entry may be another key's, and an empty table is full."""
+    container = SlowContainer()
+    tables = TableSegments(container, TableSettings(kept_value_bytes_max=0))
+    await tables.create("t")
+    await put(tables, b"a", b"old")
+    if call == "delete":
+        await tables.remove("t", [TableKey(b"a")])
+    if not is_open:
+        tables = TableSegments(container, TableSettings(kept_value_bytes_max=0))
+
+    async def refused() -> None:
+        with pytest.raises(NoSuchSegmentError):
+            await CALLS[call](tables)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            usual, slow = container.gate, trio.Event()
+            container.gate = slow
+            nursery.start_soon(refused)
+            await settle()
+            container.gate = usual
+            await namesake_with(container, b"b")
+            slow.set()
+        for each in (tables, TableSegments(container, TableSettings())):
+            assert await each.read("t", [b"b"]) == [TableEntry(TableKey(b"b", 0), b"new")]

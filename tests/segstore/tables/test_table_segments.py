@@ -81,7 +81,8 @@ class Table:
         return {found.key.key: found.value for found in page.entries}
 
     def forget_index(self) -> None:
-        self.tables.forget("t")
+        if (table := self.tables._tables.get("t")) is not None:
+            self.tables._drop(table)
 
 
 @pytest.fixture(params=[0, 2], ids=["hash", "fixed"])
