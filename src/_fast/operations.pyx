@@ -39,9 +39,18 @@ cdef enum:
     APPEND_HEAD_BYTES = 31
     VALUE_BYTES = 8
     ATTRIBUTE_ID_BYTES_MAX = 256
+    CORE_ID_BYTES = 16
+    SHARED_ID_COUNT = 16
     ATTRIBUTE_COUNT_MAX = 0xFFFF
     # Below this an append's data is copied out of its record: a view would cost more.
     VIEW_BYTES_MIN = 2048
+
+
+# The ids of the first core attributes, which nearly all segments have: one object for all of them.
+cdef uint64_t CORE_PREFIX = <uint64_t>1 << 63
+cdef tuple SHARED_IDS = tuple(
+    [((1 << 127) + number).to_bytes(CORE_ID_BYTES, "big") for number in range(SHARED_ID_COUNT)]
+)
 
 
 class OperationDamagedError(ValueError):
@@ -141,6 +150,15 @@ cdef int write_attributes(unsigned char *target, dict values) except -1:
     return 0
 
 
+cdef object attribute_id(const unsigned char *data, Py_ssize_t id_bytes):
+    cdef uint64_t number
+    if id_bytes == CORE_ID_BYTES and load64_big(data) == CORE_PREFIX:
+        number = load64_big(data + 8)
+        if number < SHARED_ID_COUNT:
+            return SHARED_IDS[<Py_ssize_t>number]
+    return PyBytes_FromStringAndSize(<const char *>data, id_bytes)
+
+
 cdef Py_ssize_t read_attributes(
     const unsigned char *data, Py_ssize_t position, Py_ssize_t end, long long count, dict values
 ) except -1:
@@ -156,7 +174,7 @@ cdef Py_ssize_t read_attributes(
         position += 1
         if id_bytes + VALUE_BYTES > end - position:
             raise OperationDamagedError(f"attributes end early, at byte {position}")
-        values[PyBytes_FromStringAndSize(<const char *>data + position, id_bytes)] = (
+        values[attribute_id(data + position, id_bytes)] = (
             <long long>load64_big(data + position + id_bytes)
         )
         position += id_bytes + VALUE_BYTES

@@ -31,11 +31,10 @@ and how many looks at a generation come before one at the next."""
 
 
 def collect_seldom() -> None:
-    """Have the collector of cycles stop the server less often, and never for what it started with.
+    """Have the collector of cycles stop the server less often, and not for what is there already.
 
     A server has few cycles and many requests under way, and a look at all of them is a pause.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTION_THRESHOLDS)
     gc.enable()
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
     if text.startswith("@"):
         SERVERS[kind].load()
-        gc.enable()
+        collect_seldom()
         received = receive_settings(int(text[1:]))
         if received is None:
             return EXIT_FAILED
@@ -73,6 +72,8 @@ def main(arguments: Sequence[str]) -> int:
 
     def on_ready() -> None:
         announce(Verdict(is_ready=True))
+        gc.unfreeze()
+        gc.collect()
         collect_seldom()
 
     try:

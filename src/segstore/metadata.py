@@ -59,6 +59,8 @@ _READABLE_VERSIONS: Final = (1, 2, 3)
 
 RECORDS_CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Chunks of records are this long, so that those at the head go away one by one."""
+RECORDS_PER_CHANGE: Final = 3
+"""A recovery takes so many segments out of memory in the time of making one."""
 
 
 def storage_name(name: str, segment_id: int) -> str:
@@ -238,7 +240,8 @@ class ContainerMetadata:
     """All active segments of one container, by id and by name.
 
     ``records`` is the segment that has the records of the inactive ones; there is none before the
-    first. ``change_count`` is how many operations a recovery would replay, but for appends.
+    first. ``change_count`` is how many operations a recovery would replay, but for appends; where
+    segments leave, ``RECORDS_PER_CHANGE`` of them count as one.
 
     ``unpersisted`` has the segments with attributes that may not be in their indexes yet, and
     ``dirty_count`` says how many these are; it may count a few of each segment too many.
@@ -360,7 +363,7 @@ class ContainerMetadata:
             self._change_attributes(segment, operation.attribute_values, operation.sequence_number)
 
     def _apply_evict(self, operation: EvictOperation, now_ms: int) -> None:
-        self.change_count += 1
+        self.change_count += 1 + len(operation.records) // RECORDS_PER_CHANGE
         records = self.records
         if records is None:
             records = new_records_segment(self.container_id, operation.segment_id)

@@ -9,6 +9,7 @@ from pravega_admin.child import COLLECTION_THRESHOLDS, collect_seldom
 collect_seldom()
 assert gc.get_threshold() == COLLECTION_THRESHOLDS
 assert gc.get_freeze_count() > 1000
+assert gc.isenabled()
 ring = [ring := []]
 ring.append(ring)
 del ring

@@ -12,14 +12,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
 from segstore.attributes.updates import (
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_TYPE,
-    CORE_PREFIX,
     NULL_ATTRIBUTE_VALUE,
     AttributeId,
     SegmentType,
@@ -38,6 +37,24 @@ ID_BYTES: Final = 16
 _TRANSIENT: Final = int(SegmentType.TRANSIENT)
 
 
+SHARED_SETS_MAX: Final = 256
+SHARED_SET_COUNT_MAX: Final = 16
+_shared_sets: Final[dict[frozenset[AttributeId], frozenset[AttributeId]]] = {}
+"""Sets of core attributes' ids. Most segments have the same ones, and a start looks at each."""
+
+
+def _shared(core: frozenset[AttributeId]) -> frozenset[AttributeId]:
+    """The set of core attributes' ids that is kept for all who have the same."""
+    if len(core) > SHARED_SET_COUNT_MAX or len(_shared_sets) >= SHARED_SETS_MAX:
+        return _shared_sets.get(core, core)
+    return _shared_sets.setdefault(core, core)
+
+
+def _core_of(values: AttributeValues) -> frozenset[AttributeId]:
+    known = _shared_sets.get(frozenset(values))
+    return known or _shared(frozenset(each for each in values if is_core_attribute(each)))
+
+
 class SegmentAttributes:
     """The attributes of one segment, as far as they are in memory.
 
@@ -51,7 +68,7 @@ class SegmentAttributes:
         self.values: AttributeValues = {}
         self.dirty: dict[AttributeId, int] = {}
         self.cached: dict[AttributeId, None] = {}
-        self.core: set[AttributeId] = set()
+        self.core: frozenset[AttributeId] = frozenset()
         self.is_transient = False
 
     @property
@@ -76,14 +93,12 @@ class SegmentAttributes:
         if self.is_transient:
             self._drop_absent(values)
             return
-        core = [each for each in values if len(each) == 16 and each.startswith(CORE_PREFIX)]
-        self.core.update(core)
+        self.core = core = _core_of(values)
         if len(core) < len(values):
-            pinned = self.core
             self.dirty.update(
                 (attribute_id, sequence_number)
                 for attribute_id in values
-                if attribute_id not in pinned
+                if attribute_id not in core
             )
 
     def apply(self, values: AttributeValues, sequence_number: int) -> None:
@@ -105,7 +120,11 @@ class SegmentAttributes:
     def pin(self, values: AttributeValues) -> None:
         """Take over core attributes that the container itself keeps."""
         self.values.update(values)
-        self.core.update(values)
+        self._add_core(values)
+
+    def _add_core(self, attribute_ids: Collection[AttributeId]) -> None:
+        if not self.core.issuperset(attribute_ids):
+            self.core = _shared(self.core.union(attribute_ids))
 
     def lacks(self, attribute_id: AttributeId) -> bool:
         """Whether only the index can tell the attribute's value."""
@@ -133,7 +152,7 @@ class SegmentAttributes:
         core = [attribute_id for attribute_id in self.dirty if is_core_attribute(attribute_id)]
         for attribute_id in core:
             del self.dirty[attribute_id]
-        self.core.update(core)
+        self._add_core(core)
         return sorted((number, attribute_id) for attribute_id, number in self.dirty.items())
 
     def persisted(self, sequence_number: int) -> list[AttributeId]:
@@ -144,13 +163,13 @@ class SegmentAttributes:
         for attribute_id in clean:
             del self.dirty[attribute_id]
         core = [attribute_id for attribute_id in clean if is_core_attribute(attribute_id)]
-        self.core.update(core)
+        self._add_core(core)
         return [attribute_id for attribute_id in clean if attribute_id not in self.core]
 
     def checkpointed(self) -> AttributeValues:
         """What a checkpoint has to keep: core attributes, and what the index does not have."""
         values = self.values
-        if self.is_transient:
+        if self.is_transient or (not self.dirty and len(self.core) == len(values)):
             return values
         kept = {attribute_id: values[attribute_id] for attribute_id in self.core}
         kept.update((attribute_id, values[attribute_id]) for attribute_id in self.dirty)

@@ -37,6 +37,10 @@ BACKLOG_MAX: Final = 10_000
 """Nobody leaves while tier 2 lacks so many operations: it has to be known whose they are."""
 CHANGES_MAX: Final = 2_000
 """After so many operations that are not appends, a checkpoint lets a recovery begin later."""
+QUIET_CHANGES_MAX: Final = 100
+QUIET_SHARE: Final = 10
+"""When nobody changes anything any more, it does after ``QUIET_CHANGES_MAX``, and after this part
+of the active segments, all of which are in it."""
 CHECKPOINT_SECONDS_MIN: Final = 2.0
 _STAYING: Final = int(SegmentType.TABLE | SegmentType.TRANSIENT)
 CORE_COUNT_MAX: Final = 256
@@ -97,18 +101,21 @@ class Eviction:
         self._wait = wait
         self._checkpoint = checkpoint
         self._checkpoint_at = trio.current_time()
+        self._change_count = 0
         self.compaction: Compaction | None = None
 
     async def run(self) -> None:
         """Look for idle segments until cancelled or the container stops."""
         while True:
             await trio.sleep(self._policy.look_seconds)
+            is_quiet = self._metadata.change_count == self._change_count
             try:
                 await self.evict(self.look(trio.current_time()))
-                await self._checkpoint_when_due()
+                await self._checkpoint_when_due(is_quiet=is_quiet)
                 await self._compact_when_due()
             except ContainerOfflineError:
                 return
+            self._change_count = self._metadata.change_count
 
     def look(self, now: float) -> list[int]:
         """Note who was used since the last look; returns who may leave, the idlest first."""
@@ -183,9 +190,13 @@ class Eviction:
                 error=str(error),
             )
 
-    async def _checkpoint_when_due(self) -> None:
-        """Let a recovery replay no more than it would restore anyway."""
-        changes_max = max(CHANGES_MAX, len(self._metadata.by_name))
+    async def _checkpoint_when_due(self, *, is_quiet: bool) -> None:
+        """Let a recovery replay no more than it would restore anyway, and little when it is quiet:
+        then nothing else would come after what made segments, and had them leave."""
+        active_count = len(self._metadata.by_name)
+        changes_max = max(CHANGES_MAX, active_count)
+        if is_quiet:
+            changes_max = max(QUIET_CHANGES_MAX, active_count // QUIET_SHARE)
         now = trio.current_time()
         if self._metadata.change_count > changes_max and now >= self._checkpoint_at:
             self._checkpoint_at = now + CHECKPOINT_SECONDS_MIN

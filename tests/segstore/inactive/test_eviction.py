@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import structlog
 import trio
 import trio.testing
 
@@ -22,8 +23,8 @@ from segstore.errors import (
     SegmentExistsError,
     StorageError,
 )
-from segstore.inactive.eviction import CORE_COUNT_MAX, EvictionPolicy
-from segstore.metadata import ContainerMetadata, records_name
+from segstore.inactive.eviction import CORE_COUNT_MAX, QUIET_CHANGES_MAX, EvictionPolicy
+from segstore.metadata import RECORDS_PER_CHANGE, ContainerMetadata, records_name
 from segstore.operations import ActivateOperation
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
@@ -235,6 +236,52 @@ async def test_the_task_lets_idle_segments_leave_and_the_log_begin_anew(
         assert active_names(container) == set()
         await container.append("s7", b"x")
         assert active_names(container) == {"s7"}
+
+
+async def test_a_start_five_seconds_after_many_segments_replays_next_to_nothing(
+    tiers: CrashingTiers, autojump_clock: trio.testing.MockClock
+) -> None:
+    policy = EvictionPolicy(active_count_max=50)
+    async with tiers.open(policy=policy, drain_seconds=0) as container:
+        for number in range(1000):
+            await container.create_segment(f"s{number}")
+        await trio.sleep(5)
+        assert len(active_names(container)) == 50
+        tiers.crash()
+    with structlog.testing.capture_logs() as logs:
+        async with tiers.open(policy=policy) as container:
+            assert len(active_names(container)) == 50
+            await container.append("s7", b"x")
+    [operations] = [log["operations"] for log in logs if log["event"] == "container recovered"]
+    assert operations < 10
+
+
+async def test_no_checkpoint_comes_early_after_a_few_changes_or_while_others_follow(
+    tiers: CrashingTiers, autojump_clock: trio.testing.MockClock
+) -> None:
+    policy = EvictionPolicy(active_count_max=5000)
+    async with tiers.open(policy=policy) as container:
+        for number in range(QUIET_CHANGES_MAX):
+            await container.create_segment(f"few{number}")
+        await trio.sleep(5)
+        assert container._metadata.change_count == QUIET_CHANGES_MAX
+        for number in range(QUIET_CHANGES_MAX):
+            await container.create_segment(f"following{number}")
+            await trio.sleep(0.5)
+        assert container._metadata.change_count == 2 * QUIET_CHANGES_MAX
+        await trio.sleep(3)
+        assert container._metadata.change_count == 0
+
+
+async def test_what_leaves_counts_for_the_time_that_a_start_takes_for_it(
+    tiers: CrashingTiers,
+) -> None:
+    async with tiers.open() as container:
+        for number in range(300):
+            await container.create_segment(f"s{number}")
+        before = container._metadata.change_count
+        await evict(container)
+        assert container._metadata.change_count - before >= 300 // RECORDS_PER_CHANGE
 
 
 async def test_a_checkpoint_has_active_segments_only(tiers: CrashingTiers) -> None:
