@@ -12,6 +12,9 @@ from random import Random
 import pytest
 from simulation.plan import KIB, MIB, Plan
 from simulation.run import simulate
+from simulation.store import Store
+
+from segstore.testing.faulty_chunks import Fault
 
 FOLDER = Path(__file__).parent
 SEEDS = range(20)
@@ -40,6 +43,30 @@ def test_containers_on_one_journal_keep_their_promises(seed: int) -> None:
     simulate(seed, plan=Plan.draw(random).shared(random))
 
 
+@pytest.mark.parametrize(("seed", "containers"), [(5, 1), (7, 3)])
+def test_an_opening_that_tier_2_refused_before_the_calm_may_fail_after_it(
+    monkeypatch: pytest.MonkeyPatch, seed: int, containers: int
+) -> None:
+    def refuse_and_calm_down(self: Store, call: str) -> Fault:
+        if self.life_count == 1 or self.calm:
+            return Fault.NONE
+        self.calm_down()
+        return Fault.REPLY_LOST
+
+    monkeypatch.setattr(Store, "_next_chunk_fault", refuse_and_calm_down)
+    plan = replace(
+        Plan.draw(Random(seed)),
+        containers=containers,
+        lives=100,
+        life_steps=150,
+        with_objects=False,
+        tier_2_seconds=0.05,
+        disk_fault_rate=0,
+    )
+    report = simulate(seed, plan=plan)
+    assert report.fault_counts["opening refused by tier 2"] == 1
+
+
 def test_a_damaged_record_keeps_its_container_offline_alone() -> None:
     # Several files have to be needed, and lives to end while they are.
     plan = replace(
@@ -60,7 +87,7 @@ def test_a_damaged_record_keeps_its_container_offline_alone() -> None:
         with_objects=False,
     )
     reports = [simulate(seed, plan=plan) for seed in range(2)]
-    assert sum(report.damage_count for report in reports) > 0
+    assert sum(report.fault_counts["damaged record"] for report in reports) > 0
 
 
 @pytest.mark.parametrize("seed", [4, 15])

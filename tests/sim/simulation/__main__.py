@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 from simulation.run import FailedSeedError, Report, simulate
@@ -43,7 +44,9 @@ def run_one(seed: int, *, lines_max: int) -> int:
 def run_many(first: int, count: int, processes: int) -> int:
     """Run seeds from ``first`` on; returns the exit code."""
     began = time.monotonic()
-    steps = lives = kills = openings = damages = failures = done = 0
+    steps = lives = openings = failures = done = 0
+    faults: Counter[str] = Counter()
+    seeds: Counter[str] = Counter()
     simulated = 0.0
     with ProcessPoolExecutor(processes) as pool:
         for outcome in pool.map(run_seed, range(first, first + count)):
@@ -58,19 +61,20 @@ def run_many(first: int, count: int, processes: int) -> int:
                 continue
             steps += outcome.step_count
             lives += outcome.life_count
-            kills += outcome.kill_count
             openings += outcome.opening_count
-            damages += outcome.damage_count
+            faults += outcome.fault_counts
+            seeds.update(outcome.fault_counts.keys())
             simulated += outcome.seconds
             if done % 100 == 0:
                 print(f"{done} seeds, {time.monotonic() - began:.0f} s", flush=True)
     seconds = time.monotonic() - began
     print(
         f"{done} seeds in {seconds:.0f} s ({seconds * processes / max(1, done):.2f} s each on "
-        f"{processes} processes): {steps} steps, {lives} lives, {kills} of them killed, "
-        f"{damages} with a damaged record, {openings} containers opened, "
+        f"{processes} processes): {steps} steps, {lives} lives, {openings} containers opened, "
         f"{simulated / 3600:.1f} simulated hours, {failures} failures"
     )
+    for kind in sorted(faults):
+        print(f"{faults[kind]:8} x {kind}, in {seeds[kind]} seeds")
     return 1 if failures else 0
 
 

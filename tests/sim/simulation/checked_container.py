@@ -4,7 +4,7 @@ Owns: ``CheckedContainer``, a ``SegmentContainer`` in front of the real one.
 
 Invariants:
 1. Every call and every answer passes the model, in the order in which the container gets and gives
-   them; what the model forbids ends the run.
+   them, whenever the task that waits for it goes on; what the model forbids ends the run.
 2. From ``disconnect`` on nobody hears the container any more: whoever waits is told that it is
    offline and does not know what became of the call.
 """
@@ -39,6 +39,7 @@ from segstore.errors import (
 from segstore.testing.memory_segments import MemorySegment
 from segstore.tiers.api import Buffer
 from segstore.waiting import Waiter, read_and_wait
+from simulation.completions import told_of_completion
 from simulation.model import Model, outcome_of
 
 T = TypeVar("T")
@@ -157,18 +158,28 @@ class CheckedContainer:
         if not self.accepting:
             raise ContainerOfflineError("no connection")
         call = self._model.call(what, names, apply)
+        noted = False
+
+        def note(error: SegmentStoreError | None) -> None:
+            nonlocal noted
+            if noted or not self.connected:
+                return
+            noted = True
+            if error is None:
+                self._model.took_effect(call)
+            elif isinstance(error, SegmentError):
+                self._model.answered(call, outcome_of(error))
+            elif isinstance(error, StorageError):
+                self._model.withdrawn(call)
+
+        # Tasks that were answered at the same time go on in any order, some steps later, and calls
+        # that are answered by callback do not wait for them.
         try:
-            number = await self._ask(what, request)
-        except SegmentError as error:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            self._model.answered(call, outcome_of(error))
+            with told_of_completion(note):
+                number = await self._ask(what, request)
+        except SegmentStoreError as error:
+            note(error)
             raise
-        except StorageError:
-            self._model.withdrawn(call)
-            raise
-        # Tasks that were answered at the same time go on in any order. A call that was refused
-        # before this one took effect has to be noted first.
-        await trio.lowlevel.cancel_shielded_checkpoint()
         answer = 0 if number is None else number
         self._model.answered(call, answer)
         return answer

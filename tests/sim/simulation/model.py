@@ -125,6 +125,10 @@ class Model:
             raise self.violated(f"{call.what}: answered {outcome}, must be {call.expected}")
         self._trace(f"answer {call.number}: {outcome}")
 
+    def took_effect(self, call: Call) -> None:
+        """Note that a call is durable; what it answers comes later."""
+        self._commit(call)
+
     def create(self, name: str, attributes: dict[bytes, int]) -> int:
         """Create a segment in the model, to be called by a ``Call``."""
         self.segments.create(name, attributes)

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
 
@@ -187,10 +187,17 @@ class _Connection:
 class Network:
     """All connections of one life of the store."""
 
-    def __init__(self, plan: Plan, random: Random, is_calm: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        random: Random,
+        is_calm: Callable[[], bool],
+        fault_counts: Counter[str],
+    ) -> None:
         self._plan = plan
         self._random = random
         self._is_calm = is_calm
+        self._fault_counts = fault_counts
         self._connections: dict[_Connection, None] = {}
 
     def connect(self) -> tuple[NetworkStream, NetworkStream]:
@@ -209,6 +216,7 @@ class Network:
 
     def forget(self, connection: _Connection) -> None:
         """It was reset."""
+        self._fault_counts["connection reset"] += 1
         self._connections.pop(connection, None)
 
     def server_dies(self) -> None:

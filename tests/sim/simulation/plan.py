@@ -89,8 +89,15 @@ class Plan:
         """The same with several containers. In some of them damage is looked for: then lives leave
         several files that are needed."""
         operations = min(self.operations, 400)
-        plan = replace(self, containers=random.choice([2, 3, 4]), operations=operations)
-        if random.random() < 0.75:
+        containers = random.choice([2, 3, 4])
+        plan = replace(
+            self,
+            containers=containers,
+            operations=operations,
+            # What each writes until it looks again how full the journal is has to have room.
+            journal_files_max=self.journal_files_max * containers,
+        )
+        if random.random() < 0.65:
             return replace(
                 plan,
                 bytes_max=random.choice([4 * KIB, 60 * KIB, 300 * KIB]),
@@ -99,10 +106,10 @@ class Plan:
             )
         return replace(
             plan,
-            damage_rate=0.5,
+            damage_rate=0.8,
             lives=4,
-            life_steps=1200,
-            operations=300,
+            life_steps=600,
+            operations=450,
             writers=random.randint(2, 4),
             attribute_clients=0,
             table_clients=0,
@@ -148,7 +155,7 @@ class Plan:
             tier_2_seconds=random.choice([0, 0.001, 0.05, 1]),
             tier_2_fault_rate=random.choice([0, 0, 0.05, 0.3]),
             tier_2_outage_rate=random.choice([0, 0, 0.2, 0.5]),
-            disk_fault_rate=random.choice([0, 0, 0.3]),
+            disk_fault_rate=random.choice([0, 0, 0.5]),
             flip_bits=random.random() < 0.5,
             drain_seconds=random.choice([0, 1, 5]),
             wire_writers=random.choice([0, 1, 3]),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ import trio
 
 from simulation import clients
 from simulation.clients import Budget, Client, EventWriter, World
+from simulation.completions import completions_noted
 from simulation.model import Model, ViolationError
 from simulation.plan import Plan
 from simulation.scheduler import Trace, run_seeded, waiting_tasks
@@ -49,11 +50,10 @@ class Report:
     trace_hash: int
     step_count: int
     life_count: int
-    kill_count: int
     opening_count: int
     """Of containers, in all lives."""
-    damage_count: int
-    """Lives in which a record was damaged."""
+    fault_counts: Counter[str]
+    """How often each kind of fault has met the store."""
     seconds: float
     lines: list[str] = field(repr=False)
 
@@ -222,7 +222,7 @@ def simulate(seed: int, *, plan: Plan | None = None, planted: Faults | None = No
     simulation = Simulation(seed, plan, planted or NoFaults())
     trace = simulation.trace
     logs = _Logs(simulation.violated)
-    with logs.captured():
+    with logs.captured(), completions_noted():
         try:
             run_seeded(seed, simulation.main, trace, simulation.on_step)
         except BaseException as error:
@@ -241,9 +241,8 @@ def simulate(seed: int, *, plan: Plan | None = None, planted: Faults | None = No
         trace.hash,
         trace.step_count,
         store.life_count,
-        store.kill_count,
         sum(host.opening_count for host in store.hosts),
-        store.damage_count,
+        store.fault_counts,
         simulation.seconds,
         list(trace.lines),
     )

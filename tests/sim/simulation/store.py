@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Protocol
@@ -126,16 +127,17 @@ class Store:
         self._damage: Damage | None = None
         self.dead = False
         self.disk_fails = False
+        self._disk_fault = (0, "")
         self._died_at = 0.0
         self._power_is_cut = False
         self._outage: tuple[float, float, str | None] = (0.0, 0.0, None)
-        self.network = Network(plan, random, lambda: self.calm)
         self._calm = trio.Event()
         self.finished = trio.Event()
         self.stopped = trio.Event()
         self.life_count = 0
-        self.kill_count = 0
-        self.damage_count = 0
+        self.fault_counts: Counter[str] = Counter()
+        """How often each kind of fault has met the store."""
+        self.network = Network(plan, random, lambda: self.calm, self.fault_counts)
         self.hosts: list[Host] = []
         self.settings = JournalSettings(
             file_bytes=JOURNAL_FILE_BYTES,
@@ -178,15 +180,16 @@ class Store:
             self._mishaps[-1] = (steps - 1, host, mishap)
             if steps <= 0:
                 self._mishaps.pop()
-                host.meet(mishap)
+                self.fault_counts[f"container {mishap.name.lower()}"] += host.meet(mishap)
 
     def _kill(self, how: str) -> None:
         """End the life here and now; what follows in it reaches nobody."""
         self._steps_left = None
         self.dead = True
         self._died_at = trio.current_time()
-        self.kill_count += 1
+        self.fault_counts[how] += 1
         self.trace(f"{how}, {self._disk.sync_count} syncs")
+        self._count_disk_fault()
         disk, self._disk = self._disk, self._disk.after_kill()
         notes, self._notes = self._notes, self._notes.after_kill()
         disk.power_cut_at = notes.power_cut_at = 0
@@ -226,6 +229,8 @@ class Store:
             await check_complete(stored, self.hosts, with_strangers=with_strangers)
 
     async def _live_and_die(self) -> None:
+        # What tier 2 refused before the calm came may be told later.
+        was_calm = self.calm
         self._prepare_life()
         self.trace(f"life {self.life_count} begins")
         try:
@@ -241,7 +246,7 @@ class Store:
             if not self.dead and not self.disk_fails:
                 raise self._violated(f"tier 1 failed: {group.exceptions}") from group
         except* StorageError as group:
-            if not self.dead and self.calm:
+            if not self.dead and was_calm:
                 raise self._violated(f"tier 2 failed: {group.exceptions}") from group
         finally:
             self._steps_left = None
@@ -250,6 +255,7 @@ class Store:
             self._disconnect()
             if not self.dead:
                 self._abandon_tier_2()
+                self._count_disk_fault()
                 self._disk = self._disk.after_kill()
                 self._notes = self._notes.after_kill()
         self.trace(f"life {self.life_count} is over, {'dead' if self.dead else 'stopped'}")
@@ -258,6 +264,7 @@ class Store:
             self._damage = None
         if self._power_is_cut:
             flip_bits = self._plan.flip_bits
+            self.fault_counts["power cut, bits flip" if flip_bits else "power cut"] += 1
             self._disk = self._disk.after_power_cut(self._random, flip_bits=flip_bits)
             self._notes = self._notes.after_power_cut(self._random, flip_bits=flip_bits)
 
@@ -270,7 +277,7 @@ class Store:
         self.dead = self.disk_fails = self._power_is_cut = False
         self._chunks = FaultyChunkStorage(
             self.planted.chunks(self._memory),
-            next_fault=self._next_fault,
+            next_fault=self._next_chunk_fault,
             next_delay=self._next_delay,
             next_reply_delay=self._next_delay,
         )
@@ -283,11 +290,7 @@ class Store:
             return
         steps = int(random.expovariate(1 / plan.life_steps)) + 1
         if random.random() < plan.disk_fault_rate:
-            self.disk_fails = True
-            errors = random.choice([disk.write_errors, disk.sync_errors])
-            errors[disk.step_count + random.randrange(1, 100)] = random.choice(
-                [errno.EIO, errno.ENOSPC]
-            )
+            self._prepare_disk_fault(steps)
         ending = random.randrange(10)
         self._power_is_cut = random.random() < 0.6
         if ending < 4:
@@ -298,6 +301,23 @@ class Store:
         if plan.containers > 1:
             self._prepare_mishaps()
 
+    def _prepare_disk_fault(self, steps: int) -> None:
+        """Let some calls of the journal's disk fail in a row, writes or syncs."""
+        random, disk = self._random, self._disk
+        self.disk_fails = True
+        # Most steps are writes.
+        syncs = random.random() < 0.7
+        kind, errors = ("sync", disk.sync_errors) if syncs else ("write", disk.write_errors)
+        code = random.choice([errno.EIO, errno.ENOSPC])
+        first = disk.step_count + 1 + random.randrange(min(100, 2 + steps // 20))
+        errors |= dict.fromkeys(range(first, first + random.choice([2, 20])), code)
+        self._disk_fault = (first, f"disk's {kind} fails, {errno.errorcode[code]}")
+
+    def _count_disk_fault(self) -> None:
+        first, what = self._disk_fault
+        if self.disk_fails and self._disk.step_count > first:
+            self.fault_counts[what] += 1
+
     def _prepare_mishaps(self) -> None:
         """Choose what happens to single containers in this life."""
         random, plan = self._random, self._plan
@@ -307,10 +327,10 @@ class Store:
             # Who opens its log again in this life reads the damaged file, without its note.
             host = self.hosts[self._damage.container_id]
             host.damaged = True
-            self.damage_count += 1
+            self.fault_counts["damaged record"] += 1
             self.trace(f"a record of container {host.number} is damaged")
             return
-        for _ in range(random.choice([0, 1, 3])):
+        for _ in range(random.choice([0, 2, 4])):
             steps = int(random.expovariate(1 / plan.life_steps))
             host, mishap = random.choice(self.hosts), random.choice(list(Mishap))
             self._mishaps.append((steps, host, mishap))
@@ -383,13 +403,24 @@ class Store:
             return self._random.choice([Fault.REFUSED, Fault.REPLY_LOST, Fault.PARTIAL])
         return Fault.NONE
 
+    def _next_chunk_fault(self, call: str) -> Fault:
+        fault = self._next_fault(call)
+        self._note_tier_2(fault)
+        return fault
+
     def _next_object_fault(self) -> ObjectFault:
-        fault = self._next_fault("request")
-        if fault is Fault.NONE:
-            return ObjectFault.NONE
+        fault, found = self._next_fault("request"), ObjectFault.NONE
         if fault is Fault.REFUSED:
-            return self._random.choice([ObjectFault.NOT_SENT, ObjectFault.SLOW_DOWN])
-        return self._random.choice([ObjectFault.REPLY_LOST, ObjectFault.LATE])
+            found = self._random.choice([ObjectFault.NOT_SENT, ObjectFault.SLOW_DOWN])
+        elif fault is not Fault.NONE:
+            found = self._random.choice([ObjectFault.REPLY_LOST, ObjectFault.LATE])
+        self._note_tier_2(found)
+        return found
+
+    def _note_tier_2(self, fault: Fault | ObjectFault) -> None:
+        if fault.name != "NONE":
+            kind = "object" if isinstance(fault, ObjectFault) else "chunk"
+            self.fault_counts[f"{kind} request {fault.name.lower()}"] += 1
 
     def tier_2(self, epoch: Callable[[], int]) -> ChunkStorage:
         """The chunks for an owner in this life."""

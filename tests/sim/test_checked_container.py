@@ -1,0 +1,70 @@
+"""The checker notes answers in the order in which they come."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import trio
+from simulation.checked_container import CheckedContainer
+from simulation.completions import completions_noted
+from simulation.model import Model, ViolationError
+
+from segstore import container
+from segstore.api import OnAppended
+from segstore.errors import NoSuchSegmentError, SegmentStoreError, StorageError
+from segstore.waiting import Waiter
+
+
+class AnsweredByHand:
+    """A container whose answers a test gives."""
+
+    def __init__(self) -> None:
+        self.waiters: list[Waiter] = []
+        self.appends: list[OnAppended] = []
+
+    async def create_segment(self, name: str, **_: Any) -> None:
+        await self._wait()
+
+    async def merge_segment(self, target: str, source: str, **_: Any) -> int:
+        return await self._wait()
+
+    def append_nowait(self, name: str, data: bytes, *, on_complete: OnAppended, **_: Any) -> None:
+        self.appends.append(on_complete)
+
+    async def _wait(self) -> int:
+        waiter = container.Waiter()
+        self.waiters.append(waiter)
+        return await waiter.wait()
+
+
+@pytest.mark.parametrize("error", [StorageError("no room"), NoSuchSegmentError("source")])
+async def test_a_refusal_is_noted_when_it_comes_and_not_when_its_task_goes_on(
+    error: SegmentStoreError,
+) -> None:
+    violations: list[ViolationError] = []
+    model = Model(lambda _: None, violations.append)
+    by_hand = AnsweredByHand()
+    checked = CheckedContainer(cast("Any", by_hand), model, lambda _: None)
+    refused: list[SegmentStoreError] = []
+
+    async def merge() -> None:
+        try:
+            await checked.merge_segment("target", "source")
+        except SegmentStoreError as caught:
+            refused.append(caught)
+
+    with completions_noted():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(checked.create_segment, "target"))
+            await trio.testing.wait_all_tasks_blocked()
+            by_hand.waiters[0].complete(None, 0)
+            nursery.start_soon(merge)
+            await trio.testing.wait_all_tasks_blocked()
+            checked.append_nowait("target", b"abc", on_complete=lambda *_: None)
+            by_hand.waiters[1].complete(error, -1)
+            by_hand.appends[0](None, 3)
+    assert violations == []
+    assert refused == [error]
+    assert bytes(model.segments.by_name["target"].data) == b"abc"
