@@ -25,7 +25,8 @@ from segstore.errors import (
     SegmentStoreError,
 )
 from segstore.inactive.eviction import ALL_STAY
-from segstore.testing.crashing_tiers import CrashingTiers
+from segstore.storage.chunked import ChunkedSegmentStorage
+from segstore.testing.crashing_tiers import CrashingTiers, checkpoint, evict
 from segstore.testing.memory_container import MemoryContainer
 from segstore.testing.model_workload import ModelWorkload
 
@@ -240,3 +241,56 @@ async def test_a_log_of_merged_segments_that_the_cache_cannot_hold_is_replayed()
             result = await container.read(target, offset=offset, length_max=len(block))
             assert result.data == (block * 2)[offset % len(block) :][: len(result.data)]
             offset += len(result.data)
+
+
+async def test_room_is_made_although_a_segment_went_with_what_was_merged_into_it() -> None:
+    tiers = CrashingTiers()
+    async with tiers.open() as container:
+        for name in ("target", "source", "kept", "gone"):
+            await container.create_segment(name)
+        await container.append("source", b"merged")
+        await checkpoint(container)
+        await container.merge_segment("target", "source")
+        await container._writer.flush()
+        for _ in range(1500):
+            await container.append("gone", bytes(3000))
+            await container.append("kept", bytes(300))
+        await container.delete_segment("target")
+        await container.delete_segment("gone")
+        await container._writer.flush()
+        tiers.crash()
+    async with tiers.open(cache_bytes=4 * 1024 * 1024) as container:
+        assert container.segment_info("kept").length == 1500 * 300
+
+
+async def test_tier_2_is_told_where_each_segment_ended_before_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiers = CrashingTiers()
+    async with tiers.open(drain_seconds=0) as container:
+        for name in ("a", "b", "unchanged"):
+            await container.create_segment(name)
+            await container.append(name, b"0123456789")
+        await checkpoint(container)
+        for _ in range(2):
+            await container.append("a", b"more")
+        await container.create_segment("c")
+        await container.append("c", b"new")
+        await evict(container)
+        await container.append("b", b"more")
+        await evict(container)
+        tiers.crash()
+    told: dict[str, int] = {}
+    stored_length = ChunkedSegmentStorage.stored_length
+
+    async def note(
+        storage: ChunkedSegmentStorage, segment: str, *, certain: int | None = None
+    ) -> int:
+        if certain is not None:
+            told[segment.partition(".S-")[0]] = certain
+        return await stored_length(storage, segment, certain=certain)
+
+    monkeypatch.setattr(ChunkedSegmentStorage, "stored_length", note)
+    async with tiers.open():
+        assert told == {"a": 10, "b": 10, "c": 0, "_system/containers/metadata_0": 0}
+        tiers.crash()

@@ -15,6 +15,7 @@ import trio
 from segstore.container import Container
 from segstore.errors import StorageError
 from segstore.testing.crashing_tiers import CrashingTiers, checkpoint, evict
+from segstore.testing.faulty_chunks import Fault
 from segstore.testing.memory_container import MemoryContainer
 from segstore.testing.model_workload import ModelWorkload
 from segstore.testing.power_cuts import PowerCuts
@@ -36,6 +37,8 @@ KINDS = {
     "compact": 1,
     "kill": 1,
 }
+MIB = 1024 * 1024
+LENGTHS = [[0, 1, 50, 700, 3000], [1, 3000, 100_000], [700, 3000, 300_000]]
 CHOICES = [kind for kind, weight in KINDS.items() for _ in range(weight)]
 
 
@@ -49,7 +52,7 @@ class Machine:
         self.tiers = CrashingTiers()
         self.model = MemoryContainer(0)
         self.workload = ModelWorkload(
-            random, NAMES, WRITERS, lengths=[0, 1, 50, 700, 3000], truncate_max=4000
+            random, NAMES, WRITERS, lengths=random.choice(LENGTHS), truncate_max=4000
         )
         self.start_count = 0
         self.cuts: PowerCuts
@@ -70,9 +73,19 @@ class Machine:
             yield
         self.cuts.cut()
 
-    async def run(self, steps: list[str], **options: Any) -> None:
-        """One process; it ends when the power goes, or at a ``kill``, or when there is no step."""
+    async def run(self, steps: list[str], *, dies_early: bool = False, **options: Any) -> None:
+        """One process; it ends when the power goes, or at a ``kill``, or when there is no step.
+
+        One that ``dies_early`` may do so in its recovery.
+        """
         self.tiers.chunks = files = FilesystemChunkStorage(self.root)
+        self.tiers.next_fault = lambda _: Fault.NONE
+        if dies_early:
+            calls_left = iter(range(self.random.randrange(12)))
+            self.tiers.next_fault = lambda _: (
+                Fault.REFUSED if next(calls_left, None) is None else Fault.NONE
+            )
+            steps = []
         try:
             async with self.tiers.open(drain_seconds=0, **options) as container:
                 await self.compare(container)
@@ -84,7 +97,7 @@ class Machine:
                         await self.step(container, kind)
                 self.tiers.crash()
         except* StorageError:
-            if not self.cuts.is_off:
+            if not self.cuts.is_off and not dies_early:
                 raise
             self.tiers.crash()
         finally:
@@ -113,7 +126,7 @@ class Machine:
         try:
             await self.workload.compare(container, self.model)
         except StorageError:
-            if not self.cuts.is_off:
+            if not self.cuts.is_off and not self.tiers.faulty.fault_count:
                 raise
 
 
@@ -127,7 +140,10 @@ def live(seed: int, path: Path, *, knows_starts: bool = True) -> None:
     """Some starts of a machine, some processes in each, and a last look."""
     random = Random(seed)
     machine = Machine(random, path, knows_starts=knows_starts)
-    options: dict[str, Any] = {"segment_count_max": random.choice([1, 4096])}
+    options: dict[str, Any] = {
+        "segment_count_max": random.choice([1, 4096]),
+        "cache_bytes": random.choice([2 * MIB, 64 * MIB]),
+    }
     for _ in range(random.randrange(2, 6)):
         with machine.start():
             if random.randrange(2):
@@ -135,6 +151,8 @@ def live(seed: int, path: Path, *, knows_starts: bool = True) -> None:
             elif random.randrange(4):
                 machine.cuts.cut_at = random.randrange(1, 120)
             steps = random.choices(CHOICES, k=random.randrange(60))
+            if not random.randrange(3):
+                trio.run(lambda: machine.run([], dies_early=True, **options))
             while steps and not machine.cuts.is_off:
                 trio.run(lambda: machine.run(steps, **options))  # noqa: B023
     with machine.start():

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
 
+import structlog
 import trio
 
 from _fast.logged_pieces import Piece
@@ -26,7 +27,11 @@ from _fast.replay import AppendBatch, EntryNeededError
 from segstore.cache.manager import ROOM_RETRY_SECONDS, CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import FrameReplay
-from segstore.errors import DataLogCorruptError
+from segstore.errors import (
+    ChunkNotFoundError,
+    DataLogCorruptError,
+    InvalidChunkOffsetError,
+)
 from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import (
     ActivateOperation,
@@ -41,6 +46,8 @@ from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import DurableDataLog, LogAddress
 
 ROOM_ATTEMPTS_MAX: Final = 500
+
+logger = structlog.get_logger(__name__)
 
 
 class Recovery:
@@ -187,7 +194,7 @@ class Recovery:
         leaving = [metadata.segments[record.segment_id] for record, _, _ in operation.records]
         if any(each.segment_id in self._asked and _is_behind(each) for each in leaving):
             # Tier 2 had all of it then, and is in doubt now: nobody would write it later.
-            await self._make_room()
+            await self._flush()
         await self._wait_for_room(block_bytes(len(operation.data)))
 
     async def _wait_for_room(self, bytes_wanted: int) -> None:
@@ -199,10 +206,21 @@ class Recovery:
         for _ in range(ROOM_ATTEMPTS_MAX):
             if self._cache_manager.has_room(bytes_wanted):
                 return
-            await self._make_room()
+            await self._flush()
             if not self._cache_manager.has_room(bytes_wanted):
                 # The rest is other containers', which make room on their own.
                 await trio.sleep(ROOM_RETRY_SECONDS)
+
+    async def _flush(self) -> None:
+        """Move what was replayed to tier 2.
+
+        What is not found there belongs to a segment that was deleted later, after another one had
+        been merged into it: the log says so further on.
+        """
+        try:
+            await self._make_room()
+        except (ChunkNotFoundError, InvalidChunkOffsetError) as error:
+            logger.info("something is no longer in tier 2", error=str(error))
 
     async def _ask_storage(self, segment: SegmentMetadata) -> None:
         if segment.segment_id not in self._asked:
