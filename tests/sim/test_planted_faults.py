@@ -21,6 +21,7 @@ from segstore.tiers.journal import Journal
 from segstore.tiers.journal.contents import NotedContents
 from segstore.tiers.journal.format import Kind, Record, StoredRecord
 from segstore.tiers.journal.state import JournalState
+from segstore.writer import storage_writer
 
 SEEDS = range(2, 14)
 
@@ -153,6 +154,16 @@ def test_a_tier_2_that_loses_or_damages_a_write_is_found(kind: type[Behind]) -> 
 def test_a_tier_2_that_keeps_what_was_deleted_is_found() -> None:
     found = first_failure(planted_chunks(UndeletedChunks), lifecycle_clients=2)
     assert "tier 2 keeps" in found
+
+
+def test_a_container_that_tier_2_ends_while_it_serves_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(storage_writer, "is_strange", lambda _: True)
+    found = first_failure(
+        NoFaults, lives=6, life_steps=1200, tier_2_seconds=0.05, tier_2_outage_rate=0.5
+    )
+    assert "tier 2 ends a container that serves" in found, found
 
 
 class EagerLog(Behind):
