@@ -8,13 +8,18 @@ Invariants:
    only when the log has learned it: after a crash every root pointer leads to a whole tree.
 3. Until then the changes are dirty, and every checkpoint has them: the log need not be kept for
    them.
+4. The log is not waited for when it stands still: it may have to be truncated first. No index is
+   written until it has the places of those that were.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Final
+
+import trio
 
 from segstore.attributes.attribute_index import AttributeIndex
 from segstore.attributes.attribute_indexes import AttributeIndexes
@@ -37,6 +42,8 @@ TOGETHER_MAX: Final = 64
 """So many segments' indexes are written before the log is waited for."""
 WRITES_TOGETHER_MAX: Final = 16
 """So many of them at once; one with many changes alone."""
+LOG_SECONDS_MAX: Final = 1.0
+"""The log is waited for so long; then the storage writer does the rest of its work before."""
 FEW_DIRTY: Final = 8192
 """Up to so many changes of a container are kept for longer: they are in every checkpoint, and an
 index of its own for each of many segments costs a synced file."""
@@ -64,6 +71,14 @@ class AttributeAggregator:
         self._flush_seconds = flush_seconds
         self._flush_seconds_few = flush_seconds_few
         self._dirty_since: dict[int, float] = {}
+        self._in_use = ExitStack()
+        self._unsettled: deque[tuple[SegmentMetadata, AttributeIndex, Wait]] = deque()
+        """What was written, and the log may not have the places of."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the log has the places of all that was written."""
+        return not self._unsettled
 
     async def flush(self, now: float, *, everything: bool) -> bool:
         """Write the changes of ``TOGETHER_MAX`` segments where it is time to, or everywhere;
@@ -73,25 +88,50 @@ class AttributeAggregator:
         the end when there was one.
         """
         failures: list[StorageError] = []
-        due = self._due(now, everything=everything)
-        end = len(due) if everything else min(len(due), TOGETHER_MAX)
-        for start in range(0, end, TOGETHER_MAX):
-            await self._flush_together(due[start : start + TOGETHER_MAX], failures)
+        end = 0
+        due: list[SegmentMetadata] = []
+        if await self._settle(failures):
+            due = self._due(now, everything=everything)
+            end = len(due) if everything else min(len(due), TOGETHER_MAX)
+            for start in range(0, end, TOGETHER_MAX):
+                await self._write_together(due[start : start + TOGETHER_MAX], failures)
+                if not await self._settle(failures):
+                    break
         if failures:
             raise failures[0]
-        return end < len(due)
+        return end < len(due) or not self.is_settled
 
-    async def _flush_together(
+    async def _settle(self, failures: list[StorageError]) -> bool:
+        """Let the log have the places of what was written, and cut off what lies before; returns
+        whether that is done."""
+        deadline = trio.current_time() + LOG_SECONDS_MAX
+        while self._unsettled:
+            segment, index, wait = self._unsettled[0]
+            with trio.move_on_at(deadline) as patience, suppress(NoSuchSegmentError):
+                await wait()
+            if patience.cancelled_caught:
+                return False
+            try:
+                if not segment.is_gone:
+                    await index.truncate()
+            except NoSuchSegmentError:
+                pass  # deleted or merged meanwhile, and its index with it
+            except StorageError as error:
+                failures.append(error)
+            self._unsettled.popleft()
+        self._in_use.close()
+        return True
+
+    async def _write_together(
         self, segments: Sequence[SegmentMetadata], failures: list[StorageError]
     ) -> None:
-        """Write several indexes, then wait for the log to have all their places."""
+        """Write several indexes, and let the log know."""
         with ExitStack() as stack:
-            written: list[tuple[AttributeIndex, Wait]] = []
 
             async def write(segment: SegmentMetadata) -> None:
                 index = stack.enter_context(self._indexes.use(segment))
                 try:
-                    await self._write(segment, index, written)
+                    await self._write(segment, index)
                 except StorageError as error:
                     failures.append(error)
 
@@ -100,14 +140,7 @@ class AttributeAggregator:
             await work_together(few, write, tasks_max=WRITES_TOGETHER_MAX)
             for segment in many:
                 await write(segment)
-            for index, wait in written:
-                try:
-                    await wait()
-                    await index.truncate()
-                except NoSuchSegmentError:
-                    pass  # deleted or merged meanwhile, and its index with it
-                except StorageError as error:
-                    failures.append(error)
+            self._in_use.push(stack.pop_all())
 
     def _due(self, now: float, *, everything: bool) -> list[SegmentMetadata]:
         unpersisted = self._metadata.unpersisted
@@ -127,7 +160,6 @@ class AttributeAggregator:
         self,
         segment: SegmentMetadata,
         index: AttributeIndex,
-        written: list[tuple[AttributeIndex, Wait]],
     ) -> None:
         """Write what is dirty now, in updates of bounded size, and let the log know."""
         memory = segment.attribute_memory
@@ -157,7 +189,7 @@ class AttributeAggregator:
             # Of the last tree alone: it is what the index is truncated to, and records do not wait
             # for each other.
             if places:
-                written.append((index, self._record(segment, places)))
+                self._unsettled.append((segment, index, self._record(segment, places)))
 
 
 def _has_many(segment: SegmentMetadata) -> bool:

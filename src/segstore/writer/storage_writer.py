@@ -172,6 +172,8 @@ class StorageWriter:
     async def flush(self) -> None:
         """Write everything that was committed before the call, else raise ``StorageError``."""
         await self._flush(everything=True, all_attributes=True, whatever_fails=False)
+        while not self._attributes.is_settled:  # the log stands still, and was not waited for
+            await self._flush(everything=True, all_attributes=True, whatever_fails=False)
 
     async def make_room(self) -> None:
         """Write all bytes that were replayed, while the log is still being read."""
@@ -198,6 +200,7 @@ class StorageWriter:
                     raise failure
             finally:
                 if await self._attributes.flush(trio.current_time(), everything=all_attributes):
+                    self._flush_attributes |= all_attributes
                     self._wanted.set()
 
     async def _flush_operations(

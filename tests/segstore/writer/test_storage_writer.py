@@ -10,12 +10,14 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from _fast.cache import StreamingCache
+from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import InvalidChunkOffsetError, StorageError
 from segstore.testing.chunk_owners import next_owner
-from segstore.tiers.api import Buffer
-from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from segstore.tiers.api import Buffer, LogAddress
+from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory
+from segstore.writer.attribute_aggregator import FLUSH_COUNT
 from segstore.writer.failing_segments import PAUSE_SECONDS_MAX
 from segstore.writer.storage_writer import FLUSH_SECONDS
 
@@ -143,3 +145,50 @@ async def test_a_source_whose_target_is_gone_is_owed_until_it_is_deleted(
         await container._writer.flush()
         left = {segment.name for segment in container._metadata.segments.values()}
         assert left.isdisjoint({target, source})
+
+
+class FullDataLogFactory(MemoryDataLogFactory):
+    """While it is full, what is appended waits until a log is truncated."""
+
+    is_full = False
+
+    def _flush(self) -> None:
+        if not self.is_full:
+            super()._flush()
+
+    async def open_log(self, container_id: int) -> MemoryDataLog:
+        log = await super().open_log(container_id)
+        truncate = log.truncate
+
+        async def truncate_and_go_on(address: LogAddress) -> None:
+            await truncate(address)
+            self.is_full = False
+            self._flush()
+
+        log.truncate = truncate_and_go_on  # type: ignore[method-assign]
+        return log
+
+
+async def test_a_log_that_is_full_until_it_is_truncated_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The place of an attribute index waits for room in the log, and that for bytes in tier 2."""
+    name, late = NAMES[:2]
+    logs = FullDataLogFactory()
+    manager = CacheManager(StreamingCache(8 * MIB))
+    async with open_container(0, logs, next_owner(MemoryChunkStorage()), manager) as container:
+        for each in (name, late):
+            await container.create_segment(each)
+        values = {number.to_bytes(16, "big"): number for number in range(FLUSH_COUNT + 1)}
+        replace = AttributeUpdateType.REPLACE
+        await container.append(late, b"not due yet")
+        await container.update_attributes(
+            name, [AttributeUpdate(each, replace, value) for each, value in values.items()]
+        )
+        await container._checkpoint()
+        logs.is_full = True
+        with trio.fail_after(10 * FLUSH_SECONDS):
+            length = await container.append(name, b"waits for room in the log")
+        assert length == 25
+        assert stored(container, late) == 11
+        assert await container.get_attributes(name, [*values]) == values
