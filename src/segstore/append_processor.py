@@ -36,6 +36,7 @@ from segstore.attributes.updates import (
     AttributeUpdate,
     AttributeUpdateType,
     SegmentType,
+    is_core_attribute,
 )
 from segstore.errors import (
     BadAttributeUpdateError,
@@ -195,6 +196,8 @@ class AppendProcessor:
         container = self._registry.container_for(segment)
         if container.segment_info(segment).segment_type & SegmentType.TABLE:
             raise InvalidRequestError(segment, "a table segment takes no appends")
+        if is_core_attribute(request.writer_id):
+            raise InvalidRequestError(segment, f"{request.writer_id.hex()} is no writer's id")
         await container.wait_in_flight(segment)
         values = await container.get_attributes(segment, [request.writer_id])
         last_event_number = values.get(request.writer_id, NULL_ATTRIBUTE_VALUE)

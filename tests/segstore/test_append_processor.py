@@ -11,7 +11,7 @@ import trio.testing
 from pravega_wire import commands as wire
 from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
 from pravega_wire.event_framing import frame_event
-from segstore.attributes.updates import EVENT_COUNT
+from segstore.attributes.updates import ATTRIBUTE_SEGMENT_ROOT_POINTER, EVENT_COUNT
 from segstore.config import ConnectionSettings
 from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
@@ -93,6 +93,14 @@ async def test_a_table_segment_takes_no_writers(store: MemoryStore) -> None:
     reply = await client.call(wire.SetupAppend(2, WRITER, "scope/table/0", ""))
     assert isinstance(reply, wire.ErrorMessage)
     assert (reply.request_id, reply.error_code) == (2, 0)
+
+
+async def test_no_writer_has_the_id_of_an_attribute_of_the_store_itself(store: MemoryStore) -> None:
+    client = store.connect()
+    for writer_id in (EVENT_COUNT, ATTRIBUTE_SEGMENT_ROOT_POINTER):
+        reply = await client.call(wire.SetupAppend(2, writer_id, SEGMENT, ""))
+        assert isinstance(reply, wire.ErrorMessage)
+    assert await client.set_up(WRITER, SEGMENT) == NULL_ATTRIBUTE_VALUE
 
 
 async def test_a_setup_waits_for_what_an_earlier_connection_has_in_flight(

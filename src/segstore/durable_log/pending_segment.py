@@ -116,6 +116,12 @@ def unfit(name: str, attribute_id: AttributeId, id_bytes: int) -> InvalidRequest
     )
 
 
+def check_value(pending: PendingSegment, value: int) -> None:
+    """Refuse what the log cannot keep."""
+    if not -(2**63) <= value < 2**63:
+        raise InvalidRequestError(pending.base.name, "an attribute value leaves 64 bits")
+
+
 def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate]) -> AttributeValues:
     """Turn conditional updates into plain values, or raise ``BadAttributeUpdateError``.
 
@@ -149,8 +155,7 @@ def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate])
                 attribute_id,
                 previous_value_missing=present == NULL_ATTRIBUTE_VALUE,
             )
-        if not -(2**63) <= value < 2**63:
-            raise InvalidRequestError(pending.base.name, "an attribute value leaves 64 bits")
+        check_value(pending, value)
         values[attribute_id] = value
     if pending.base.attribute_memory.is_transient:
         _refuse_many_transient_attributes(pending, values)

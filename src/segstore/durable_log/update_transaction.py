@@ -34,6 +34,7 @@ from segstore.durable_log.pending_segment import (
     AttributesNotLoadedError,
     PendingSegment,
     SegmentNotLoadedError,
+    check_value,
     resolve_updates,
     unfit,
 )
@@ -288,6 +289,7 @@ class PendingState:
         if events := source.event_count:
             before = values.get(EVENT_COUNT, target.event_count)
             values[EVENT_COUNT] = events + (0 if before == NULL_ATTRIBUTE_VALUE else before)
+            check_value(target, values[EVENT_COUNT])
         operation.segment_id = self._hold(target)
         operation.source_id = self._hold(source)
         operation.offset, operation.length = target.length, source.length

@@ -193,6 +193,22 @@ def test_merges_that_make_no_sense_are_refused(pipeline: Pipeline) -> None:
     assert sealed.value.segment == "s"
 
 
+def test_a_merge_whose_event_count_leaves_64_bits_is_refused(pipeline: Pipeline) -> None:
+    """It could not be written to the log, and the container would end for it."""
+    many = [AttributeUpdate(EVENT_COUNT, VERB.REPLACE, 2**63 - 1)]
+    one = [AttributeUpdate(EVENT_COUNT, VERB.ACCUMULATE, 1)]
+    pipeline.accept(
+        MapOperation("t", {}),
+        UpdateAttributesOperation("t", many),
+        AppendOperation("s", b"", updates=one),
+    )
+    with pytest.raises(InvalidRequestError):
+        pipeline.pending.accept(MergeOperation("s", "t"))
+    pipeline.commit()
+    assert pipeline.metadata.by_name["s"].attributes[EVENT_COUNT] == 1
+    assert "t" in pipeline.metadata.by_name
+
+
 @pytest.mark.parametrize("offset", [-1, 11])
 def test_a_truncation_stays_within_the_segment(pipeline: Pipeline, offset: int) -> None:
     with pytest.raises(SegmentTruncatedError):
