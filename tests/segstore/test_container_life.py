@@ -11,10 +11,13 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from _fast.cache import StreamingCache
+from segstore.api import ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import DataLogError, SegmentStoreError
+from segstore.inactive.eviction import ALL_STAY
 from segstore.testing.chunk_owners import next_owner
+from segstore.testing.crashing_tiers import CrashingTiers
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.local_tiers import LocalTiers
 from segstore.tiers.api import Buffer, LogEntry
@@ -120,3 +123,26 @@ async def test_a_log_that_fails_while_a_drain_flushes_ends_the_container_with_it
     assert raised.group_contains(DataLogError)
     assert not raised.group_contains(AssertionError)
     assert [each["container"] for each in log if each["event"] == "drain ended early"] == [0]
+
+
+async def test_a_read_that_waits_for_tier_2_is_answered_when_the_container_stops(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    tiers = CrashingTiers(ALL_STAY)
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await container.append("s", b"history")
+    answers: list[tuple[object, ...]] = []
+    async with tiers.open(drain_seconds=0) as container:
+        tiers.read_seconds = 1000.0
+        for offset in (0, 3, 7):
+            container.read_nowait(
+                "s",
+                offset=offset,
+                length_max=10,
+                on_complete=lambda *answer: answers.append(answer),
+            )
+        await trio.sleep(1)
+        assert answers == []
+    expected = [(None, ReadResult(offset, b"", True, False)) for offset in (0, 3, 7)]
+    assert sorted(answers, key=str) == expected

@@ -133,18 +133,20 @@ class StorageReads:
         failure = None
         try:
             async with self._slots:
-                if fetch.is_unwanted:
-                    return
-                data = await self._read(index, offset, fetch.end)
+                if not fetch.is_unwanted:
+                    data = await self._read(index, offset, fetch.end)
         except SegmentStoreError as error:
             # A read ahead of time that fails is nobody's: who asks for the bytes is told.
             failure = error
         finally:
-            index.fetches.remove(fetch)
             self._blocks.redeem(fetch.promised)
+        # Not when the container stops: closing answers those who wait.
+        index.fetches.remove(fetch)
         if data and offset >= segment.start_offset and not index.is_dropped:
             self._keep(index, offset, data)
             self._answer(index, fetch, data)
+            return
+        if fetch.is_unwanted:
             return
         for read in fetch.waiters:
             # The bytes may have been truncated, merged or deleted away meanwhile: look again.
