@@ -170,7 +170,7 @@ class _Opener:
         file_bytes = self._config.journal_file_bytes
 
         def log_bytes() -> int:
-            return journal.statistics().needed_file_count * file_bytes
+            return journal.statistics().log_bytes(file_bytes)
 
         async with (
             self._open_on(journal, container_id, log_bytes) as container,

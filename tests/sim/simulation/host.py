@@ -289,7 +289,7 @@ class Host:
                     operations_max=plan.operations_max,
                     attributes_dirty_max=plan.attributes_dirty_max,
                 ),
-                log_bytes=lambda: life.journal.statistics().needed_file_count * file_bytes,
+                log_bytes=lambda: life.journal.statistics().log_bytes(file_bytes),
                 attribute_pages=life.pages,
                 attribute_cache=AttributeCache(
                     segment_count_max=plan.attributes_cached,

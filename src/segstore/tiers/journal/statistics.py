@@ -25,6 +25,11 @@ class JournalStatistics:
     """Files of the journal: needed, ready and freed."""
     needed_file_count: int
 
+    def log_bytes(self, file_bytes: int) -> int:
+        """What writers fill, for their throttle: whole files, and what is on its way into them,
+        whoever's it is. Together they could fill what is left for making room."""
+        return self.needed_file_count * file_bytes + self.queued_bytes
+
 
 class BatchAverages:
     """Running figures over the batches."""

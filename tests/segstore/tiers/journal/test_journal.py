@@ -94,6 +94,22 @@ def autojump_clock() -> trio.testing.MockClock:
     return trio.testing.MockClock(autojump_threshold=0)
 
 
+async def test_what_others_have_on_the_way_counts_for_the_bound_of_the_journal(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    opening = open_simulated_journal(SimulatedDisk(), SETTINGS, latency_seconds=lambda _: 0.001)
+    async with opening as journal:
+        logs = [await journal.open_log(container_id) for container_id in range(3)]
+        before = journal.statistics().log_bytes(SETTINGS.file_bytes)
+        assert before == SETTINGS.file_bytes
+        appends = Appends()
+        for log in logs:
+            appends.add(log, b"x" * 1000)
+        assert journal.statistics().log_bytes(SETTINGS.file_bytes) == before + 3000
+        await appends.wait()
+        assert journal.statistics().log_bytes(SETTINGS.file_bytes) == before
+
+
 async def test_statistics_follow_the_batches(autojump_clock: trio.testing.MockClock) -> None:
     disk = SimulatedDisk()
     opening = open_simulated_journal(disk, SETTINGS, latency_seconds=lambda _: 0.001)
