@@ -28,6 +28,8 @@ cdef class SegmentEntries:
     cdef uint32_t _owner
     # The entry with the highest offset; 0 when there is none.
     cdef uint32_t _last
+    # The last entry, when the next append shall not extend it; else any other.
+    cdef uint32_t _ended
     # Entries up to here are enlisted: tier 2 has them.
     cdef int64_t _stored
 

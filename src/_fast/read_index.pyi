@@ -120,6 +120,11 @@ class SegmentEntries:
         Raises what the cache raises without room.
         """
 
+    def end_last(self) -> None:
+        """What there is goes to tier 2 now: the next append begins an entry, unless the last one is
+        short. An entry that is extended meanwhile could not be evicted when that is done.
+        """
+
     def note_stored(self, stored_length: int) -> bool:
         """Tier 2 has all bytes up to there, which may be evicted now; whether that is all."""
 

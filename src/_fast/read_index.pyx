@@ -35,6 +35,8 @@ from _fast.read_index_tree cimport (
 cdef enum:
     # Appends are put into one entry up to so many bytes.
     ENTRY_BYTES = 131072
+    # An entry that is about to be stored is extended as long as it is shorter.
+    ENDED_BYTES = 16384
 
 ENTRY_BYTES_MAX = ENTRY_BYTES
 GENERATIONS_MAX = GENERATIONS
@@ -219,7 +221,12 @@ cdef class SegmentEntries:
             end = end_of(record)
         if offset < end:
             raise ValueError(f"bytes at {offset} cannot be appended to those up to {end}")
-        if number == 0 or offset > end or length_of(record) + length > ENTRY_BYTES:
+        if (
+            number == 0
+            or number == self._ended
+            or offset > end
+            or length_of(record) + length > ENTRY_BYTES
+        ):
             address = cache.insert_bytes(data, length)
             return self._add(offset, address, <uint32_t>length)
         if record.next:
@@ -278,7 +285,13 @@ cdef class SegmentEntries:
             enlist(records, number, False)
         if self._last == 0 or offset > records.all[self._last].offset:
             self._last = number
+            self._ended = 0
         return 0
+
+    def end_last(self):
+        """Let the next append begin an entry, unless the last one is short."""
+        if self._last and length_of(&self.generations._records.all[self._last]) >= ENDED_BYTES:
+            self._ended = self._last
 
     def note_stored(self, int64_t stored_length):
         """Tier 2 has all bytes up to there; returns whether that is all there are."""

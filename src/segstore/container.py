@@ -117,6 +117,7 @@ class Container:
             log,
             self._request_checkpoint,
             self._record_attributes,
+            held_share=lambda: cache_manager.held_bytes / cache_manager.throttle_bytes,
             held_bytes_max=held_bytes_max,
         )
         policy = throttling or ThrottlePolicy()

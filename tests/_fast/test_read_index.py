@@ -92,6 +92,24 @@ def test_every_use_gives_an_entry_the_current_generation() -> None:
     assert [generation for _, _, generation in entries.entries()] == [3, 1, 2]
 
 
+def test_what_was_stored_of_a_growing_segment_may_be_evicted() -> None:
+    entries = make_entries()
+    entries.append(0, b"a" * 50_000)
+    entries.end_last()
+    entries.append(50_000, b"b" * 10)
+    assert not entries.note_stored(50_000)
+    assert entries.generations.evictable_bytes == 50_000
+    entries.append(50_010, b"c" * 10)
+    assert entries.generations.evictable_bytes == 50_000
+    assert offsets_of(entries) == [0, 50_000]
+    # A short one goes on: each has blocks of its own.
+    entries.end_last()
+    entries.append(50_020, b"d" * 10)
+    assert offsets_of(entries) == [0, 50_000]
+    assert entries.generations.evict(used_bytes_max=0, count_max=EVERYTHING) == 1
+    assert entries.gather(50_000, 100) == b"b" * 10 + b"c" * 10 + b"d" * 10
+
+
 def test_the_oldest_generation_moves_up_as_it_is_evicted() -> None:
     entries = make_entries()
     generations = entries.generations

@@ -82,6 +82,12 @@ class ReadIndex:
                 await trio.lowlevel.checkpoint()
             await trio.sleep_until(next_look(manager.policy.generation_seconds))
 
+    def note_storing(self, segment_id: int) -> None:
+        """What there is of a segment goes to tier 2 now, without what is appended meanwhile."""
+        index = self._indexes.get(segment_id)
+        if index is not None:
+            index.entries.end_last()
+
     def note_stored(self) -> None:
         """More bytes are in tier 2: what was kept for its sake may be evicted."""
         for segment_id, index in list(self._unstored.items()):

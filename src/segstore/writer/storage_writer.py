@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 import structlog
@@ -30,26 +31,28 @@ from segstore.operations import MergeOperation
 from segstore.read_index.read_index import ReadIndex
 from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import DurableDataLog, LogAddress
-from segstore.writer.attribute_aggregator import AttributeAggregator, Record
+from segstore.writer.attribute_aggregator import FEW_DIRTY, AttributeAggregator, Record
 from segstore.writer.failing_segments import STRANGE_ATTEMPTS_MAX, FailingSegments, is_strange
+from segstore.writer.flush_timing import FEW_SEGMENTS, FLUSH_SECONDS, SHORT_BYTES_MAX, FlushTiming
 from segstore.writer.segment_aggregator import SegmentAggregator
 from segstore.writer.together import work_together
 
-# The original's writer: flush at 4 MiB or after 30 s; bytes after 5 s here, so that a restart
-# replays less, and attributes too when there are many.
-FLUSH_BYTES: Final = 4 * 1024 * 1024
-FLUSH_SECONDS: Final = 5.0
 FLUSH_SECONDS_FEW_ATTRIBUTES: Final = 30.0
+"""The original's time. Many attributes wait as long as the bytes of few segments."""
 POLL_SECONDS: Final = 0.5
 IDLE_POLL_SECONDS: Final = 1.0
 ERROR_SLEEP_SECONDS: Final = 1.0
-SHORT_BYTES_MAX: Final = 256 * 1024
-"""Flushes up to this length are under way together: what they take is the wait for the disk."""
 TOGETHER_MAX: Final = 32
+ROUND_MAX: Final = 128
+"""Flushes between two looks at what has come since, at the log and at attributes."""
 FAILURES_MAX: Final = 4
 """So many segments in a row may fail before the rest waits for the next attempt."""
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024
-"""When a container holds this much of a shared tier 1, it flushes everything and checkpoints."""
+"""When a container holds this much of a shared tier 1, it flushes everything and checkpoints; when
+many segments owe something, it does not let them wait for more bytes at twice as much."""
+CHECKPOINT_SECONDS: Final = 2.5
+CHECKPOINTS_MAX: Final = 8
+"""So many checkpoints wait for tier 2 meanwhile, and so long is it from one to the next."""
 IDLE_CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """When everything is flushed and the log is longer than this, a checkpoint lets it go."""
 
@@ -70,6 +73,7 @@ class StorageWriter:
         request_checkpoint: Callable[[], None],
         record: Record,
         *,
+        held_share: Callable[[], float],
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         self._metadata = metadata
@@ -87,11 +91,14 @@ class StorageWriter:
         self._log = log
         self._request_checkpoint = request_checkpoint
         self._held_bytes_max = held_bytes_max
+        self._timing = FlushTiming(held_share)
         self._aggregators: dict[int, SegmentAggregator] = {}
         self._failing = FailingSegments(metadata.container_id, self._name_of)
         self._checkpoints: deque[tuple[int, LogAddress]] = deque()
         self._wanted = trio.Event()
         self._flush_all = self._flush_attributes = False
+        self._is_cut = False
+        self._checkpoint_wanted_at = -inf
         self._taken_count = 0
         self._lock = trio.Lock()
 
@@ -163,11 +170,25 @@ class StorageWriter:
         """Flush and checkpoint when the container holds much of tier 1, however little is its own.
 
         The checkpoint is asked for first: once tier 1 is full it could not be written any more.
+        Where many segments take their turns, tier 2 lacks something of the last seconds always:
+        checkpoints follow each other, and the first that it has all of lets the log go.
         """
-        if self._log.held_bytes > self._held_bytes_max:
+        held_bytes = self._log.held_bytes
+        self._timing.log_is_long = held_bytes > 2 * self._held_bytes_max
+        if held_bytes <= self._held_bytes_max:
+            return
+        now = trio.current_time()
+        if len(self._aggregators) <= FEW_SEGMENTS:
             self._flush_all = True
-            if not self._checkpoints:
-                self._request_checkpoint()
+            wanted = not self._checkpoints
+        else:
+            wanted = (
+                len(self._checkpoints) < CHECKPOINTS_MAX
+                and now - self._checkpoint_wanted_at >= CHECKPOINT_SECONDS
+            )
+        if wanted:
+            self._checkpoint_wanted_at = now
+            self._request_checkpoint()
 
     async def flush(self) -> None:
         """Write everything that was committed before the call, else raise ``StorageError``."""
@@ -185,7 +206,8 @@ class StorageWriter:
     async def _flush(
         self, *, everything: bool, all_attributes: bool, whatever_fails: bool = True
     ) -> None:
-        """Write what is due, or everything; attributes neither fill the cache nor hold the log.
+        """Write what is due, or everything; attributes neither fill the cache nor hold the log: few
+        of them wait while bytes do.
 
         Raises ``StorageError`` when nothing could be written, or, unless it may go on
         ``whatever_fails``, when something could not.
@@ -199,9 +221,20 @@ class StorageWriter:
                 if failure is not None:
                     raise failure
             finally:
-                if await self._attributes.flush(trio.current_time(), everything=all_attributes):
+                if not self._attributes_wait(all_attributes) and await self._attributes.flush(
+                    trio.current_time(), everything=all_attributes
+                ):
                     self._flush_attributes |= all_attributes
                     self._wanted.set()
+
+    def _attributes_wait(self, all_attributes: bool) -> bool:
+        """Whether more bytes are due, and attributes are few: every checkpoint has these."""
+        return (
+            self._is_cut
+            and not all_attributes
+            and self._attributes.is_settled
+            and self._metadata.dirty_count <= FEW_DIRTY
+        )
 
     async def _flush_operations(
         self, *, everything: bool, whatever_fails: bool
@@ -209,9 +242,16 @@ class StorageWriter:
         self._take_operations()
         now = trio.current_time()
         due = self._failing.in_turn(
-            (each for each in self._aggregators.values() if everything or self._is_due(each)),
+            self._timing.due(self._aggregators, now, everything=everything),
             now if whatever_fails else None,
         )
+        self._is_cut = whatever_fails and self._cut(due)
+        if self._is_cut:
+            self._wanted.set()
+            if everything:
+                self._timing.want_everything(now)
+        for aggregator in due:
+            self._read_index.note_storing(aggregator.segment_id)
         try:
             failed, succeeded = await self._flush_in_turn(due)
             if failed and not (whatever_fails and succeeded):
@@ -293,12 +333,13 @@ class StorageWriter:
             self._aggregators[segment_id] = aggregator
         return aggregator
 
-    def _is_due(self, aggregator: SegmentAggregator) -> bool:
-        return (
-            aggregator.must_flush
-            or aggregator.pending_bytes >= FLUSH_BYTES
-            or trio.current_time() - aggregator.oldest >= FLUSH_SECONDS
-        )
+    def _cut(self, due: list[SegmentAggregator]) -> bool:
+        """Leave what is too much for one round to the next, but none of those that fail: they come
+        behind all others. Returns whether there was too much."""
+        failing = self._failing.failures
+        sound_count = len(due) - sum(each.segment_id in failing for each in due)
+        del due[ROUND_MAX:sound_count]
+        return sound_count > ROUND_MAX
 
     async def _flush_source(self, segment_id: int) -> None:
         aggregator = self._aggregators.get(segment_id)

@@ -1,0 +1,194 @@
+"""How long bytes wait for tier 2: few segments shortly, many while there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+import trio
+import trio.testing
+
+from _fast.cache import StreamingCache
+from segstore.cache.manager import CacheManager
+from segstore.container import Container, open_container
+from segstore.errors import StorageError
+from segstore.testing.chunk_owners import next_owner
+from segstore.tiers.api import Buffer
+from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from segstore.writer.flush_timing import (
+    FEW_SEGMENTS,
+    FLUSH_SECONDS,
+    FLUSH_SECONDS_MAX,
+    MANY_SEGMENTS,
+    SHORT_BYTES_MAX,
+    FlushTiming,
+)
+from segstore.writer.storage_writer import ROUND_MAX
+
+MIB = 1024 * 1024
+MANY = FEW_SEGMENTS + 44
+NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(MANY)]
+
+
+class NotingChunkStorage(MemoryChunkStorage):
+    """Notes when each segment was written, and fails the writes of some."""
+
+    def __init__(self, *refused: str) -> None:
+        super().__init__()
+        self.refused = refused
+        self.attempt_count = 0
+        self.written: dict[str, list[float]] = {}
+
+    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        if name.startswith("scope/"):
+            segment = name[: name.index(".#epoch.0") + len(".#epoch.0")]
+            if segment in self.refused:
+                self.attempt_count += 1
+                raise StorageError("this one not")
+            self.written.setdefault(segment, []).append(trio.current_time())
+        await super().write(name, offset=offset, data=data)
+
+
+async def create(container: Container, names: Sequence[str]) -> None:
+    for name in names:
+        await container.create_segment(name)
+    # What is new makes a checkpoint due, and a flush.
+    await trio.sleep(FLUSH_SECONDS)
+
+
+async def append(container: Container, names: Sequence[str], length: int) -> None:
+    for name in names:
+        await container.append(name, bytes(length))
+
+
+def stored(container: Container, names: Sequence[str]) -> set[int]:
+    return {container.segment_info(name).storage_length for name in names}
+
+
+@pytest.mark.parametrize("held_share", [0.0, 0.5, 2.0])
+def test_few_segments_wait_as_long_whatever_is_held(held_share: float) -> None:
+    assert FlushTiming(lambda: held_share).seconds(FEW_SEGMENTS) == FLUSH_SECONDS
+
+
+def test_many_segments_wait_the_less_the_more_is_held() -> None:
+    held_share = 0.0
+    timing = FlushTiming(lambda: held_share)
+    found = []
+    for percent in range(0, 120, 10):
+        held_share = percent / 100
+        found.append(timing.seconds(MANY))
+    assert found[0] == FLUSH_SECONDS_MAX
+    assert all(before > after for before, after in pairwise(found[:11]))
+    assert found[10:] == [0.0, 0.0]
+
+
+def test_very_many_segments_or_a_long_log_wait_for_no_more_bytes() -> None:
+    timing = FlushTiming(lambda: 0.0)
+    assert timing.seconds(2 * MANY_SEGMENTS) == FLUSH_SECONDS_MAX / 2
+    assert timing.seconds(100 * MANY_SEGMENTS) == FLUSH_SECONDS
+    timing.log_is_long = True
+    assert timing.seconds(MANY) == FLUSH_SECONDS
+
+
+async def test_short_flushes_of_many_segments_wait_for_more_bytes_and_long_ones_do_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks = NotingChunkStorage()
+    long, *short = NAMES
+    manager = CacheManager(StreamingCache(64 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), next_owner(chunks), manager) as container:
+        await create(container, NAMES)
+        await append(container, [long], SHORT_BYTES_MAX + 1)
+        await append(container, short, 100)
+        await trio.sleep(2 * FLUSH_SECONDS)
+        assert stored(container, [long]) == {SHORT_BYTES_MAX + 1}
+        assert stored(container, short) == {0}
+        await append(container, short, 100)
+        await trio.sleep(FLUSH_SECONDS_MAX)
+        assert stored(container, short) == {200}
+        assert {len(chunks.written[name]) for name in short} == {1}
+
+
+async def test_many_segments_take_turns_when_their_bytes_fill_the_cache(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks = NotingChunkStorage()
+    manager = CacheManager(StreamingCache(16 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), next_owner(chunks), manager) as container:
+        await create(container, NAMES)
+        most = 0
+        for _ in range(60):
+            # 1.2 MiB a second: what 5 s of it hold is half of what slows writers down.
+            await append(container, NAMES, 4096)
+            await trio.sleep(1.0)
+            most = max(most, manager.held_bytes)
+        assert most < manager.throttle_bytes
+        times = [times for name in NAMES for times in pairwise(chunks.written[name])]
+        waits = sorted(after - before for before, after in times)
+        assert waits[len(waits) // 2] > 1.5 * FLUSH_SECONDS
+
+
+async def test_a_round_that_is_cut_goes_on_at_once_and_tries_what_fails(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bad, *fine = NAMES
+    assert len(fine) > 2 * ROUND_MAX
+    chunks = NotingChunkStorage(bad)
+    manager = CacheManager(StreamingCache(64 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), next_owner(chunks), manager) as container:
+        await create(container, NAMES)
+        for number in range(1, 4):
+            await append(container, NAMES, 100)
+            container._writer.request_flush()
+            await trio.sleep(1.5)
+            assert stored(container, fine) == {100 * number}
+            assert chunks.attempt_count >= number
+        with pytest.raises(StorageError, match="this one not"):
+            await container._writer.flush()
+        chunks.refused = ()
+        await append(container, NAMES, 100)
+        await container._writer.flush()
+        assert stored(container, NAMES) == {400}
+
+
+async def test_few_attributes_wait_while_bytes_of_many_segments_are_due(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks = NotingChunkStorage()
+    manager = CacheManager(StreamingCache(64 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), next_owner(chunks), manager) as container:
+        await create(container, NAMES)
+        await append(container, NAMES, 100)
+        asked: list[bool] = []
+        writer = container._writer
+        flush = writer._attributes.flush
+
+        async def noted(now: float, *, everything: bool) -> bool:
+            asked.append(stored(container, NAMES) == {100})
+            return await flush(now, everything=everything)
+
+        writer._attributes.flush = noted  # type: ignore[method-assign]
+        writer.request_flush()
+        await trio.sleep(1.0)
+        assert asked
+        assert all(asked)
+
+
+async def test_a_log_that_many_segments_hold_is_let_go_while_all_of_them_owe_something(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    held_bytes_max = 2 * MIB
+    logs = MemoryDataLogFactory()
+    manager = CacheManager(StreamingCache(64 * MIB))
+    async with open_container(
+        0, logs, next_owner(NotingChunkStorage()), manager, held_bytes_max=held_bytes_max
+    ) as container:
+        await create(container, NAMES)
+        most = 0
+        for _ in range(60):
+            # 600 kB a second: longer waits alone would hold 18 MB.
+            await append(container, NAMES, 2000)
+            await trio.sleep(1.0)
+            most = max(most, container._log.held_bytes)
+        assert most < 5 * held_bytes_max
