@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def on_ready() -> None:
         announce(Verdict(is_ready=True))
-        gc.unfreeze()
+        # But for what was imported: the controller waits, and little of that is of no use.
         gc.collect()
         collect_seldom()
 

@@ -196,7 +196,8 @@ def new_records_segment(container_id: int, segment_id: int) -> SegmentMetadata:
 class _SegmentSnapshot(msgspec.Struct, array_like=True):
     """The fixed part of a segment in a snapshot; its attributes lie in one block of bytes.
 
-    These are the core attributes, and what the segment's index does not have.
+    These are the core attributes, and what the segment's index does not have: of that the last
+    change was made by the operation ``changed_by``, or by an unknown one if that is 0.
     """
 
     segment_id: int
@@ -209,6 +210,7 @@ class _SegmentSnapshot(msgspec.Struct, array_like=True):
     attribute_count: int
     attributes: bytes
     record_bytes: int = 0
+    changed_by: int = 0
 
 
 class _ContainerSnapshot(msgspec.Struct, array_like=True):
@@ -233,6 +235,7 @@ def _segment_snapshot(segment: SegmentMetadata) -> _SegmentSnapshot:
         len(attributes),
         encode_attributes(attributes),
         segment.record_bytes,
+        segment.attribute_memory.changed_by,
     )
 
 
@@ -314,7 +317,8 @@ class ContainerMetadata:
             segment.sealed = entry.sealed
             segment.last_modified_ms = entry.last_modified_ms
             values, _ = decode_attributes(entry.attributes, 0, entry.attribute_count)
-            segment.attribute_memory.start_with(values, snapshot.sequence_number)
+            changed_by = entry.changed_by or snapshot.sequence_number
+            segment.attribute_memory.start_with(values, changed_by)
             segment.record_bytes = entry.record_bytes
             is_records = entry.segment_id == snapshot.records_segment_id
             self._add(segment, has_name=not is_records)

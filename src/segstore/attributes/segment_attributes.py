@@ -86,6 +86,11 @@ class SegmentAttributes:
         """How long the segment's extended attribute ids are."""
         return attribute_id_bytes(self.values)
 
+    @property
+    def changed_by(self) -> int:
+        """The last operation that changed what is dirty; 0 when nothing is."""
+        return max(self.dirty.values(), default=0)
+
     def start_with(self, values: AttributeValues, sequence_number: int) -> None:
         """Take over what a segment begins with, or what a checkpoint kept of it."""
         self.is_transient = bool(values.get(ATTRIBUTE_SEGMENT_TYPE, 0) & _TRANSIENT)

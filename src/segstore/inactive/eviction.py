@@ -41,6 +41,9 @@ QUIET_CHANGES_MAX: Final = 100
 QUIET_SHARE: Final = 10
 """When nobody changes anything any more, it does after ``QUIET_CHANGES_MAX``, and after this part
 of the active segments, all of which are in it."""
+INDEX_SECONDS: Final = 0.5
+"""Then it waits for the index of the records that were just written: what the index does not have
+is in the checkpoint, and a start writes it."""
 CHECKPOINT_SECONDS_MIN: Final = 2.0
 _STAYING: Final = int(SegmentType.TABLE | SegmentType.TRANSIENT)
 CORE_COUNT_MAX: Final = 256
@@ -199,6 +202,8 @@ class Eviction:
             changes_max = max(QUIET_CHANGES_MAX, active_count // QUIET_SHARE)
         now = trio.current_time()
         if self._metadata.change_count > changes_max and now >= self._checkpoint_at:
+            if is_quiet:
+                await trio.sleep(INDEX_SECONDS)
             self._checkpoint_at = now + CHECKPOINT_SECONDS_MIN
             await self._checkpoint()
             self._writer.request_flush()

@@ -6,6 +6,7 @@ import random
 import tracemalloc
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -155,6 +156,65 @@ async def test_operations_that_the_index_has_are_not_written_again(tiers: Any) -
         assert await everything(container) == {key(1): 2}
         persisted = memory.values[ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO]
         assert 0 < persisted < memory.dirty[key(2)]
+
+
+async def test_what_the_index_got_behind_a_checkpoint_is_not_written_again(tiers: Any) -> None:
+    async with tiers.open(drain_seconds=0) as container:
+        await container.create_segment("s", attributes={key(1): 1})
+        await container.update_attributes("s", replace({key(1): 2, key(2): 2}))
+        await checkpoint(container)
+        await container._writer.flush()
+        assert tiers.memory("s").dirty == {}
+        await container.update_attributes("s", replace({key(3): 3}))
+        await checkpoint(container)
+        tiers.crash()
+    async with tiers.open(drain_seconds=0) as container:
+        assert set(tiers.memory("s").dirty) == {key(3)}, "the checkpoint has no other"
+        await container._writer.flush()
+        tiers.crash()
+    async with tiers.open() as container:
+        assert tiers.memory("s").dirty == {}, "the index got it behind the checkpoint"
+        assert await everything(container) == {key(1): 2, key(2): 2, key(3): 3}
+
+
+async def test_what_changed_while_the_index_was_written_is_written_again(tiers: Any) -> None:
+    async with tiers.open(drain_seconds=0) as container:
+        await container.create_segment("s", attributes={key(1): 1})
+        await container._writer.flush()
+        await container.update_attributes("s", replace({key(1): 2}))
+        changed_by = tiers.memory("s").changed_by
+        await container.update_attributes("s", replace({key(2): 2}))
+        await checkpoint(container)
+        # As if the index had been asked for the first change alone, and the second came later.
+        segment = container._metadata.by_name["s"]
+        place = segment.attribute_memory.root_pointer
+        pointers = {
+            ATTRIBUTE_SEGMENT_ROOT_POINTER: place,
+            ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: changed_by,
+        }
+        await container._record_attributes(segment, pointers)()
+        tiers.crash()
+    async with tiers.open() as container:
+        assert set(tiers.memory("s").dirty) == {key(1), key(2)}
+        await container._writer.flush()
+        assert await everything(container) == {key(1): 2, key(2): 2}
+
+
+def test_a_snapshot_that_does_not_tell_which_operation_was_the_last_takes_the_checkpoint() -> None:
+    metadata = ContainerMetadata(1)
+    made = MapOperation("s", {key(1): 1, EVENT_COUNT: 2})
+    made.segment_id = made.sequence_number = 5
+    metadata.apply(made, 0)
+    data = metadata.snapshot(9)
+    told = ContainerMetadata(1)
+    told.restore(data)
+    assert told.by_name["s"].attribute_memory.dirty == {key(1): 5}
+    fields = msgspec.msgpack.decode(data)
+    assert fields[4][0].pop() == 5
+    untold = ContainerMetadata(1)
+    untold.restore(msgspec.msgpack.encode(fields))
+    assert untold.by_name["s"].attribute_memory.dirty == {key(1): 9}
+    assert untold.by_name["s"].attributes == told.by_name["s"].attributes
 
 
 async def test_a_removed_attribute_does_not_come_back_from_the_index(tiers: Any) -> None:
