@@ -62,10 +62,10 @@ async def check_complete(
     needed: set[str] = set()
     known: set[str] = set()
     for host in hosts:
-        found, condemned = await _check_host(chunks, host)
+        found, names = await _check_host(chunks, host)
         needed |= found
-        known |= condemned
-    # What is to be deleted is known, without a look at what is there.
+        known |= names
+    # What is to be deleted is known, too, without a look at what is there.
     left = {chunk.name for chunk in await chunks.list_chunks("")}
     orphans = {name for name in left - known - needed if not name.startswith("_system/chunks")}
     if with_strangers:
@@ -77,13 +77,17 @@ async def check_complete(
 
 
 async def _check_host(chunks: ChunkStorage, host: Host) -> tuple[set[str], set[str]]:
-    """Compare one container's segments; the names of its chunks, and of those that are to go."""
+    """Compare one container's segments; the names of its chunks that have bytes, and of all that
+    it knows."""
     model = host.model
     storage = host.segments(chunks, lambda: CHECKERS_EPOCH)
     stored: dict[str, list[str]] = {}
-    needed = set()
+    needed, known = set(), set()
     for storage_name in await storage.segment_names():
-        needed |= {chunk.name for chunk in await storage.chunks_of(storage_name)}
+        chunks_of_segment = await storage.chunks_of(storage_name)
+        # One that is known and was never written has no bytes to miss.
+        known |= {chunk.name for chunk in chunks_of_segment}
+        needed |= {chunk.name for chunk in chunks_of_segment if chunk.length}
         if "$" not in storage_name and not storage_name.startswith(OWN_SEGMENTS):
             stored.setdefault(storage_name.rpartition(".S-")[0], []).append(storage_name)
     segments = model.segments.by_name
@@ -104,7 +108,7 @@ async def _check_host(chunks: ChunkStorage, host: Host) -> tuple[set[str], set[s
             data += await storage.read(names[0], offset=offset, length=READ_BYTES)
         if data != segment.data[segment.start_offset :]:
             raise model.violated(f"tier 2 has other bytes of {name}")
-    return needed, set(storage._journal.metadata.condemned)
+    return needed, known | set(storage._journal.metadata.condemned)
 
 
 async def copy_of(chunks: ChunkStorage) -> MemoryChunkStorage:
