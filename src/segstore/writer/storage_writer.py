@@ -45,6 +45,8 @@ ERROR_SLEEP_SECONDS: Final = 1.0
 TOGETHER_MAX: Final = 32
 ROUND_MAX: Final = 128
 """Flushes between two looks at what has come since, at the log and at attributes."""
+ROUNDS_MAX: Final = 16
+"""For what is owed at once: each round looks at all who owe something."""
 FAILURES_MAX: Final = 4
 """So many segments in a row may fail before the rest waits for the next attempt."""
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -338,8 +340,9 @@ class StorageWriter:
         behind all others. Returns whether there was too much."""
         failing = self._failing.failures
         sound_count = len(due) - sum(each.segment_id in failing for each in due)
-        del due[ROUND_MAX:sound_count]
-        return sound_count > ROUND_MAX
+        count_max = max(ROUND_MAX, len(self._aggregators) // ROUNDS_MAX)
+        del due[count_max:sound_count]
+        return sound_count > count_max
 
     async def _flush_source(self, segment_id: int) -> None:
         aggregator = self._aggregators.get(segment_id)

@@ -16,6 +16,7 @@ from segstore.errors import StorageError
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from segstore.writer import storage_writer
 from segstore.writer.flush_timing import (
     FEW_SEGMENTS,
     FLUSH_SECONDS,
@@ -24,7 +25,8 @@ from segstore.writer.flush_timing import (
     SHORT_BYTES_MAX,
     FlushTiming,
 )
-from segstore.writer.storage_writer import ROUND_MAX
+from segstore.writer.segment_aggregator import SegmentAggregator
+from segstore.writer.storage_writer import ROUND_MAX, ROUNDS_MAX
 
 MIB = 1024 * 1024
 MANY = FEW_SEGMENTS + 44
@@ -150,6 +152,33 @@ async def test_a_round_that_is_cut_goes_on_at_once_and_tries_what_fails(
         await append(container, NAMES, 100)
         await container._writer.flush()
         assert stored(container, NAMES) == {400}
+
+
+async def test_more_segments_take_longer_rounds_and_not_more_of_them(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each round looks at all that owe something: with rounds of one length many segments would
+    # keep the event loop busy for the square of their number.
+    monkeypatch.setattr(storage_writer, "ROUND_MAX", 4)
+    manager = CacheManager(StreamingCache(64 * MIB))
+    async with open_container(
+        0, MemoryDataLogFactory(), next_owner(NotingChunkStorage()), manager
+    ) as container:
+        await create(container, NAMES)
+        await append(container, NAMES, 100)
+        writer = container._writer
+        cut = writer._cut
+        rounds: list[bool] = []
+
+        def noted(due: list[SegmentAggregator]) -> bool:
+            rounds.append(cut(due))
+            return rounds[-1]
+
+        monkeypatch.setattr(writer, "_cut", noted)
+        writer.request_flush()
+        await trio.sleep(1.0)
+        assert stored(container, NAMES) == {100}
+        assert sum(rounds) < 3 * ROUNDS_MAX
 
 
 async def test_few_attributes_wait_while_bytes_of_many_segments_are_due(
