@@ -27,7 +27,8 @@ FLUSH_SECONDS: Final = 5.0
 FLUSH_SECONDS_MAX: Final = 30.0
 FEW_SEGMENTS: Final = 256
 MANY_SEGMENTS: Final = 2_500
-"""With more of a container their wait is shorter again: what owes bytes cannot leave memory."""
+"""With more of a container their wait is shorter again: what owes bytes cannot leave memory, and
+with ``BACKLOG_MAX`` of them nobody can."""
 SHORT_BYTES_MAX: Final = 256 * 1024
 """Flushes up to this length are under way together: what they take is the wait for the disk."""
 
@@ -66,5 +67,6 @@ class FlushTiming:
         if count <= FEW_SEGMENTS:
             return FLUSH_SECONDS
         seconds = FLUSH_SECONDS_MAX * max(0.0, 1.0 - self._held_share())
-        most = FLUSH_SECONDS_MAX * MANY_SEGMENTS / count
+        # With the square what is owed stays below that, unless it did not after FLUSH_SECONDS.
+        most = FLUSH_SECONDS_MAX * (MANY_SEGMENTS / count) ** 2
         return min(seconds, FLUSH_SECONDS if self.log_is_long else max(FLUSH_SECONDS, most))

@@ -13,6 +13,7 @@ from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import StorageError
+from segstore.inactive.eviction import BACKLOG_MAX
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
@@ -87,10 +88,20 @@ def test_many_segments_wait_the_less_the_more_is_held() -> None:
 
 def test_very_many_segments_or_a_long_log_wait_for_no_more_bytes() -> None:
     timing = FlushTiming(lambda: 0.0)
-    assert timing.seconds(2 * MANY_SEGMENTS) == FLUSH_SECONDS_MAX / 2
+    assert timing.seconds(2 * MANY_SEGMENTS) == FLUSH_SECONDS_MAX / 4
     assert timing.seconds(100 * MANY_SEGMENTS) == FLUSH_SECONDS
     timing.log_is_long = True
     assert timing.seconds(MANY) == FLUSH_SECONDS
+
+
+@pytest.mark.parametrize("rate", [500, 1_000, 1_500, 1_950])
+def test_new_segments_do_not_owe_so_much_that_none_leaves_memory(rate: int) -> None:
+    # With BACKLOG_MAX operations owed no segment becomes inactive, for as long as that lasts: so
+    # many must not be owed for the sake of longer flushes alone.
+    timing = FlushTiming(lambda: 0.0)
+    owed = max(count for count in range(1, 50_000) if count <= rate * timing.seconds(count))
+    assert rate * FLUSH_SECONDS < BACKLOG_MAX
+    assert owed < BACKLOG_MAX
 
 
 async def test_short_flushes_of_many_segments_wait_for_more_bytes_and_long_ones_do_not(
