@@ -7,6 +7,7 @@ acknowledged may be lost), recovers, and must equal the model. A failing case is
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import trio
@@ -23,12 +24,15 @@ from segstore.errors import (
     NoSuchSegmentError,
     SegmentError,
     SegmentStoreError,
+    StorageError,
 )
 from segstore.inactive.eviction import ALL_STAY
 from segstore.storage.chunked import ChunkedSegmentStorage
-from segstore.testing.crashing_tiers import CrashingTiers, checkpoint, evict
+from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
+from segstore.testing.faulty_chunks import FaultyChunkStorage
 from segstore.testing.memory_container import MemoryContainer
 from segstore.testing.model_workload import ModelWorkload
+from segstore.tiers.memory import MemoryChunkStorage
 
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(4)]
 WRITERS = [bytes([number]) * 16 for number in range(3)]
@@ -261,6 +265,87 @@ async def test_room_is_made_although_a_segment_went_with_what_was_merged_into_it
         tiers.crash()
     async with tiers.open(cache_bytes=4 * 1024 * 1024) as container:
         assert container.segment_info("kept").length == 1500 * 300
+
+
+async def leave_in_doubt(tiers: CrashingTiers) -> None:
+    """One segment became inactive, and some others went with what was merged into them; then the
+    power went."""
+    tiers.boot_id = "first"
+    async with tiers.open(drain_seconds=0) as container:
+        for number in range(6):
+            for name in (f"target {number}", f"source {number}"):
+                await container.create_segment(name)
+            await container.append(f"source {number}", b"merged")
+        await container.create_segment("inactive")
+        await container.append("inactive", b"0123")
+        await checkpoint(container)
+        for number in range(6):
+            await container.merge_segment(f"target {number}", f"source {number}")
+        await container.append("inactive", b"4567")
+        await evict(container)
+        assert not active_names(container)
+        for number in range(6):
+            await container.delete_segment(f"target {number}")
+        await container._writer.flush()
+        tiers.crash()
+    assert isinstance(tiers.chunks, MemoryChunkStorage)
+    [chunk] = [data for name, data in tiers.chunks._chunks.items() if name.startswith("inactive")]
+    assert chunk == b"01234567"
+    chunk[4:] = bytes(4)
+    tiers.boot_id = "second"
+
+
+async def everything(container: Container, name: str) -> bytes:
+    await container.activate(name)
+    data = b""
+    while len(data) < container.segment_info(name).length:
+        result = await container.read(name, offset=len(data), length_max=1000)
+        data += bytes(result.data)
+    return data
+
+
+async def test_what_is_in_doubt_is_written_however_many_segments_went_with_merged_ones() -> None:
+    tiers = CrashingTiers()
+    await leave_in_doubt(tiers)
+    async with tiers.open(drain_seconds=0) as container:
+        assert await everything(container, "inactive") == b"01234567"
+        await checkpoint(container)
+        tiers.crash()
+    async with tiers.open() as container:
+        assert await everything(container, "inactive") == b"01234567"
+
+
+async def test_what_is_in_doubt_and_cannot_be_written_now_stays_in_the_log() -> None:
+    tiers = CrashingTiers()
+    await leave_in_doubt(tiers)
+    refuse = FaultyChunkStorage.write
+
+    async def write(storage: FaultyChunkStorage, name: str, **what: Any) -> None:
+        if name.startswith("inactive"):
+            raise StorageError("the disk is full")
+        await refuse(storage, name, **what)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FaultyChunkStorage, "write", write)
+        with pytest.raises(StorageError, match="the disk is full"):
+            async with tiers.open(drain_seconds=0):
+                tiers.crash()
+    async with tiers.open() as container:
+        assert await everything(container, "inactive") == b"01234567"
+
+
+async def test_a_segment_that_became_inactive_and_lacks_bytes_in_tier_2_is_damage() -> None:
+    tiers = CrashingTiers()
+    await leave_in_doubt(tiers)
+    assert isinstance(tiers.chunks, MemoryChunkStorage)
+    [chunk] = [data for name, data in tiers.chunks._chunks.items() if name.startswith("inactive")]
+    del chunk[2:]
+    with pytest.raises(ExceptionGroup) as caught:
+        async with tiers.open(drain_seconds=0):
+            tiers.crash()
+    [error] = caught.value.exceptions
+    assert isinstance(error, DataLogCorruptError)
+    assert "inactive became inactive" in str(error)
 
 
 async def test_tier_2_is_told_where_each_segment_ended_before_the_log(

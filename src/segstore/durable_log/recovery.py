@@ -68,6 +68,7 @@ class Recovery:
         self._make_room = make_room
         self._asked: set[int] = set()
         self._certain: dict[int, int] = {}
+        self._left_behind: dict[int, str] = {}
         self.operation_count = 0
 
     @property
@@ -91,6 +92,10 @@ class Recovery:
         for segment in self._metadata.segments.values():
             if segment.storage_length != segment.length or segment.merged:
                 await self._verify(segment)
+        for name in self._left_behind.values():
+            raise DataLogCorruptError(
+                f"{name} became inactive, and tier 2 can get neither all of its bytes nor its end"
+            )
         await self._storage.recovered()
 
     async def _replay_all(self, replayed: list[AppendBatch | tuple[int, bytes]]) -> None:
@@ -173,6 +178,10 @@ class Recovery:
         elif isinstance(operation, ActivateOperation):
             # Tier 2 may have more of it by now than when it became inactive.
             self._asked.discard(operation.segment_id)
+        elif isinstance(operation, DeleteOperation):
+            self._left_behind.pop(operation.segment_id, None)
+        elif isinstance(operation, MergeOperation):
+            self._left_behind.pop(operation.source_id, None)
         segment = self._metadata.segments.get(operation.segment_id)
         if segment is None:
             return
@@ -192,9 +201,12 @@ class Recovery:
         if operation.segment_id not in metadata.segments:
             self._certain[operation.segment_id] = 0  # the records begin here
         leaving = [metadata.segments[record.segment_id] for record, _, _ in operation.records]
-        if any(each.segment_id in self._asked and _is_behind(each) for each in leaving):
+        behind = [each for each in leaving if each.segment_id in self._asked and _is_behind(each)]
+        if behind:
             # Tier 2 had all of it then, and is in doubt now: nobody would write it later.
             await self._flush()
+            # What could not be written ends further on in the log, else it is lost.
+            self._left_behind |= {each.segment_id: each.name for each in behind if _is_behind(each)}
         await self._wait_for_room(block_bytes(len(operation.data)))
 
     async def _wait_for_room(self, bytes_wanted: int) -> None:

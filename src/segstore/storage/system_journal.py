@@ -154,6 +154,8 @@ class SystemJournal:
         try:
             if found_out:  # lengths, which are in no journal
                 await self._write_snapshot()
+                # Who claims a later epoch now will read them; who did has other ones.
+                await self.confirm_ownership()
             await self._chunks.write(
                 self._name(_CLAIM, 0), offset=len(self._claim), data=[_RECOVERED]
             )

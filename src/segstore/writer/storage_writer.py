@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import inf
 from typing import Final
 
@@ -199,11 +199,20 @@ class StorageWriter:
             await self._flush(everything=True, all_attributes=True, whatever_fails=False)
 
     async def make_room(self) -> None:
-        """Write all bytes that were replayed, while the log is still being read."""
+        """Write all bytes that were replayed, while the log is still being read.
+
+        Raises ``StorageError``: a strange one only when everything was tried, and nothing failed
+        otherwise.
+        """
+        failing: Collection[int] = ()
         async with self._lock:
-            failure = await self._flush_operations(everything=True, whatever_fails=False)
-        if failure is not None:
-            raise failure
+            while failure := await self._flush_operations(everything=True, whatever_fails=False):
+                errors = [each.error for each in self._failing.failures.values()]
+                if other := next((each for each in errors if not is_strange(each)), None):
+                    raise other
+                if self._failing.failures.keys() <= set(failing):
+                    raise failure
+                failing = list(self._failing.failures)
 
     async def _flush(
         self, *, everything: bool, all_attributes: bool, whatever_fails: bool = True

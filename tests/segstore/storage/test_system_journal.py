@@ -268,6 +268,17 @@ async def test_a_recovery_that_cannot_be_noted_is_in_doubt_again() -> None:
     assert await owner(chunks, 3, boot_id="b").stored_length("s", certain=4) == 4
 
 
+async def test_an_owner_that_recovers_late_leaves_no_later_one_without_doubt() -> None:
+    chunks = MemoryChunkStorage()
+    await grown_in_two_lives(chunks)
+    late = owner(chunks, 2, boot_id="b")
+    assert await late.stored_length("s", certain=4) == 4
+    # The next one reads the metadata without what the late one found out, and is killed.
+    assert await owner(chunks, 3, boot_id="b").stored_length("s", certain=4) == 4
+    await late.recovered()
+    assert await owner(chunks, 4, boot_id="b").stored_length("s", certain=4) == 4
+
+
 async def test_of_changes_written_together_a_power_cut_may_lose_the_first() -> None:
     chunks = MemoryChunkStorage()
     storage = owner(chunks, 1, boot_id="a")
