@@ -267,7 +267,7 @@ async def test_room_is_made_although_a_segment_went_with_what_was_merged_into_it
         assert container.segment_info("kept").length == 1500 * 300
 
 
-async def leave_in_doubt(tiers: CrashingTiers) -> None:
+async def leave_in_doubt(tiers: CrashingTiers, *, times: int = 1) -> None:
     """One segment became inactive, and some others went with what was merged into them; then the
     power went."""
     tiers.boot_id = "first"
@@ -281,17 +281,20 @@ async def leave_in_doubt(tiers: CrashingTiers) -> None:
         await checkpoint(container)
         for number in range(6):
             await container.merge_segment(f"target {number}", f"source {number}")
-        await container.append("inactive", b"4567")
-        await evict(container)
-        assert not active_names(container)
+            container._metadata.by_name[f"target {number}"].user_count += number % 2
+        for _ in range(times):
+            await container.activate("inactive")
+            await container.append("inactive", b"4567")
+            await evict(container)
+            assert "inactive" not in active_names(container)
         for number in range(6):
             await container.delete_segment(f"target {number}")
         await container._writer.flush()
         tiers.crash()
     assert isinstance(tiers.chunks, MemoryChunkStorage)
     [chunk] = [data for name, data in tiers.chunks._chunks.items() if name.startswith("inactive")]
-    assert chunk == b"01234567"
-    chunk[4:] = bytes(4)
+    assert chunk == b"0123" + b"4567" * times
+    chunk[4:] = bytes(4 * times)
     tiers.boot_id = "second"
 
 
@@ -313,6 +316,16 @@ async def test_what_is_in_doubt_is_written_however_many_segments_went_with_merge
         tiers.crash()
     async with tiers.open() as container:
         assert await everything(container, "inactive") == b"01234567"
+
+
+async def test_what_a_recovery_did_not_find_does_not_end_what_it_recovered() -> None:
+    tiers = CrashingTiers()
+    await leave_in_doubt(tiers, times=6)
+    async with tiers.open(drain_seconds=0) as container:
+        container._writer.request_flush()
+        await trio.sleep(0.2)
+        assert await everything(container, "inactive") == b"0123" + b"4567" * 6
+        assert not container._writer.failing_segments
 
 
 async def test_what_is_in_doubt_and_cannot_be_written_now_stays_in_the_log() -> None:

@@ -202,17 +202,22 @@ class StorageWriter:
         """Write all bytes that were replayed, while the log is still being read.
 
         Raises ``StorageError``: a strange one only when everything was tried, and nothing failed
-        otherwise.
+        otherwise. It is no sign of another tier 2 yet: the log may tell further on why it is so.
         """
         failing: Collection[int] = ()
         async with self._lock:
-            while failure := await self._flush_operations(everything=True, whatever_fails=False):
-                errors = [each.error for each in self._failing.failures.values()]
-                if other := next((each for each in errors if not is_strange(each)), None):
-                    raise other
-                if self._failing.failures.keys() <= set(failing):
-                    raise failure
-                failing = list(self._failing.failures)
+            try:
+                while failure := await self._flush_operations(
+                    everything=True, whatever_fails=False
+                ):
+                    errors = [each.error for each in self._failing.failures.values()]
+                    if other := next((each for each in errors if not is_strange(each)), None):
+                        raise other
+                    if self._failing.failures.keys() <= set(failing):
+                        raise failure
+                    failing = list(self._failing.failures)
+            finally:
+                self._failing.keep(())
 
     async def _flush(
         self, *, everything: bool, all_attributes: bool, whatever_fails: bool = True
