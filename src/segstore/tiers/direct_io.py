@@ -69,7 +69,8 @@ class ReadMemory:
         self._is_watched = False
 
     def note_read(self) -> None:
-        """There will be a read. In the event loop; memory is lent in any thread."""
+        """There was a read: until it was lent memory it may have waited for long. In the event
+        loop; memory is lent in any thread."""
         self._read_at = trio.current_time()
         if not self._is_watched:
             self._is_watched = True

@@ -105,9 +105,11 @@ class FilesystemChunkStorage:
     async def read(self, name: str, *, offset: int, length: int) -> Buffer:
         """Read exactly ``length`` bytes; many of them are in memory that is used again later."""
         if self._reads_directly and DIRECT_BYTES_MIN <= length <= READ_BYTES_MAX:
-            self._read_memory.note_read()
             read = partial(self._read_directly, name, offset, length)
-            found = await self._run(name, "read", read, limiter=self._direct_read_limiter)
+            try:
+                found = await self._run(name, "read", read, limiter=self._direct_read_limiter)
+            finally:
+                self._read_memory.note_read()
             if found is not None:
                 return found
         return await self._run(

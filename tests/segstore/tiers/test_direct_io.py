@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -175,6 +176,7 @@ async def test_what_was_read_stays_as_it_is_while_more_is_read(tmp_path: Path) -
 async def test_memory_for_reads_is_given_back_when_nobody_has_read_for_a_while(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
+    autojump_clock.autojump_threshold = 0.05  # not while a thread reads
     storage = FilesystemChunkStorage(tmp_path)
     memory = storage._read_memory.memory
     data = Random(10).randbytes(DIRECT_BYTES_MIN)
@@ -196,4 +198,29 @@ async def test_memory_for_reads_is_given_back_when_nobody_has_read_for_a_while(
         assert memory.free_count == 1
         await trio.sleep(READ_MEMORY_SECONDS + 1)
         assert (memory.free_count, memory.lent_count) == (0, 0)
+    storage.close()
+
+
+async def test_memory_for_a_read_that_waited_for_long_is_given_back_too(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autojump_clock.autojump_threshold = 0.05  # not while a thread reads
+    storage = FilesystemChunkStorage(tmp_path)
+    memory = storage._read_memory.memory
+    data = Random(11).randbytes(DIRECT_BYTES_MIN)
+    await storage.write("c", offset=0, data=[data])
+    run = storage._run
+
+    async def run_late(*arguments: Any, **options: Any) -> Any:
+        await trio.sleep(3 * READ_MEMORY_SECONDS)
+        return await run(*arguments, **options)
+
+    monkeypatch.setattr(storage, "_run", run_late)
+    found = await storage.read("c", offset=0, length=DIRECT_BYTES_MIN)
+    if not memory.lent_count:
+        pytest.skip(f"{tmp_path} lies on no disk that is read from directly")
+    assert found == data
+    del found
+    await trio.sleep(3 * READ_MEMORY_SECONDS)
+    assert (memory.free_count, memory.lent_count) == (0, 0)
     storage.close()
