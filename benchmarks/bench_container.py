@@ -51,9 +51,12 @@ class NullStorage:
     def __init__(self) -> None:
         self._lengths: dict[str, int] = {}
 
-    async def stored_length(self, segment: str) -> int:
+    async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
         """The end of the last write."""
         return self._lengths.get(segment, 0)
+
+    async def recovered(self) -> None:
+        """All lengths are certain."""
 
     async def write(
         self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
@@ -77,7 +80,7 @@ class NullStorage:
     async def run(self) -> None:
         """Nothing goes on behind the calls."""
 
-    async def delete(self, segment: str) -> None:
+    async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
         """Forget the segment."""
         self._lengths.pop(segment, None)
 
