@@ -419,7 +419,7 @@ def idle(size: Size) -> list[ComparedRow]:
             before = store.resident_bytes()
             create(connection, size.few_segments, size.few_segments + size.many_segments)
             grown = store.resident_bytes() - before
-        time.sleep(2.0 if size.idle_seconds > 1 else 0.0)
+        time.sleep(size.settled_seconds)  # until it has written what it does when it becomes quiet
         used = store.cpu_seconds()
         time.sleep(size.idle_seconds)
         used = store.cpu_seconds() - used
