@@ -485,17 +485,23 @@ def test_attributes_of_a_segment_that_is_gone_do_not_count(gone: str) -> None:
     assert list(metadata.unpersisted) == [2]
 
 
+async def change_more_than_one_update_takes(container: Any) -> dict[bytes, int]:
+    """Attributes for which the index of a new segment is written three times; returns them."""
+    model: dict[bytes, int] = {}
+    await container.create_segment("s")
+    for batch in range(3):
+        values = {key(3 * number + batch): number for number in range(1000)}
+        await container.update_attributes("s", replace(values))
+        model.update(values)
+    return model
+
+
 async def test_a_later_tree_is_not_forgotten_for_an_earlier_one_of_the_same_flush(
     tiers: Any,
 ) -> None:
     """More changes than one update of the index takes, while the log is busy with a checkpoint."""
-    model: dict[bytes, int] = {}
     async with tiers.open(page_bytes_max=0) as container, trio.open_nursery() as nursery:
-        await container.create_segment("s")
-        for batch in range(3):
-            values = {key(3 * number + batch): number for number in range(1000)}
-            await container.update_attributes("s", replace(values))
-            model.update(values)
+        model = await change_more_than_one_update_takes(container)
         tiers.logs._flush_scheduled = True  # the log stands still
         container.append_nowait("s", b"in flight", on_complete=lambda error, length: None)
         await trio.testing.wait_all_tasks_blocked()
@@ -517,13 +523,8 @@ async def test_no_tree_is_cut_off_before_the_log_has_the_place_of_the_one_that_t
     tiers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attribute_index, "ROLLOVER_BYTES", 20_000)
-    model: dict[bytes, int] = {}
     async with tiers.open(page_bytes_max=0) as container, trio.open_nursery() as nursery:
-        await container.create_segment("s")
-        for batch in range(3):
-            values = {key(3 * number + batch): number for number in range(1000)}
-            await container.update_attributes("s", replace(values))
-            model.update(values)
+        model = await change_more_than_one_update_takes(container)
         tiers.logs._flush_scheduled = True  # the log stands still
         nursery.start_soon(container._writer.flush)
         await trio.testing.wait_all_tasks_blocked()
