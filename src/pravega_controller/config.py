@@ -40,7 +40,7 @@ class ControllerConfig:
     drain_seconds: float = 5.0
     """How long calls under way may go on once the controller is told to stop."""
     threads: int = 32
-    """How many calls are served at a time."""
+    """How many calls are received at a time; one that waits for its answer holds no thread."""
 
     def __post_init__(self) -> None:
         if not self.segment_stores:

@@ -44,7 +44,7 @@ async def create_reader_group(
     )
 
 
-@rpc("getReaderGroupConfig")
+@rpc("getReaderGroupConfig", question=True)
 async def get_reader_group_config(
     controller: Controller, request: pb.ReaderGroupInfo, call: Call
 ) -> pb.ReaderGroupConfigResponse:
@@ -98,7 +98,7 @@ async def delete_reader_group(
     return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.SUCCESS)
 
 
-@rpc("listSubscribers")
+@rpc("listSubscribers", question=True)
 async def list_subscribers(
     controller: Controller, request: pb.StreamInfo, call: Call
 ) -> pb.SubscribersResponse:

@@ -30,7 +30,7 @@ from pravega_wire.names import InvalidNameError
 # ---- Where things are ----------------------------------------------------------------------------
 
 
-@rpc("getControllerServerList")
+@rpc("getControllerServerList", question=True)
 async def get_controller_server_list(
     controller: Controller, request: pb.ServerRequest, call: Call
 ) -> pb.ServerResponse:
@@ -70,7 +70,7 @@ async def create_scope(
     return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SUCCESS)
 
 
-@rpc("checkScopeExists")
+@rpc("checkScopeExists", question=True)
 async def check_scope_exists(
     controller: Controller, request: pb.ScopeInfo, call: Call
 ) -> pb.ExistsResponse:
@@ -106,7 +106,7 @@ async def delete_scope_recursive(
     return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
 
 
-@rpc("listScopes")
+@rpc("listScopes", question=True)
 async def list_scopes(
     controller: Controller, request: pb.ScopesRequest, call: Call
 ) -> pb.ScopesResponse:
@@ -114,7 +114,7 @@ async def list_scopes(
     return pb.ScopesResponse(scopes=listing.names, continuationToken=_token(listing))
 
 
-@rpc("listStreamsInScope")
+@rpc("listStreamsInScope", question=True)
 async def list_streams_in_scope(
     controller: Controller, request: pb.StreamsInScopeRequest, call: Call
 ) -> pb.StreamsInScopeResponse:
@@ -123,7 +123,7 @@ async def list_streams_in_scope(
     )
 
 
-@rpc("listStreamsInScopeForTag")
+@rpc("listStreamsInScopeForTag", question=True)
 async def list_streams_in_scope_for_tag(
     controller: Controller, request: pb.StreamsInScopeWithTagRequest, call: Call
 ) -> pb.StreamsInScopeResponse:
@@ -173,14 +173,14 @@ async def create_stream(
     return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SUCCESS)
 
 
-@rpc("checkStreamExists")
+@rpc("checkStreamExists", question=True)
 async def check_stream_exists(
     controller: Controller, request: pb.StreamInfo, call: Call
 ) -> pb.ExistsResponse:
     return pb.ExistsResponse(exists=await controller.streams.exists(request.scope, request.stream))
 
 
-@rpc("getStreamConfiguration")
+@rpc("getStreamConfiguration", question=True)
 async def get_stream_configuration(
     controller: Controller, request: pb.StreamInfo, call: Call
 ) -> pb.StreamConfig:
@@ -247,7 +247,7 @@ async def delete_stream(
 # ---- Segments ------------------------------------------------------------------------------------
 
 
-@rpc("getCurrentSegments")
+@rpc("getCurrentSegments", question=True)
 async def get_current_segments(
     controller: Controller, request: pb.StreamInfo, call: Call
 ) -> pb.SegmentRanges:
@@ -255,7 +255,7 @@ async def get_current_segments(
     return messages.segment_ranges(request.scope, request.stream, segments)
 
 
-@rpc("getEpochSegments")
+@rpc("getEpochSegments", question=True)
 async def get_epoch_segments(
     controller: Controller, request: pb.GetEpochSegmentsRequest, call: Call
 ) -> pb.SegmentRanges:
@@ -264,7 +264,7 @@ async def get_epoch_segments(
     return messages.segment_ranges(info.scope, info.stream, segments)
 
 
-@rpc("getSegments")
+@rpc("getSegments", question=True)
 async def get_segments(
     controller: Controller, request: pb.GetSegmentsRequest, call: Call
 ) -> pb.SegmentsAtTime:
@@ -281,8 +281,8 @@ async def get_segments(
     )
 
 
-@rpc("getSegmentsImmediatlyFollowing")
-@rpc("getSegmentsImmediatelyFollowing")
+@rpc("getSegmentsImmediatlyFollowing", question=True)
+@rpc("getSegmentsImmediatelyFollowing", question=True)
 async def get_segments_immediately_following(
     controller: Controller, request: pb.SegmentId, call: Call
 ) -> pb.SuccessorResponse:
@@ -299,7 +299,7 @@ async def get_segments_immediately_following(
     )
 
 
-@rpc("getSegmentsBetween")
+@rpc("getSegmentsBetween", question=True)
 async def get_segments_between(
     controller: Controller, request: pb.StreamCutRange, call: Call
 ) -> pb.StreamCutRangeResponse:
@@ -315,7 +315,7 @@ async def get_segments_between(
     )
 
 
-@rpc("isSegmentValid")
+@rpc("isSegmentValid", question=True)
 async def is_segment_valid(
     controller: Controller, request: pb.SegmentId, call: Call
 ) -> pb.SegmentValidityResponse:
@@ -324,7 +324,7 @@ async def is_segment_valid(
     return pb.SegmentValidityResponse(response=active)
 
 
-@rpc("isStreamCutValid")
+@rpc("isStreamCutValid", question=True)
 async def is_stream_cut_valid(
     controller: Controller, request: pb.StreamCut, call: Call
 ) -> pb.StreamCutValidityResponse:
@@ -361,7 +361,7 @@ async def scale(controller: Controller, request: pb.ScaleRequest, call: Call) ->
     )
 
 
-@rpc("checkScale")
+@rpc("checkScale", question=True)
 async def check_scale(
     controller: Controller, request: pb.ScaleStatusRequest, call: Call
 ) -> pb.ScaleStatusResponse:

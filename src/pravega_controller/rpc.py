@@ -58,8 +58,12 @@ IMMEDIATE: set[Handler] = set()
 """Handlers that wait for nothing and look at nothing that changes: any thread may call them."""
 
 
-def rpc(name: str, *, immediate: bool = False) -> Callable[[H], H]:
-    """Enter a handler in the table under its method's name, and whether it is ``IMMEDIATE``."""
+QUESTIONS: set[Handler] = set()
+"""Handlers that change nothing: they end when nobody waits for their answer any more."""
+
+
+def rpc(name: str, *, immediate: bool = False, question: bool = False) -> Callable[[H], H]:
+    """Enter a handler in the table under its method's name, and in the sets that it belongs to."""
 
     def enter(handler: H) -> H:
         assert name not in HANDLERS
@@ -67,6 +71,8 @@ def rpc(name: str, *, immediate: bool = False) -> Callable[[H], H]:
         HANDLERS[name] = handler
         if immediate:
             IMMEDIATE.add(handler)
+        if question:
+            QUESTIONS.add(handler)
         return handler
 
     return enter

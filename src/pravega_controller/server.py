@@ -73,11 +73,12 @@ async def _run(
         async with open_controller(config, environment) as controller:
             # Whoever waits for the start could not be cancelled any more.
             await trio.lowlevel.checkpoint_if_cancelled()
-            server.start(controller)
-            scope.shield = True
-            task_status.started()
-            await stop.wait()
-            await server.stop(drain_seconds=config.drain_seconds)
+            async with trio.open_nursery() as calls:
+                server.start(controller, calls)
+                scope.shield = True
+                task_status.started()
+                await stop.wait()
+                await server.stop(calls, drain_seconds=config.drain_seconds)
 
 
 def _first(group: BaseExceptionGroup[BaseException], kind: type[E]) -> E | None:

@@ -1,21 +1,26 @@
-"""The gRPC server: threads that carry calls into the trio loop and answers back.
+"""The gRPC server: threads that hand calls to the trio loop, which sends the answers itself.
 
 Owns: the listening port, the server's threads, the gRPC status of every error, and draining.
 
 Invariants:
 1. A call runs in the trio loop as one task, unless its handler waits for nothing: clients ask where
-   a segment is for each that they write, and the way to the loop costs more than the answer. The
-   caller's going away never cancels it: work that was begun is finished or recorded.
-2. Every method of the interface answers; one that is not served says so in a sentence.
-3. After ``stop`` no call of ours is running any more.
+   a segment is for each that they write, and the way to the loop costs more than the answer.
+2. A call that waits holds memory only. A thread of the pool takes its request in, hands it to the
+   loop and is free again; at most ``WAITING_CALLS_MAX`` calls wait, further ones are refused.
+3. A caller that goes away ends its question, and never a change: work that was begun is finished
+   or recorded.
+4. Every method of the interface answers; one that is not served says so in a sentence.
+5. After ``stop`` no call of ours is running any more.
 """
 
 from __future__ import annotations
 
 import errno
+import importlib
 import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import structlog
@@ -42,7 +47,7 @@ from pravega_controller.errors import (
     TableNotEmptyError,
     VersionConflictError,
 )
-from pravega_controller.rpc import HANDLERS, IMMEDIATE, NOT_IMPLEMENTED, Call, Handler
+from pravega_controller.rpc import HANDLERS, IMMEDIATE, NOT_IMPLEMENTED, QUESTIONS, Call, Handler
 from pravega_wire import controller_pb2
 from pravega_wire.names import InvalidNameError
 
@@ -55,6 +60,8 @@ SERVICE = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 CALLS_MAX = 1024
 """Calls that may wait for a thread; more are told to try again."""
+WAITING_CALLS_MAX = 4096
+"""Calls that may wait in the loop, some 30 KB each; more are told to try again."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     # A second process on our port is a mistake to be told, not a way to share load.
@@ -84,15 +91,17 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (CorruptMetadataError, grpc.StatusCode.INTERNAL),
 )
 
+STOPPING = "the controller is stopping"
+
+# grpcio has no public way to end a unary call from another thread without blocking; should it
+# change, every test of an answer fails.
+_grpcio_server: Any = importlib.import_module("grpc._server")
+
 log = structlog.get_logger(__name__)
 
 
 class ListenError(OSError):
     """The port cannot be listened on: ``errno`` and a sentence say why."""
-
-
-class _StoppingError(Exception):
-    """The controller is being stopped."""
 
 
 class ControllerServer:
@@ -106,7 +115,7 @@ class ControllerServer:
         self._published_address = published_address
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="controller-call")
         self._server = grpc.server(self._pool, options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        self._calls: set[trio.CancelScope] = set()
+        self._waiting_count = 0
 
     def listen(self) -> int:
         """Take the port and return its number. ``ListenError``."""
@@ -123,63 +132,88 @@ class ControllerServer:
         self._port = port
         return port
 
-    def start(self, controller: Controller) -> None:
-        """Begin to answer calls."""
+    def start(self, controller: Controller, nursery: trio.Nursery) -> None:
+        """Begin to answer calls; ``nursery`` runs those that wait."""
         token = trio.lowlevel.current_trio_token()
         methods = {
-            method.name: self._method(method, controller, token) for method in SERVICE.methods
+            method.name: self._method(method, controller, nursery, token)
+            for method in SERVICE.methods
         }
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE.full_name, methods),)
         )
         self._server.start()
 
-    async def stop(self, *, drain_seconds: float) -> None:
+    async def stop(self, nursery: trio.Nursery, *, drain_seconds: float) -> None:
         """Take no more calls, let those under way finish for so long, then end them."""
         stopped = self._server.stop(drain_seconds)
         await trio.to_thread.run_sync(stopped.wait)
-        for scope in self._calls:
-            scope.cancel()
+        nursery.cancel_scope.cancel()
         await trio.to_thread.run_sync(self._pool.shutdown)
 
     def _method(
-        self, method: MethodDescriptor, controller: Controller, token: trio.lowlevel.TrioToken
+        self,
+        method: MethodDescriptor,
+        controller: Controller,
+        nursery: trio.Nursery,
+        token: trio.lowlevel.TrioToken,
     ) -> grpc.RpcMethodHandler[Message, Message]:
         request_class = message_factory.GetMessageClass(method.input_type)
         handler = HANDLERS.get(method.name)
-        behaviour: Callable[[Message, grpc.ServicerContext], Message]
-        if handler is None:
-            behaviour = _refusal(NOT_IMPLEMENTED[method.name])
-        else:
-            behaviour = self._behaviour(handler, controller, token)
+        if handler is not None and handler not in IMMEDIATE:
+            # On the wire a unary answer is a stream of one; only for streams grpcio lets the
+            # function return before the answer is there.
+            return grpc.unary_stream_rpc_method_handler(
+                _HandOver(self, handler, controller, nursery, token),
+                request_deserializer=request_class.FromString,
+                response_serializer=_serialize,
+            )
         return grpc.unary_unary_rpc_method_handler(
-            behaviour,
+            _refusal(NOT_IMPLEMENTED[method.name])
+            if handler is None
+            else self._immediate(handler, controller),
             request_deserializer=request_class.FromString,
             response_serializer=_serialize,
         )
 
-    def _behaviour(
-        self, handler: Handler, controller: Controller, token: trio.lowlevel.TrioToken
+    def _immediate(
+        self, handler: Handler, controller: Controller
     ) -> Callable[[Message, grpc.ServicerContext], Message]:
-        """What a thread of the server does with a call."""
+        """What a thread of the server does with a call whose handler waits for nothing."""
 
-        def behave(request: Message, context: grpc.ServicerContext) -> Message:
-            call = Call(self._host_for(context), self._port)
+        def answer(request: Message, context: grpc.ServicerContext) -> Message:
             try:
-                if handler in IMMEDIATE:
-                    return _answer_now(handler(controller, request, call))
-                return trio.from_thread.run(
-                    self._run, handler, controller, request, call, trio_token=token
-                )
-            except (trio.RunFinishedError, trio.Cancelled, _StoppingError):
-                context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is stopping")
+                return _answer_now(handler(controller, request, self.describe(context)))
             except Exception as error:
-                code = _status_of(error)
-                if code is grpc.StatusCode.UNKNOWN:
-                    log.exception("call failed", method=handler.__name__)
-                context.abort(code, str(error) or type(error).__name__)
+                context.abort(*_refusal_of(error, handler))
 
-        return behave
+        return answer
+
+    def describe(self, context: grpc.ServicerContext) -> Call:
+        """How a call reached us."""
+        return Call(self._host_for(context), self._port)
+
+    async def run(
+        self, handler: Handler, controller: Controller, request: Message, answer: _Answer
+    ) -> None:
+        """Run one call in the loop and send its answer."""
+        if self._waiting_count >= WAITING_CALLS_MAX:
+            sentence = f"{WAITING_CALLS_MAX} calls wait already; try again"
+            answer.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence)
+            return
+        self._waiting_count += 1
+        try:
+            with trio.CancelScope() as scope:
+                if handler in QUESTIONS:
+                    answer.cancel_when_unwanted(scope)
+                answer.give(await handler(controller, request, self.describe(answer.context)))
+        except trio.Cancelled:
+            answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
+            raise
+        except Exception as error:
+            answer.refuse(*_refusal_of(error, handler))
+        finally:
+            self._waiting_count -= 1
 
     def _host_for(self, context: grpc.ServicerContext) -> str:
         """The host at which the caller can reach us: the one it dialled, if it says so."""
@@ -189,16 +223,87 @@ class ControllerServer:
             or local_host_towards(context.peer(), self._host)
         )
 
-    async def _run(
-        self, handler: Handler, controller: Controller, request: Message, call: Call
-    ) -> Message:
-        with trio.CancelScope() as scope:
-            self._calls.add(scope)
-            try:
-                return await handler(controller, request, call)
-            finally:
-                self._calls.discard(scope)
-        raise _StoppingError
+
+class _HandOver:
+    """Hands calls of one method to the loop; a thread of the pool is free at once."""
+
+    # grpcio calls such a behaviour with a third argument and does not iterate over its result.
+    experimental_non_blocking = True
+
+    def __init__(
+        self,
+        server: ControllerServer,
+        handler: Handler,
+        controller: Controller,
+        nursery: trio.Nursery,
+        token: trio.lowlevel.TrioToken,
+    ) -> None:
+        self._server = server
+        self._handler = handler
+        self._controller = controller
+        self._nursery = nursery
+        self._token = token
+
+    def __call__(
+        self, request: Message, context: grpc.ServicerContext, send: Callable[[None], None]
+    ) -> None:
+        answer = _Answer(context, send, self._token)
+        try:
+            self._token.run_sync_soon(self._start, request, answer)
+        except trio.RunFinishedError:
+            answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
+
+    def _start(self, request: Message, answer: _Answer) -> None:
+        try:
+            self._nursery.start_soon(
+                self._server.run, self._handler, self._controller, request, answer
+            )
+        except RuntimeError:
+            # The nursery is closed: the controller has ended what was under way.
+            answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
+
+
+class _Answer:
+    """Where the answer of one call goes, once; sending it never blocks."""
+
+    def __init__(
+        self,
+        context: grpc.ServicerContext,
+        send: Callable[[None], None],
+        token: trio.lowlevel.TrioToken,
+    ) -> None:
+        self.context = context
+        self._send = send
+        self._token = token
+        self._is_given = False
+
+    def give(self, message: Message) -> None:
+        """Answer the call."""
+        self._is_given = True
+        # ``send(message)`` would block until the peer takes the message, so it goes out together
+        # with the status, as grpcio's own unary methods do it.
+        context: Any = self.context
+        _grpcio_server._status(context._rpc_event, context._state, message.SerializeToString())
+
+    def refuse(self, code: grpc.StatusCode, sentence: str) -> None:
+        """End the call with a status."""
+        self._is_given = True
+        self.context.set_code(code)
+        self.context.set_details(sentence)
+        self._send(None)
+
+    def cancel_when_unwanted(self, scope: trio.CancelScope) -> None:
+        """Cancel the scope when the caller goes away or its deadline passes before the answer."""
+
+        def note_end() -> None:
+            if not self._is_given:
+                try:
+                    self._token.run_sync_soon(scope.cancel)
+                except trio.RunFinishedError:
+                    log.debug("a caller went away after the end of the controller")
+
+        if not self.context.add_callback(note_end):
+            scope.cancel()
 
 
 def _answer_now(answer: Awaitable[Message]) -> Message:
@@ -217,6 +322,14 @@ def _refusal(sentence: str) -> Callable[[Message, grpc.ServicerContext], Message
         context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
 
     return refuse
+
+
+def _refusal_of(error: Exception, handler: Handler) -> tuple[grpc.StatusCode, str]:
+    """The status and the sentence that tell a caller of an error."""
+    code = _status_of(error)
+    if code is grpc.StatusCode.UNKNOWN:
+        log.error("call failed", method=handler.__name__, exc_info=error)
+    return code, str(error) or type(error).__name__
 
 
 def _serialize(message: Message) -> bytes:

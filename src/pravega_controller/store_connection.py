@@ -125,14 +125,15 @@ class StoreConnection:
         data = self._wire.send(command)
         async with self._sending:
             try:
-                await self._stream.send_all(data)
+                # A caller that gives up must not cut a frame short: the connection is everybody's.
+                with trio.fail_after(self._reply_seconds_max, shield=True):
+                    await self._stream.send_all(data)
+            except trio.TooSlowError as error:
+                await self.close()
+                raise ConnectionLostError(f"{self._peer} takes no more requests") from error
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 await self.close()
                 raise ConnectionLostError(f"the connection to {self._peer} broke") from error
-            except BaseException:
-                # Cancelled in the middle of a frame: nothing may follow it.
-                await self.close()
-                raise
 
     def _deliver(self, reply: Reply) -> None:
         if isinstance(reply, Hello):

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 import trio
+from google.protobuf import message_factory
 
 from pravega_controller import service
 from pravega_controller.config import ControllerConfig
@@ -499,6 +500,99 @@ async def test_where_a_segment_is_needs_no_turn_of_the_loop(grpc_on_memory: Any)
         # This holds the loop up until it is answered.
         answer = ask(pb.SegmentId(streamInfo=info("a"), segmentId=0), timeout=30)
     assert answer.port
+
+
+# ---- Calls that wait -----------------------------------------------------------------------------
+
+
+def begin(channel: grpc.Channel, name: str, request: Any, *, timeout: float = 60) -> Any:
+    """Start a call and return its future."""
+    invoke = channel.unary_unary(
+        f"/{service.SERVICE.full_name}/{name}",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=message_factory.GetMessageClass(
+            service.SERVICE.methods_by_name[name].output_type
+        ).FromString,
+    )
+    return invoke.future(request, timeout=timeout)
+
+
+async def until(condition: Any) -> None:
+    with trio.fail_after(20):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def test_calls_that_wait_for_a_segment_store_hold_up_no_other(
+    grpc_on_memory: Any, memory_store: MemorySegmentStore
+) -> None:
+    await grpc_on_memory.call("checkScopeExists", pb.ScopeInfo(scope="_system"))
+    memory_store.pause = trio.Event()
+    with grpc.insecure_channel(grpc_on_memory.target) as channel:
+        waiting = [
+            begin(channel, "checkScopeExists", pb.ScopeInfo(scope=f"x{number}"))
+            for number in range(300)
+        ]
+        await memory_store.is_paused.wait()
+        with trio.fail_after(10):
+            cached = await grpc_on_memory.call("checkScopeExists", pb.ScopeInfo(scope="_system"))
+            node = await grpc_on_memory.call("getURI", pb.SegmentId(streamInfo=info("a")))
+        assert cached.exists
+        assert node.port
+        assert not any(call.done() for call in waiting)
+        memory_store.pause.set()
+        await until(lambda: all(call.done() for call in waiting))
+        assert {call.code() for call in waiting} == {grpc.StatusCode.OK}
+
+
+async def test_more_calls_than_may_wait_are_told_to_try_again(
+    grpc_on_memory: Any, memory_store: MemorySegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "WAITING_CALLS_MAX", 3)
+    memory_store.pause = trio.Event()
+    with grpc.insecure_channel(grpc_on_memory.target) as channel:
+        calls = [
+            begin(channel, "checkScopeExists", pb.ScopeInfo(scope=f"x{number}"))
+            for number in range(5)
+        ]
+        await until(lambda: sum(call.done() for call in calls) == 2)
+        refused_codes = {call.code() for call in calls if call.done()}
+        assert refused_codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        memory_store.pause.set()
+        await until(lambda: all(call.done() for call in calls))
+    assert sum(call.code() is grpc.StatusCode.OK for call in calls) == 3
+
+
+async def test_a_question_ends_with_its_caller_and_a_change_does_not(
+    grpc_on_memory: Any, memory_store: MemorySegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    async def wait(controller: Any, request: pb.ScopeInfo, call: Any) -> pb.ExistsResponse:
+        try:
+            await trio.sleep(0.5 if request.scope == "change" else 60)
+            ended.append(request.scope)
+        except trio.Cancelled:
+            ended.append("cancelled " + request.scope)
+            raise
+        return pb.ExistsResponse()
+
+    server = service.ControllerServer("127.0.0.1", 0, threads=2)
+    port = server.listen()
+    monkeypatch.setitem(service.HANDLERS, "checkScopeExists", wait)
+    async with trio.open_nursery() as calls:
+        server.start(object(), calls)  # type: ignore[arg-type]
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for scope, is_question in (("question", True), ("change", False)):
+                chosen = {wait} if is_question else set()
+                monkeypatch.setattr(service, "QUESTIONS", chosen)
+                request = pb.ScopeInfo(scope=scope)
+                call = begin(channel, "checkScopeExists", request, timeout=0.2)
+                await until(call.done)
+                assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                await until(lambda name=scope: any(name in entry for entry in ended))
+        await server.stop(calls, drain_seconds=0)
+    assert ended == ["cancelled question", "change"]
 
 
 @pytest.fixture
