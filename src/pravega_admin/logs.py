@@ -4,18 +4,39 @@ Owns: how a log line looks. Stdout stays free for data.
 
 Invariants:
 1. A line is one write, so that processes that share a file or terminal do not mix their lines.
+2. A line that cannot be written is dropped: a full disk under the log file must not end a store.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
 
 from pravega_admin.log_options import LogFormat, LogLevel
+
+
+class LossyText(io.TextIOBase):
+    """A text stream that drops what the stream behind it cannot take now."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write ``text``, or nothing; return its length either way."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what was written, as far as that is possible now."""
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def configure_logs(process: str, *, level: LogLevel, format: LogFormat) -> None:
@@ -47,6 +68,6 @@ def configure_logs(process: str, *, level: LogLevel, format: LogFormat) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.name)),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, LossyText(sys.stderr))),
         cache_logger_on_first_use=True,
     )

@@ -18,7 +18,9 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import FrameType
+from typing import TextIO
 
 from pravega_admin.child_process import ChildProcess, ChildSpec
 from pravega_admin.errors import EXIT_FAILED, EXIT_OK, AdminError, exit_code_of
@@ -98,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def welcome() -> None:
         seconds = time.monotonic() - task["began"]
-        print(f"{task['welcome']}\n\nsegstore is ready in {seconds:.2f} s", flush=True)
+        _print(f"{task['welcome']}\n\nsegstore is ready in {seconds:.2f} s", sys.stdout)
 
     try:
         supervisor.run(on_ready=welcome)
@@ -121,4 +123,10 @@ def _descriptors(task: Mapping[str, object]) -> list[int]:
 
 
 def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    _print(text, sys.stderr)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Print a line, or drop it where the stream cannot take it, such as a file on a full disk."""
+    with suppress(OSError):
+        print(text, file=stream, flush=True)
