@@ -64,6 +64,10 @@ fuzz: $(VENV)/.tested ## broken input for every parser: make fuzz SECONDS=60 SEE
 compat: $(VENV)/.tested java ## official clients against a real server
 	$(BIN)/pytest compat-tests $(ARGS)
 
+.PHONY: vortex
+vortex: $(VENV)/.tested ## a real store among kills, cuts and full disks: MINUTES=60, or SEED=17
+	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.tested java ## the whole table beside the original and Kafka, in 40 minutes
 	$(BIN)/python -m benchmarks.bench_streams $(ARGS)

@@ -1,0 +1,319 @@
+"""One run: a store, its load, faults one after the other, and the verdict.
+
+Owns: the order of things, how long progress may take, and what is reported.
+
+A run passes if after each fault every writer gets acknowledgements again within
+``PROGRESS_SECONDS_MAX``, no worker ends by itself, and the checker finds every acknowledged event
+once, in order and intact, both with the readers that followed all the time and in a read of
+everything at the end.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compat_harness.checker import check
+from compat_harness.server import SEGMENT_STORE, Server
+
+from pravega_admin.controller_client import ControllerClient
+from pravega_admin.errors import AdminError, TimedOutError
+from pravega_admin.scaling import plan_merge, plan_split
+from pravega_admin.stream_settings import ScalingPolicy, StreamSettings
+from vortex.disk import mounted
+from vortex.faults import FAULTS, NEEDS_SMALL_DISK, Site
+from vortex.proxy import Proxy
+
+CLIENTS_HOST = "127.0.0.2"
+SERVER_HOST = "127.0.0.1"
+SCOPE = "vortex"
+STREAMS = {"steady": 4, "scaled": 1}
+"""Each stream and the number of segments it begins with, which is also its minimum."""
+WRITERS_PER_STREAM = 2
+SCALES_SHARE = 0.5
+SEGMENTS_MAX = 12
+CALM_SECONDS = (0.2, 2.0)
+PROGRESS_SECONDS_MAX = 90.0
+END_SECONDS_MAX = 600.0
+ACKED_BEFORE_FIRST_FAULT = 500
+HARNESS = Path(__file__).resolve().parent.parent
+
+
+class VortexError(Exception):
+    """The store did not survive; the message says what was seen."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened in a run that passed."""
+
+    seed: int
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    left_out: tuple[str, ...] = ()
+    scales: int = 0
+    slowest_progress: tuple[float, str] = (0.0, "")
+    reports: list[str] = field(default_factory=list)
+    rss_mib_max: float = 0.0
+    descriptors_max: int = 0
+    threads_max: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """Say it in lines of text."""
+        yield f"seed {self.seed}: {sum(self.faults.values())} faults in {self.seconds:.0f} s"
+        for name, count in sorted(self.faults.items()):
+            yield f"{count:6} x {name}"
+        for name in self.left_out:
+            yield f"   left out: {name} (mounting a small disk needs root)"
+        yield f"{self.scales} scales of a stream"
+        seconds, fault = self.slowest_progress
+        yield f"longest wait for acknowledgements after a fault: {seconds:.1f} s ({fault})"
+        yield (
+            f"segment store at most: {self.rss_mib_max:.0f} MiB,"
+            f" {self.descriptors_max} descriptors, {self.threads_max} threads"
+        )
+        yield from self.reports
+
+
+class Worker:
+    """A writer or reader: a process with a ledger."""
+
+    def __init__(
+        self, verb: str, name: str, stream: str, directory: Path, *, controller: str, seed: int
+    ) -> None:
+        self.name = name
+        self.stream = stream
+        self.ledger = directory / f"{name}.log"
+        self._count_path = directory / f"{name}.acked"
+        self._output_path = directory / f"{name}.output"
+        command = [sys.executable, "-m", "vortex.workers", verb, controller, SCOPE, stream]
+        with self._output_path.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, str(directory), name, str(seed)],
+                cwd=HARNESS,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def acked(self) -> int:
+        """Events acknowledged so far."""
+        try:
+            return int(self._count_path.read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def fail_if_ended(self) -> None:
+        if self.process.poll() is not None:
+            raise VortexError(f"{self.name} ended by itself:\n{self._output_path.read_text()}")
+
+    def finish(self, seconds_max: float) -> None:
+        """Wait for its end, which must be a good one."""
+        try:
+            code = self.process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            raise VortexError(f"{self.name} does not end within {seconds_max:.0f} s") from None
+        if code != 0:
+            raise VortexError(f"{self.name} failed:\n{self._output_path.read_text()}")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Run:
+    """A run in a directory. ``say`` gets a line for each thing that happens."""
+
+    def __init__(
+        self, directory: Path, *, seed: int, say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._directory = directory
+        self._rng = random.Random(seed)
+        self._say = say
+        self.outcome = Outcome(seed)
+
+    def execute(self, *, seconds: float, faults: Sequence[str] | None = None) -> Outcome:
+        """Break things for so many seconds, or each of ``faults`` once, and judge. VortexError."""
+        began = time.monotonic()
+        with ExitStack() as stack:
+            disk = stack.enter_context(mounted(self._directory / "disk"))
+            if not disk.can_fill:
+                self.outcome.left_out = tuple(sorted(NEEDS_SMALL_DISK))
+            server = Server(disk.path)
+            stack.callback(self._keep_log, server)
+            stack.enter_context(server)
+            ports = (server.controller_port, server.segment_store_port)
+            proxy = stack.enter_context(Proxy(CLIENTS_HOST, SERVER_HOST, ports))
+            site = Site(server, proxy, disk, self._rng)
+            address = f"tcp://{CLIENTS_HOST}:{server.controller_port}"
+            client = stack.enter_context(ControllerClient(address))
+            self._create_streams(client)
+            workers = stack.enter_context(self._started_workers(address))
+            for name in self._choose_faults(began + seconds, faults):
+                self._suffer(name, site, client, workers)
+            self._finish(client, workers)
+            self._judge(address)
+        self.outcome.seconds = time.monotonic() - began
+        return self.outcome
+
+    # ---- Parts -----------------------------------------------------------------------------------
+
+    def _keep_log(self, server: Server) -> None:
+        """Take the server's log from its disk, which goes with the run."""
+        if server.log_path.exists():
+            shutil.copy(server.log_path, self._directory / "server.log")
+
+    def _create_streams(self, client: ControllerClient) -> None:
+        client.create_scope(SCOPE)
+        for stream, count in STREAMS.items():
+            settings = StreamSettings(scaling=ScalingPolicy(segment_count_min=count))
+            client.create_stream(SCOPE, stream, settings)
+
+    @contextmanager
+    def _started_workers(self, address: str) -> Iterator[list[Worker]]:
+        workers: list[Worker] = []
+        try:
+            for stream in STREAMS:
+                names = [("write", f"{stream}-writer-{n}") for n in range(WRITERS_PER_STREAM)]
+                for verb, name in [*names, ("read", f"{stream}-follower")]:
+                    workers.append(self._worker(verb, name, stream, address))
+            self._wait_for_progress(workers, "the start", events=ACKED_BEFORE_FIRST_FAULT)
+            yield workers
+        finally:
+            for worker in workers:
+                worker.kill()
+
+    def _worker(self, verb: str, name: str, stream: str, address: str) -> Worker:
+        seed = self._rng.getrandbits(32)
+        return Worker(verb, name, stream, self._directory, controller=address, seed=seed)
+
+    def _choose_faults(self, deadline: float, faults: Sequence[str] | None) -> Iterator[str]:
+        if faults is not None:
+            yield from (name for name in faults if name not in self.outcome.left_out)
+            return
+        names = [name for name in FAULTS if name not in self.outcome.left_out]
+        weights = [FAULTS[name][1] for name in names]
+        while time.monotonic() < deadline:
+            yield self._rng.choices(names, weights)[0]
+
+    def _suffer(
+        self, name: str, site: Site, client: ControllerClient, workers: Sequence[Worker]
+    ) -> None:
+        """Let one fault happen, and see everything go on."""
+        time.sleep(self._rng.uniform(*CALM_SECONDS))
+        self._measure(site.server)
+        if self._rng.random() < SCALES_SHARE:
+            self._scale(client)
+        began = time.monotonic()
+        FAULTS[name][0](site)
+        harmed = time.monotonic() - began
+        self.outcome.faults[name] += 1
+        waited = self._wait_for_progress(workers, name)
+        self.outcome.slowest_progress = max(self.outcome.slowest_progress, (waited, name))
+        self._say(f"{name}: {harmed:.1f} s, acknowledgements {waited:.1f} s later")
+
+    def _scale(self, client: ControllerClient) -> None:
+        """Split a segment of the scaled stream, or merge two, without waiting for the end."""
+        try:
+            ranges = sorted(client.current_segments(SCOPE, "scaled").ranges, key=lambda r: r.low)
+            first = self._rng.randrange(len(ranges))
+            pair = [each.segment_id for each in ranges[first : first + 2]]
+            merges = len(ranges) > SEGMENTS_MAX or self._rng.random() < 0.4
+            if merges and len(pair) == 2:
+                plan = plan_merge(ranges, pair)
+            else:
+                plan = plan_split(ranges, pair[0], 2)
+            client.scale_stream(
+                SCOPE, "scaled", sealed=plan.sealed, ranges=plan.ranges, timeout=0.0
+            )
+        except TimedOutError:
+            # It has begun, and the next fault meets it half-way.
+            self.outcome.scales += 1
+        except AdminError as error:
+            self._say(f"scaling: {error}")
+        else:
+            self.outcome.scales += 1
+
+    def _wait_for_progress(
+        self, workers: Sequence[Worker], fault: str, *, events: int = 1
+    ) -> float:
+        """Wait until every writer has more acknowledged; return the seconds it took."""
+        began = time.monotonic()
+        writers = [worker for worker in workers if "-writer-" in worker.name]
+        goals = {worker.name: worker.acked() + events for worker in writers}
+        while behind := [each for each in writers if each.acked() < goals[each.name]]:
+            for worker in workers:
+                worker.fail_if_ended()
+            if time.monotonic() - began > PROGRESS_SECONDS_MAX:
+                names = ", ".join(each.name for each in behind)
+                raise VortexError(
+                    f"no acknowledgement for {names} within {PROGRESS_SECONDS_MAX:.0f} s after:"
+                    f" {fault}"
+                )
+            time.sleep(0.02)
+        return time.monotonic() - began
+
+    def _measure(self, server: Server) -> None:
+        """Note what the segment store takes of the machine."""
+        try:
+            pid = server.pid(SEGMENT_STORE)
+            status = Path(f"/proc/{pid}/status").read_text()
+            descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        except (OSError, ValueError):
+            return
+        found = dict(re.findall(r"^(VmRSS|Threads):\s+(\d+)", status, re.MULTILINE))
+        outcome = self.outcome
+        outcome.rss_mib_max = max(outcome.rss_mib_max, int(found.get("VmRSS", 0)) / 1024)
+        outcome.threads_max = max(outcome.threads_max, int(found.get("Threads", 0)))
+        outcome.descriptors_max = max(outcome.descriptors_max, descriptors)
+
+    # ---- The end ---------------------------------------------------------------------------------
+
+    def _finish(self, client: ControllerClient, workers: Sequence[Worker]) -> None:
+        """Let the writers end, seal the streams, and let the followers read to the end."""
+        (self._directory / "stop").touch()
+        for worker in workers:
+            if "-writer-" in worker.name:
+                worker.finish(END_SECONDS_MAX)
+        for stream in STREAMS:
+            client.seal_stream(SCOPE, stream)
+        for worker in workers:
+            worker.finish(END_SECONDS_MAX)
+
+    def _judge(self, address: str) -> None:
+        """Read everything once more, and hold all ledgers to the rules."""
+        readers = [self._worker("read", f"{stream}-again", stream, address) for stream in STREAMS]
+        try:
+            for reader in readers:
+                reader.finish(END_SECONDS_MAX)
+        finally:
+            for reader in readers:
+                reader.kill()
+        wrong = []
+        for stream in STREAMS:
+            writes = [
+                self._directory / f"{stream}-writer-{n}.log" for n in range(WRITERS_PER_STREAM)
+            ]
+            for name in (f"{stream}-follower", f"{stream}-again"):
+                with (self._directory / f"{name}.log").open() as reads:
+                    report = check(_lines(writes), reads)
+                self.outcome.reports.append(f"{name}: {report}")
+                if not report.clean:
+                    wrong.append(self.outcome.reports[-1])
+        if wrong:
+            raise VortexError("\n".join(wrong))
+
+
+def _lines(paths: Sequence[Path]) -> Iterator[str]:
+    for path in paths:
+        with path.open() as file:
+            yield from file
