@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,6 +59,7 @@ def _load_segment_store() -> Parts:
         DataDirectoryError,
         StorageConfigurationError,
         StorageUnreachableError,
+        TooFewDescriptorsError,
     )
     from segstore.server import AddressInUseError, serve
 
@@ -69,7 +72,12 @@ def _load_segment_store() -> Parts:
     return Parts(
         SegmentStoreConfig,
         serve_with_containers,
-        refusals=(DataDirectoryError, AddressInUseError, StorageConfigurationError),
+        refusals=(
+            DataDirectoryError,
+            AddressInUseError,
+            StorageConfigurationError,
+            TooFewDescriptorsError,
+        ),
         failures=(StorageUnreachableError,),
     )
 
@@ -107,6 +115,7 @@ def run_server(
     Raises ``ConfigurationError`` when it cannot start as told.
     """
     parts = server.load()
+    raise_descriptor_limit()
     try:
         config = msgspec.convert(settings, parts.config_type, dec_hook=_decode_path)
     except (msgspec.ValidationError, ValueError) as error:
@@ -118,6 +127,14 @@ def run_server(
             if (meaning := _meaning(leaf, parts, config)) is not None:
                 raise meaning from failure
         raise
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard one, as far as the system lets us."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Otherwise what there is has to do.
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _decode_path(kind: type, value: Any) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import resource
 import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -71,7 +72,12 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # A connection that does not speak HTTP/2 by then is closed.
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )
+CONNECTIONS_MAX = 15_000
+DESCRIPTORS_RESERVED = 64
+"""For connections to segment stores, the event loop, logs and threads."""
 
 # The first kind that fits decides.
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
@@ -114,7 +120,10 @@ class ControllerServer:
         self._port = port
         self._published_address = published_address
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="controller-call")
-        self._server = grpc.server(self._pool, options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        bound = ("grpc.max_allowed_incoming_connections", _connections_max())
+        self._server = grpc.server(
+            self._pool, options=(*OPTIONS, bound), maximum_concurrent_rpcs=CALLS_MAX
+        )
         self._waiting_count = 0
 
     def listen(self) -> int:
@@ -352,6 +361,17 @@ def _authority(context: grpc.ServicerContext) -> str:
     event = getattr(context, "_rpc_event", None)
     host = getattr(getattr(event, "call_details", None), "host", b"")
     return host.decode("ascii", "replace") if isinstance(host, bytes) else ""
+
+
+def _connections_max() -> int:
+    """How many connections gRPC may accept; it closes further ones at once.
+
+    Otherwise they would take every file descriptor, and none would be left for segment stores.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return min(CONNECTIONS_MAX, limit - min(DESCRIPTORS_RESERVED, limit // 2))
 
 
 def _check_free(host: str, port: int) -> None:

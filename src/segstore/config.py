@@ -31,6 +31,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """What one client connection, and all of them together, may hold."""
 
     connections_max: int = 15_000
+    """Further ones are refused. Fewer where the process may not open so many files."""
     backlog: int = 1_000
     receive_bytes: int = 256 * KIB
     """Size of the receive buffer that all connections share."""
@@ -194,13 +195,14 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         anybody is slowed down for the journal's sake."""
         return min(HELD_BYTES_MAX, self.journal_bytes_max // 4)
 
-    @property
-    def bounded_connections(self) -> ConnectionSettings:
-        """The connections' settings, with what they hold bounded by the memory for the cache."""
+    def bounded_connections(self, count_max: int) -> ConnectionSettings:
+        """The connections' settings for at most ``count_max`` of them, with what they hold bounded
+        by the memory for the cache."""
         settings = self.connections
         total = min(settings.outstanding_bytes_total_max, self.cache_bytes_max // 16)
         return msgspec.structs.replace(
             settings,
+            connections_max=min(settings.connections_max, count_max),
             outstanding_bytes_total_max=total,
             outstanding_bytes_max=min(settings.outstanding_bytes_max, total // 2),
             outstanding_bytes_free=min(settings.outstanding_bytes_free, total // 16),

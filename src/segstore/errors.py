@@ -5,7 +5,7 @@ Owns: every error that crosses a module border inside ``segstore``.
 Invariants:
 1. The tree is shallow: an error is a ``SegmentError`` (a request about one segment cannot be
    served), a ``ContainerError`` (a container cannot serve now), a ``DataLogError`` (tier 1), a
-   ``StorageError`` (tier 2) or a ``DataDirectoryError`` (the process must not start).
+   ``StorageError`` (tier 2), or one of those with which the process must not start.
 2. Errors carry facts, not replies: one table in the request handlers turns each into its reply.
 """
 
@@ -120,6 +120,10 @@ class ChunkNotFoundError(StorageError):
 
 class InvalidChunkOffsetError(StorageError):
     """A chunk was written or read at an offset that it does not have."""
+
+
+class TooFewDescriptorsError(SegmentStoreError):
+    """The process may not open as many files as a segment store needs."""
 
 
 class DataDirectoryError(SegmentStoreError):

@@ -7,16 +7,18 @@ Invariants:
 2. A shutdown stops accepting, then drains connections for at most ``drain_seconds``, then stops the
    containers.
 3. Whatever happens on a connection ends at most that connection.
+4. Connections have their share of the file descriptors and no more: beyond it new ones are closed
+   at once. A lack of descriptors makes the acceptors pause; it never ends them.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import structlog
 import trio
@@ -24,6 +26,7 @@ import trio
 from segstore.clock import wall_clock_ms
 from segstore.config import ConnectionSettings, SegmentStoreConfig
 from segstore.connection import ServerConnection
+from segstore.descriptors import descriptor_limit, share_out
 from segstore.errors import DataDirectoryError, SegmentStoreError
 from segstore.handler_table import Store
 from segstore.outstanding_bytes import OutstandingTotal
@@ -32,6 +35,11 @@ from segstore.registry import ContainerRegistry, OpenContainer
 from segstore.transport import SocketTransport, StreamTransport, Transport
 
 StreamType = TypeVar("StreamType", bound=trio.abc.HalfCloseableStream)
+
+ACCEPT_PAUSE_SECONDS: Final = 0.1
+REFUSAL_LINE_SECONDS: Final = 10.0
+"""Refused connections have one line in the log in this time."""
+_LACKS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 
 logger = structlog.get_logger(__name__)
 
@@ -57,7 +65,13 @@ class ConnectionServer:
         self._receive_buffer = memoryview(bytearray(settings.receive_bytes))
         self._connections: set[ServerConnection] = set()
         self._draining = False
+        self._refusals = _Refusals()
         self.ready_sockets: ReadySockets | None = None
+
+    @property
+    def connections_max(self) -> int:
+        """How many connections may be open."""
+        return self._settings.connections_max
 
     @property
     def connection_count(self) -> int:
@@ -66,16 +80,17 @@ class ConnectionServer:
 
     async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Serve one connection until it ends. Never raises an ``Exception``."""
+        if self._draining or len(self._connections) >= self._settings.connections_max:
+            reason = "the store stops" if self._draining else "connections_max is reached"
+            self.note_refused(reason)
+            await trio.aclose_forcefully(stream)
+            return
         try:
             transport = self._transport(stream)
         # Only its own peer shall notice that the kernel does not watch another socket.
         except OSError as error:
-            logger.warning("connection refused", reason=str(error), open=len(self._connections))
+            self.note_refused(str(error))
             await trio.aclose_forcefully(stream)
-            return
-        if self._draining or len(self._connections) >= self._settings.connections_max:
-            logger.warning("connection refused", peer=transport.peer, open=len(self._connections))
-            await transport.aclose()
             return
         connection = ServerConnection(
             transport,
@@ -92,6 +107,10 @@ class ConnectionServer:
         finally:
             self._connections.discard(connection)
 
+    def note_refused(self, reason: str) -> None:
+        """Log, but seldom, that a connection was refused or could not be accepted."""
+        self._refusals.note(reason, len(self._connections))
+
     def drain(self) -> None:
         """Let every connection answer what it has taken up, and end."""
         self._draining = True
@@ -102,6 +121,24 @@ class ConnectionServer:
         if isinstance(stream, trio.SocketStream):
             return SocketTransport(stream, self._receive_buffer, self.ready_sockets)
         return StreamTransport(stream)
+
+
+class _Refusals:
+    """Logs refused connections: the first at once, the others counted in a later line."""
+
+    def __init__(self) -> None:
+        self._unlogged = 0
+        self._next_line = -math.inf
+
+    def note(self, reason: str, open_count: int) -> None:
+        self._unlogged += 1
+        now = trio.current_time()
+        if now >= self._next_line:
+            logger.warning(
+                "connection refused", reason=reason, count=self._unlogged, open=open_count
+            )
+            self._unlogged = 0
+            self._next_line = now + REFUSAL_LINE_SECONDS
 
 
 async def open_listeners(config: SegmentStoreConfig) -> list[trio.SocketListener]:
@@ -146,15 +183,31 @@ async def _accept(
     task_status: trio.TaskStatus[None],
 ) -> None:
     async with trio.open_nursery() as acceptors:
-        # It survives a lack of file descriptors, with a line in the log.
-        await acceptors.start(
-            partial(
-                trio.serve_listeners, server.serve, list(listeners), handler_nursery=connections
-            )
-        )
+        for listener in listeners:
+            acceptors.start_soon(_accept_from, server, listener, connections)
         task_status.started()
         await shutdown.wait()
         acceptors.cancel_scope.cancel()
+
+
+async def _accept_from(
+    server: ConnectionServer,
+    listener: trio.abc.Listener[StreamType],
+    connections: trio.Nursery,
+) -> None:
+    """Accept until cancelled."""
+    async with listener:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in _LACKS:
+                    raise
+                # The connection stays in the backlog: trying again at once would only spin.
+                server.note_refused(str(error))
+                await trio.sleep(ACCEPT_PAUSE_SECONDS)
+            else:
+                connections.start_soon(server.serve, stream)
 
 
 async def serve(
@@ -168,9 +221,11 @@ async def serve(
 ) -> None:
     """Run a segment store until ``shutdown`` is set (gracefully) or it is cancelled (at once).
 
-    Reports the port when it serves. Raises ``AddressInUseError`` when it cannot listen and
-    ``DataDirectoryError`` when the containers cannot be opened at all.
+    Reports the port when it serves. Raises ``AddressInUseError`` when it cannot listen,
+    ``TooFewDescriptorsError`` when it may open too few files, and ``DataDirectoryError`` when the
+    containers cannot be opened at all.
     """
+    shares = share_out(descriptor_limit())
     listeners = await open_listeners(config)
     port = listeners[0].socket.getsockname()[1]
     registry = ContainerRegistry(
@@ -182,7 +237,10 @@ async def serve(
         restart_seconds_max=config.restart_seconds_max,
     )
     server = ConnectionServer(
-        registry, config.bounded_connections, now_ms=now_ms, random_bytes=random_bytes
+        registry,
+        config.bounded_connections(shares.connections),
+        now_ms=now_ms,
+        random_bytes=random_bytes,
     )
     try:
         async with trio.open_nursery() as containers:
@@ -190,7 +248,11 @@ async def serve(
             with trio.move_on_after(config.start_seconds_max):
                 await registry.wait_until_tried()
             logger.info(
-                "segment store serves", host=config.host, port=port, online=registry.online_count
+                "segment store serves",
+                host=config.host,
+                port=port,
+                online=registry.online_count,
+                connections_max=server.connections_max,
             )
             task_status.started(port)
             await serve_connections(

@@ -23,6 +23,7 @@ import trio
 from pravega_wire.names import container_of
 from segstore.config import SegmentStoreConfig
 from segstore.data_directory import DataDirectory
+from segstore.descriptors import descriptor_limit, share_out
 from segstore.errors import StorageConfigurationError
 from segstore.storage.older_layout import Belongs
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
@@ -86,7 +87,11 @@ async def open_storage(
             )
         path = config.storage_dir or directory.storage_path
         path.mkdir(parents=True, exist_ok=True)
-        storage = FilesystemChunkStorage(path, doubts=DoubtNotes(directory.path / DOUBTS_FILE))
+        storage = FilesystemChunkStorage(
+            path,
+            doubts=DoubtNotes(directory.path / DOUBTS_FILE),
+            kept_files_max=share_out(descriptor_limit()).kept_files,
+        )
         try:
             yield lambda _: storage
         finally:

@@ -33,6 +33,8 @@ class Standalone:
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
+        self.settings: Path | None = None
+        self.descriptor_limits: str | None = None
         self.controller_port, self.segment_store_port = free_ports(2)
         self.output: list[str] = []
         self.log = data_dir.parent / f"{data_dir.name}.log"
@@ -44,12 +46,15 @@ class Standalone:
 
     @property
     def command(self) -> list[str]:
+        limits = self.descriptor_limits
         return [
+            *(() if limits is None else ("prlimit", f"--nofile={limits}")),
             *(sys.executable, "-m", "pravega_admin", "standalone"),
             *("--data-dir", str(self.data_dir)),
             *("--controller-port", str(self.controller_port)),
             *("--segment-store-port", str(self.segment_store_port)),
             *("--log-file", str(self.log)),
+            *(() if self.settings is None else ("--config", str(self.settings))),
         ]
 
     def start(self) -> None:

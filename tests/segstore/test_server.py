@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import socket
 import struct
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError, SegmentConnection
@@ -26,6 +26,7 @@ from segstore.errors import DataDirectoryError
 from segstore.readiness import ReadySockets
 from segstore.registry import ContainerRegistry
 from segstore.server import (
+    ACCEPT_PAUSE_SECONDS,
     AddressInUseError,
     ConnectionServer,
     serve,
@@ -308,19 +309,21 @@ def check(condition: bool) -> None:
     assert condition
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 async def test_accepting_survives_a_lack_of_file_descriptors(
-    caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+    number: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     client, stream = trio.testing.memory_stream_pair()
+    began = trio.current_time()
 
     class ShortOfFiles(trio.abc.Listener[trio.abc.HalfCloseableStream]):
-        failures = 3
+        failures = 300
 
         async def accept(self) -> trio.abc.HalfCloseableStream:
             await trio.lowlevel.checkpoint()
             if self.failures > 0:
                 self.failures -= 1
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                raise OSError(number, os.strerror(number))
             if self.failures == 0:
                 self.failures = -1
                 return stream
@@ -348,12 +351,16 @@ async def test_accepting_survives_a_lack_of_file_descriptors(
         nursery.start_soon(
             partial(serve_connections, server, [ShortOfFiles()], drain_seconds=1, shutdown=shutdown)
         )
-        with caplog.at_level(logging.ERROR):
+        with capture_logs() as logs:
             await client.send_all(encode(wire.HELLO))
             assert await client.receive_some(100) == encode(wire.HELLO)
         shutdown.set()
-    assert len(caplog.records) == 3
-    assert "EMFILE" in caplog.text
+    # It paused after each failure, and wrote a line now and then.
+    assert trio.current_time() - began >= 300 * ACCEPT_PAUSE_SECONDS
+    assert [line["event"] for line in logs] == ["connection refused"] * len(logs)
+    assert len(logs) <= 5
+    assert sum(line["count"] for line in logs) > 200
+    assert os.strerror(number) in logs[0]["reason"]
 
 
 async def test_a_socket_that_cannot_be_watched_costs_only_its_connection(

@@ -41,6 +41,7 @@ from _fast.chunk_files import (
     sync_directories,
     write_files,
 )
+from segstore.descriptors import KEPT_FILES_MAX
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.tiers.api import Buffer, ChunkInfo
 from segstore.tiers.chunk_listing import files_of_chunks
@@ -72,14 +73,21 @@ class FilesystemChunkStorage:
     """Chunks as files below ``root``, which exists.
 
     Later processes know by ``doubts`` what this one could not undo. May raise ``OSError`` for them.
+    At most ``kept_files_max`` files stay open between calls.
     """
 
-    def __init__(self, root: Path, *, doubts: DoubtNotes | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        doubts: DoubtNotes | None = None,
+        kept_files_max: int = KEPT_FILES_MAX,
+    ) -> None:
         self._root = os.fspath(root)
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
         self._groups = WriteGroups(self._write_group, limiter=self._limiter, groups_max=THREADS_MAX)
-        self._descriptors = OpenFiles(self._root)
+        self._descriptors = OpenFiles(self._root, files_max=kept_files_max)
         self._staging = StagingBuffers()
         self._direct_read_limiter = trio.CapacityLimiter(DIRECT_READS_MAX)
         self._read_memory = ReadMemory()

@@ -3,7 +3,7 @@
 Owns: ``OpenFiles``, and how a file is written past the page cache where that pays.
 
 Invariants:
-1. At most ``DESCRIPTORS_MAX`` files stay open between calls, with two descriptors each.
+1. At most ``files_max`` files stay open between calls, with two descriptors each.
 2. A file is closed when it was dropped and nobody uses it.
 """
 
@@ -20,7 +20,6 @@ from segstore.tiers.api import Buffer
 from segstore.tiers.direct_io import BLOCK_BYTES, DirectFile, StagingBuffers
 from segstore.tiers.vectored_io import pwrite_all, remainder
 
-DESCRIPTORS_MAX = 128
 DIRECT_BYTES_MIN = 256 * 1024
 """Writes and reads from this length on go past the page cache."""
 
@@ -62,8 +61,9 @@ class OpenFile:
 class OpenFiles:
     """Open files, the least recently used closed first. Used from several threads."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, files_max: int) -> None:
         self._root = root
+        self._files_max = files_max
         self._lock = threading.Lock()
         self._open: OrderedDict[str, OpenFile] = OrderedDict()
 
@@ -111,7 +111,7 @@ class OpenFiles:
                 opened.dropped = True
                 return opened
             self._open[path] = opened
-            while len(self._open) > DESCRIPTORS_MAX:
+            while len(self._open) > self._files_max:
                 _, oldest = self._open.popitem(last=False)
                 oldest.dropped = True
                 self._close_if_unused(oldest)

@@ -314,9 +314,10 @@ async def test_a_container_that_would_flush_too_late_is_not_opened() -> None:
 
 def test_what_connections_hold_is_bounded_by_the_cache(tmp_path: Path) -> None:
     small = SegmentStoreConfig(data_dir=tmp_path, cache_bytes_max=64 * MIB)
-    bounded = small.bounded_connections
+    bounded = small.bounded_connections(100)
+    assert bounded.connections_max == 100
     assert bounded.outstanding_bytes_total_max == 4 * MIB
     assert bounded.outstanding_bytes_max == 2 * MIB
     assert bounded.outstanding_bytes_free == MIB // 4
     large = SegmentStoreConfig(data_dir=tmp_path, cache_bytes_max=64 * GIB)
-    assert large.bounded_connections == ConnectionSettings()
+    assert large.bounded_connections(1_000_000) == ConnectionSettings()

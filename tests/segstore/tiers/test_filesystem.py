@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.errors import ChunkNotFoundError, StorageError
-from segstore.tiers import open_files
 from segstore.tiers.chunk_paths import name_of, path_of
 from segstore.tiers.doubtful_files import DoubtNotes
 from segstore.tiers.filesystem import FilesystemChunkStorage
@@ -110,9 +109,8 @@ async def test_an_unfinished_chunk_is_not_listed_and_is_overwritten(tmp_path: Pa
     storage.close()
 
 
-async def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_files, "DESCRIPTORS_MAX", 5)
-    storage = FilesystemChunkStorage(tmp_path)
+async def test_open_files_are_bounded(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path, kept_files_max=5)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(30):
         await storage.write(f"c{number}", offset=0, data=[b"x"])

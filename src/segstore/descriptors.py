@@ -1,0 +1,57 @@
+"""How the file descriptors of a process are shared out.
+
+Owns: how many of them connections may have, and how many the rest of the process keeps.
+
+Invariants:
+1. What the journals and tier 2 need is never given to connections: at the bound new connections are
+   refused, and those that are there go on.
+2. Where the limit is low, the rest keeps half of it, and tier 2 keeps fewer files open.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from typing import Final
+
+from segstore.errors import TooFewDescriptorsError
+
+LIMIT_MIN: Final = 128
+"""With fewer descriptors a segment store does not start."""
+PROCESS_DESCRIPTORS: Final = 64
+"""For the event loop, listeners, locks, logs, and whatever is opened for a moment."""
+JOURNAL_DESCRIPTORS: Final = 48
+"""For the files of journals that are written, prepared and read, each with two descriptors."""
+TIER_2_DESCRIPTORS: Final = 96
+"""For the files, or connections to S3, of the calls of tier 2 that run at the same time."""
+KEPT_FILES_MAX: Final = 128
+"""Files of tier 2 that stay open between calls, with two descriptors each."""
+KEPT_FILES_MIN: Final = 4
+_UNLIMITED: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorShares:
+    """What the parts of a process may open."""
+
+    connections: int
+    kept_files: int
+
+
+def descriptor_limit() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def share_out(limit: int) -> DescriptorShares:
+    """Share out ``limit`` descriptors, else ``TooFewDescriptorsError``."""
+    if limit < LIMIT_MIN:
+        raise TooFewDescriptorsError(
+            f"this process may open {limit} files at a time, and a segment store needs {LIMIT_MIN}:"
+            " raise the limit (ulimit -n, or LimitNOFILE of the service)"
+        )
+    needed = PROCESS_DESCRIPTORS + JOURNAL_DESCRIPTORS + TIER_2_DESCRIPTORS
+    reserved = min(needed + 2 * KEPT_FILES_MAX, limit // 2)
+    kept = min(KEPT_FILES_MAX, max(KEPT_FILES_MIN, (reserved - needed) // 2))
+    return DescriptorShares(connections=limit - reserved, kept_files=kept)

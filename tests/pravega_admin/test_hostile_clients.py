@@ -1,0 +1,157 @@
+"""Clients that take what they can from a store of real processes, and the others that go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.pravega_admin.conftest import Standalone
+
+from pravega_wire import commands as wire
+from pravega_wire import controller_pb2 as pb
+from pravega_wire.blocking import ConnectionLostError, SegmentConnection
+from pravega_wire.connection import append_block
+
+SEGMENT = "scope/stream/0.#epoch.0"
+WRITER = bytes(range(16))
+
+
+@contextmanager
+def idle_connections(port: int, count: int) -> Iterator[list[socket.socket]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            for _ in range(count)
+        ]
+
+
+def append(connection: SegmentConnection, number: int, data: bytes = b"x") -> None:
+    connection.send_bytes(
+        append_block(WRITER, [data], last_event_number=number, request_id=number, framed=False)
+    )
+    reply = connection.receive()
+    assert isinstance(reply, wire.DataAppended)
+    assert reply.event_number == number
+
+
+def set_up(connection: SegmentConnection) -> None:
+    created = connection.call(wire.CreateSegment(1, SEGMENT, 0, 0, ""))
+    assert isinstance(created, wire.SegmentCreated)
+    assert isinstance(connection.call(wire.SetupAppend(2, WRITER, SEGMENT, "")), wire.AppendSetup)
+
+
+def descriptor_count(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def log_lines(store: Standalone, event: str) -> list[dict[str, object]]:
+    lines = (line for line in store.log.read_text().splitlines() if line.startswith("{"))
+    return [line for line in map(json.loads, lines) if line["event"] == event]
+
+
+def test_idle_connections_leave_the_journal_its_descriptors(
+    new_store: Callable[[], Standalone],
+) -> None:
+    store = new_store()
+    store.descriptor_limits = "256:256"
+    store.start()
+    with SegmentConnection("127.0.0.1", store.segment_store_port) as connection:
+        set_up(connection)
+        append(connection, 1)
+        with idle_connections(store.segment_store_port, 300) as idle:
+            # More than what the journal's present files take: it makes and opens others.
+            for number in range(2, 12):
+                append(connection, number, bytes(8 << 20))
+            pid = store.pid_of("segment-store-0")
+            assert descriptor_count(pid) < 200
+            # Those beyond the bound were closed at once.
+            wait_until(lambda: sum(map(is_closed, idle)) >= 170)
+            with pytest.raises((ConnectionLostError, ConnectionResetError)):
+                SegmentConnection("127.0.0.1", store.segment_store_port, timeout=5)
+        wait_until(lambda: descriptor_count(pid) < 40)
+        with SegmentConnection("127.0.0.1", store.segment_store_port) as other:
+            assert isinstance(
+                other.call(wire.GetStreamSegmentInfo(1, SEGMENT, "")), wire.StreamSegmentInfo
+            )
+    refused = log_lines(store, "connection refused")
+    assert 1 <= len(refused) <= 5
+    assert not log_lines(store, "container failed")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_closed(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        while client.recv(1000):
+            pass
+        return True
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_idle_connections_leave_the_controller_its_descriptors(
+    new_store: Callable[[], Standalone],
+) -> None:
+    store = new_store()
+    store.descriptor_limits = "256:256"
+    store.start()
+    pid = store.pid_of("controller")
+    with grpc.insecure_channel(f"127.0.0.1:{store.controller_port}") as channel:
+        create_scope(channel, "before")
+        with idle_connections(store.controller_port, 300) as idle:
+            create_scope(channel, "meanwhile")
+            assert descriptor_count(pid) < 250
+            wait_until(lambda: sum(map(is_closed, idle)) >= 50)
+            # Whoever says nothing gives its place back.
+            wait_until(lambda: descriptor_count(pid) < 60)
+            with grpc.insecure_channel(
+                f"127.0.0.1:{store.controller_port}",
+                options=[("grpc.use_local_subchannel_pool", 1)],
+            ) as another:
+                create_scope(another, "after")
+
+
+def create_scope(channel: grpc.Channel, name: str) -> None:
+    method = channel.unary_unary(
+        "/io.pravega.controller.stream.api.grpc.v1.ControllerService/createScope",
+        request_serializer=pb.ScopeInfo.SerializeToString,
+        response_deserializer=pb.CreateScopeStatus.FromString,
+    )
+    status = method(pb.ScopeInfo(scope=name), timeout=10)
+    assert status.status == pb.CreateScopeStatus.SUCCESS
+
+
+def test_the_soft_limit_is_raised(new_store: Callable[[], Standalone]) -> None:
+    store = new_store()
+    store.descriptor_limits = "64:2048"
+    store.start()
+    for part in ("segment-store-0", "controller"):
+        limits = Path(f"/proc/{store.pid_of(part)}/limits").read_text()
+        [line] = [each for each in limits.splitlines() if each.startswith("Max open files")]
+        assert line.split()[3:5] == ["2048", "2048"]
+    [line] = log_lines(store, "segment store serves")
+    assert 1000 < line["connections_max"] < 2048
+
+
+def test_a_limit_that_is_too_low_is_told(new_store: Callable[[], Standalone]) -> None:
+    store = new_store()
+    store.descriptor_limits = "100:100"
+    with pytest.raises(AssertionError, match="not ready"):
+        store.start()
+    assert store.process is not None
+    assert store.process.wait(30) == 78
