@@ -22,6 +22,7 @@ SUITES = (
     "LargeEventTest",
     "ReaderGroupTest",
     "BatchReadTest",
+    "KeyValueTableTest",
 )
 
 

@@ -20,6 +20,8 @@ import trio
 from pravega_controller.background import Background
 from pravega_controller.config import ControllerConfig
 from pravega_controller.errors import AlreadyExistsError, ControllerError, StoreUnavailableError
+from pravega_controller.key_value_tables import INTENT_KIND as TABLE_INTENT_KIND
+from pravega_controller.key_value_tables import KeyValueTableOperations
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
@@ -57,6 +59,7 @@ class Controller:
     scopes: ScopeOperations
     streams: StreamOperations
     groups: ReaderGroupOperations
+    tables: KeyValueTableOperations
     placement: StaticPlacement
     now_ms: Callable[[], int]
     finish_later: Callable[[IntentRecord], None]
@@ -96,15 +99,18 @@ def _assemble(
     environment: Environment,
 ) -> Controller:
     random, now_ms, finish_later = environment.random, environment.now_ms, background.finish_later
-    store = MetadataStore(TableClient(segments), random=random)
+    table_client = TableClient(segments)
+    store = MetadataStore(table_client, random=random)
     workflows = StreamWorkflows(store, segments, now_ms=now_ms, finish_later=finish_later)
     groups = ReaderGroupOperations(store, workflows, random=random, finish_later=finish_later)
-    scopes = ScopeOperations(store, workflows, groups, finish_later=finish_later)
+    tables = KeyValueTableOperations(store, table_client, now_ms=now_ms, finish_later=finish_later)
+    scopes = ScopeOperations(store, workflows, groups, tables, finish_later=finish_later)
     background.register("stream", workflows.finish)
     background.register("group", groups.finish)
+    background.register(TABLE_INTENT_KIND, tables.finish)
     background.register("scope", scopes.finish)
     streams = StreamOperations(store, segments, workflows)
-    return Controller(store, scopes, streams, groups, placement, now_ms, finish_later)
+    return Controller(store, scopes, streams, groups, tables, placement, now_ms, finish_later)
 
 
 async def _prepare(config: ControllerConfig, controller: Controller) -> None:

@@ -31,6 +31,10 @@ class ReaderGroupNotFoundError(NotFoundError):
     """The reader group does not exist, or not under this id."""
 
 
+class KeyValueTableNotFoundError(NotFoundError):
+    """The key-value table does not exist."""
+
+
 class SubscriberNotFoundError(NotFoundError):
     """The reader group does not subscribe to the stream, or not under this id."""
 

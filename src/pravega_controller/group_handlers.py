@@ -44,7 +44,7 @@ async def create_reader_group(
     )
 
 
-@rpc("getReaderGroupConfig", question=True)
+@rpc("getReaderGroupConfig")
 async def get_reader_group_config(
     controller: Controller, request: pb.ReaderGroupInfo, call: Call
 ) -> pb.ReaderGroupConfigResponse:

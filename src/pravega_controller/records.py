@@ -169,7 +169,7 @@ class IntentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """Says that something may have a workflow to finish."""
 
     kind: str
-    """``scope``, ``stream`` or ``group``."""
+    """``scope``, ``stream``, ``group`` or ``key-value-table``."""
     scope: str
     name: str = ""
 

@@ -12,26 +12,33 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 from msgspec import structs
 
 from pravega_controller.errors import (
     AlreadyExistsError,
+    ControllerError,
     InvalidRequestError,
     ScopeNotFoundError,
     SegmentStoreError,
     StoreUnavailableError,
     TableNotEmptyError,
 )
+from pravega_controller.key_value_tables import KeyValueTableOperations
 from pravega_controller.locks import KeyedLocks
 from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
+from pravega_controller.segment_client import for_each
 from pravega_controller.store import MetadataStore, Scope
 from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_wire import names
+
+CONCURRENT_DELETIONS_MAX = 16
+"""How many things of a scope are deleted at a time."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,18 +51,21 @@ class ScopeOperations:
         store: MetadataStore,
         streams: StreamWorkflows,
         groups: ReaderGroupOperations,
+        tables: KeyValueTableOperations,
         *,
         finish_later: Callable[[IntentRecord], None],
     ) -> None:
         self._store = store
         self._streams = streams
         self._groups = groups
+        self._tables = tables
         self._finish_later = finish_later
         self._locks = KeyedLocks()
 
     async def create(self, name: str) -> None:
         """Make a scope. ``InvalidNameError``, ``AlreadyExistsError``."""
         names.validate_scope_name(name)
+        await self._refuse_while_clearing(name, AlreadyExistsError)
         async with self._exclusive(name):
             scope = await self._store.find_scope(name)
             if scope is None:
@@ -71,11 +81,13 @@ class ScopeOperations:
 
     async def delete(self, name: str) -> None:
         """Delete an empty scope. ``ScopeNotFoundError``, ``TableNotEmptyError``."""
+        await self._refuse_while_clearing(name, ScopeNotFoundError)
         async with self._exclusive(name):
             await self._delete(await self._enter(name, "deleting"))
 
     async def delete_with_contents(self, name: str) -> None:
-        """Delete a scope and every reader group and stream in it. ``ScopeNotFoundError``."""
+        """Delete a scope and all that is in it. ``ScopeNotFoundError``, also while it goes."""
+        await self._refuse_while_clearing(name, ScopeNotFoundError)
         async with self._exclusive(name):
             await self._clear(await self._enter(name, "clearing"))
 
@@ -103,6 +115,12 @@ class ScopeOperations:
             except (StoreUnavailableError, SegmentStoreError):
                 self._finish_later(_intent(name))
                 raise
+
+    async def _refuse_while_clearing(self, name: str, kind: type[ControllerError]) -> None:
+        """Answer at once while a deletion runs, which may take long and ends whatever happens."""
+        scope = await self._store.find_scope(name)
+        if scope is not None and scope.record.phase == "clearing":
+            raise kind(f"scope {name} is being deleted")
 
     async def _enter(self, name: str, phase: str) -> Scope:
         if name == names.INTERNAL_SCOPE:
@@ -136,21 +154,30 @@ class ScopeOperations:
             try:
                 groups = (await self._store.list_groups(scope.name, "")).names
                 streams = (await self._store.list_streams(scope.name, "")).names
+                tables = (await self._tables.list(scope.name, "")).names
             except ScopeNotFoundError:
                 # The tables went in an earlier attempt that did not get to the record.
                 break
-            for group in groups:
-                await self._groups.delete_in_any_case(scope.name, group)
-            for stream in streams:
-                await self._streams.delete_internal(scope.name, stream)
-            if not groups and not streams:
+            if not groups and not streams and not tables:
                 try:
                     await self._store.delete_scope_tables(scope)
                     break
                 except TableNotEmptyError:
                     log.info("something was still being made in the scope", scope=scope.name)
+            # A group goes before the streams that it subscribes to, a stream takes its mark along.
+            await self._for_each(groups, partial(self._groups.delete_in_any_case, scope.name))
+            await self._for_each(tables, partial(self._tables.delete_in_any_case, scope.name))
+            marked = [name for name in streams if not name.startswith(names.MARK_PREFIX)]
+            await self._for_each(
+                marked or streams, partial(self._streams.delete_internal, scope.name)
+            )
         await self._store.remove_scope(scope)
         await self._store.remove_intent(_intent(scope.name))
+
+    async def _for_each(
+        self, found: Iterable[str], delete: Callable[[str], Awaitable[None]]
+    ) -> None:
+        await for_each(found, delete, limit=CONCURRENT_DELETIONS_MAX)
 
 
 def _intent(name: str) -> IntentRecord:

@@ -30,7 +30,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
-from pravega_controller import group_handlers, handlers
+from pravega_controller import group_handlers, handlers, key_value_table_handlers
 from pravega_controller.authority import dialled_host, local_host_towards
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
@@ -55,6 +55,7 @@ from pravega_wire.names import InvalidNameError
 # Importing them filled the table of handlers.
 assert handlers
 assert group_handlers
+assert key_value_table_handlers
 
 SERVICE = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
 

@@ -7,6 +7,7 @@ Owns: which table and key a record lives under, the caches, and the history that
     _system/_tables/controller/numbers          scope/stream          -> NumberRecord
     _system/_tables/controller/objects-<id>     s/<stream>            -> StreamRecord
                                                 g/<group>             -> ReaderGroupRecord
+                                                t/<table>             -> KeyValueTableRecord
     _system/_tables/controller/histories-<id>   epoch/<stream>/<n>    -> EpochRecord
                                                 subscribers/<stream>  -> SubscribersRecord
 
@@ -280,13 +281,7 @@ class MetadataStore:
 
     async def list_groups(self, scope: str, token: str) -> Listing:
         """The reader groups of a scope."""
-        found = await self._scope(scope)
-
-        def shown(entry: Entry) -> str | None:
-            kind, _, name = entry.key.decode().partition("/")
-            return name if kind == "g" else None
-
-        return await self._list(found.objects, token, shown)
+        return await self.list_objects(scope, "g", token)
 
     async def next_number(self, scope: str, stream: str) -> int:
         """The first segment number that no earlier stream of this name used."""
@@ -336,6 +331,37 @@ class MetadataStore:
         await self._tables.remove(
             group.scope.objects, f"g/{group.name}".encode(), version=group.version
         )
+
+    # ---- Other objects of a scope ----------------------------------------------------------------
+
+    async def get_object(self, scope: str, kind: str, name: str) -> tuple[Scope, Entry | None]:
+        """The entry of an object of a scope, or None. ``ScopeNotFoundError``."""
+        found = await self._scope(scope)
+        return found, await self._get(found.objects, f"{kind}/{name}".encode())
+
+    async def put_object(
+        self, scope: Scope, kind: str, name: str, value: bytes, *, version: int
+    ) -> int:
+        """Write an object of a scope if it has this version. ``ScopeNotFoundError``."""
+        key = f"{kind}/{name}".encode()
+        try:
+            return await self._tables.put(scope.objects, key, value, version=version)
+        except NoSuchTableError as error:
+            raise ScopeNotFoundError(f"scope {scope.name} does not exist") from error
+
+    async def remove_object(self, scope: Scope, kind: str, name: str, *, version: int) -> None:
+        """Remove an object of a scope; fine if it is gone."""
+        await self._tables.remove(scope.objects, f"{kind}/{name}".encode(), version=version)
+
+    async def list_objects(self, scope: str, kind: str, token: str) -> Listing:
+        """A page of the names of a scope's objects of a kind. ``ScopeNotFoundError``."""
+        found = await self._scope(scope)
+
+        def shown(entry: Entry) -> str | None:
+            found_kind, _, name = entry.key.decode().partition("/")
+            return name if found_kind == kind else None
+
+        return await self._list(found.objects, token, shown)
 
     # ---- Intents ---------------------------------------------------------------------------------
 

@@ -73,11 +73,24 @@ class TableClient:
     def __init__(self, segments: SegmentClient) -> None:
         self._segments = segments
 
-    async def create(self, table: str, *, retry_seconds_max: float | None = None) -> None:
-        """Create a hash table; fine if it exists."""
+    async def create(
+        self,
+        table: str,
+        *,
+        key_length: int = 0,
+        rollover_bytes: int = 0,
+        retry_seconds_max: float | None = None,
+    ) -> None:
+        """Create a table, of keys of one length or (0) a hash table; fine if it exists."""
         reply = await self._segments.request(
             table,
-            lambda i: CreateTableSegment(i, table, NO_TOKEN),
+            lambda i: CreateTableSegment(
+                i,
+                table,
+                NO_TOKEN,
+                key_length=key_length,
+                rollover_size_bytes=rollover_bytes,
+            ),
             retry_seconds_max=retry_seconds_max,
         )
         expect(reply, SegmentCreated, SegmentAlreadyExists)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_controller import records
+from pravega_controller import key_value_tables, records
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.history import Epoch
 from pravega_controller.records import EpochRecord, StreamRecord, decode, encode
@@ -25,6 +25,13 @@ from pravega_controller.streams import (
 PAGE = Path(__file__).parents[2] / "docs/formats/controller-metadata.md"
 VALUE_BYTES_MAX = 1024 * 1024 - 8192
 
+STORED = {
+    name: kind
+    for module in (records, key_value_tables)
+    for name, kind in vars(module).items()
+    if name.endswith("Record")
+}
+
 
 def examples() -> list[tuple[str, bytes]]:
     """Each section's examples: the record's name and the bytes."""
@@ -39,12 +46,11 @@ def examples() -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize(("name", "value"), examples())
 def test_the_page_shows_the_bytes_as_they_are(name: str, value: bytes) -> None:
-    assert encode(decode(value, getattr(records, name))) == value
+    assert encode(decode(value, STORED[name])) == value
 
 
 def test_the_page_shows_every_record() -> None:
-    stored = {name for name in vars(records) if name.endswith("Record")}
-    assert {name for name, _ in examples()} == stored
+    assert {name for name, _ in examples()} == STORED.keys()
 
 
 def test_the_page_names_the_fixed_tables() -> None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from pravega_controller.controller import Controller
+from pravega_controller.key_value_tables import KeyValueTableConfiguration, KeyValueTableRecord
 from pravega_controller.records import (
     NamedCut,
     ReaderGroupConfiguration,
@@ -81,6 +83,17 @@ async def scaled(c: Controller) -> None:
 async def group(c: Controller) -> None:
     await stream(c)
     await c.groups.create("s", "g", GROUP_ID, SUBSCRIBED)
+
+
+async def table(c: Controller) -> None:
+    await scope(c)
+    await c.tables.create("s", "a", KeyValueTableConfiguration(2, 8, 4, 77))
+
+
+async def full_scope(c: Controller) -> None:
+    await group(c)
+    await c.tables.create("s", "a", KeyValueTableConfiguration(2, 8))
+    await c.streams.create("s", "b", fixed_configuration(1))
 
 
 async def scale(c: Controller) -> None:
@@ -187,9 +200,32 @@ async def check_group_deleted(c: Controller, memory: MemorySegmentStore) -> None
     assert live(memory, "s/_RGg/") == live(memory, "s/_MARK_RGg/") == {}
 
 
+def table_segments(memory: MemorySegmentStore) -> list[str]:
+    prefix = "s/a_kvtable/"
+    return [name.removeprefix(prefix) for name in memory.tables if name.startswith(prefix)]
+
+
+async def check_table(c: Controller, memory: MemorySegmentStore) -> None:
+    found = await c.tables.get("s", "a")
+    assert found.record.configuration == KeyValueTableConfiguration(2, 8, 4, 77)
+    assert [s.key_range for s in found.segments] == [(0.0, 0.5), (0.5, 1.0)]
+    assert sorted(table_segments(memory)) == ["0.#epoch.0", "1.#epoch.0"]
+    segment = memory.tables["s/a_kvtable/0.#epoch.0"]
+    assert (segment.key_length, segment.rollover_bytes) == (12, 77)
+    assert not await c.tables.create("s", "a", KeyValueTableConfiguration(1, 1))
+
+
+async def check_table_deleted(c: Controller, memory: MemorySegmentStore) -> None:
+    assert (await c.tables.list("s", "")).names == []
+    assert table_segments(memory) == []
+    assert await c.tables.create("s", "a", KeyValueTableConfiguration(1, 4))
+    assert table_segments(memory) == ["2.#epoch.0"], "numbers go on after the deleted table's"
+
+
 async def check_scope_gone(c: Controller, memory: MemorySegmentStore) -> None:
     assert not await c.scopes.exists("s")
     assert live(memory, "s/") == {}
+    assert [t for t in memory.tables if t.startswith("s/")] == []
     assert [t for t in memory.tables if "objects" in t] == [
         (await c.store.active_scope("_system")).objects
     ]
@@ -216,8 +252,21 @@ SCENARIOS = {
     ),
     "delete scope": Scenario(scope, lambda c: c.scopes.delete("s"), check_scope_gone),
     "delete scope and contents": Scenario(
-        group, lambda c: c.scopes.delete_with_contents("s"), check_scope_gone
+        full_scope, lambda c: c.scopes.delete_with_contents("s"), check_scope_gone
     ),
+    "create table": Scenario(
+        scope,
+        lambda c: c.tables.create("s", "a", KeyValueTableConfiguration(2, 8, 4, 77)),
+        check_table,
+    ),
+    "delete table": Scenario(table, lambda c: c.tables.delete("s", "a"), check_table_deleted),
+}
+
+
+KINDS: dict[str, tuple[Any, str]] = {
+    "s": (StreamRecord, "stream"),
+    "g": (ReaderGroupRecord, "group"),
+    "t": (KeyValueTableRecord, "key-value-table"),
 }
 
 
@@ -239,10 +288,10 @@ def check_promises(memory: MemorySegmentStore) -> None:
             continue
         for key, (value, _) in content.entries.items():
             kind, name = key.decode().split("/")
-            record = decode(value, StreamRecord if kind == "s" else ReaderGroupRecord)
+            record_type, intent_kind = KINDS[kind]
+            record = decode(value, record_type)
             if record.pending is not None:
-                intent = ("stream" if kind == "s" else "group") + f"/s/{name}"
-                assert intent.encode() in intents
+                assert f"{intent_kind}/s/{name}".encode() in intents
 
 
 def check_seals(memory: MemorySegmentStore) -> None:

@@ -33,6 +33,8 @@ class MemorySegment:
 
 @dataclass
 class MemoryTable:
+    key_length: int = 0
+    rollover_bytes: int = 0
     entries: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
 
 
@@ -84,7 +86,8 @@ class MemorySegmentStore:
         self.wrong_host_replies = 0
         """So many changes are refused as if their container were elsewhere."""
         self.pause: trio.Event | None = None
-        """While set to an event, requests wait for it."""
+        """While set to an event, requests wait for it, if they are such as ``pauses`` says."""
+        self.pauses: Callable[[wire.Request], bool] = lambda request: True
         self.is_paused = trio.Event()
         self._version = 0
 
@@ -123,7 +126,7 @@ class MemorySegmentStore:
             while data := await stream.receive_some(65536):
                 for command in connection.receive_data(data):
                     assert isinstance(command, wire.Request)
-                    if self.pause is not None:
+                    if self.pause is not None and self.pauses(command):
                         self.is_paused.set()
                         await self.pause.wait()
                     reply = self._answer(command)
@@ -217,7 +220,8 @@ class MemorySegmentStore:
     def _create_table(self, q: wire.CreateTableSegment) -> wire.Reply:
         if q.segment in self.tables:
             return wire.SegmentAlreadyExists(q.request_id, q.segment)
-        self.tables[q.segment] = MemoryTable()
+        self.tables[q.segment] = MemoryTable(q.key_length, q.rollover_size_bytes)
+        self.created.append(q.segment)
         return wire.SegmentCreated(q.request_id, q.segment)
 
     def _delete_table(self, q: wire.DeleteTableSegment) -> wire.Reply:

@@ -1,0 +1,96 @@
+"""What each RPC about key-value tables does: one function per method.
+
+Owns: their answers, by the rule of ``handlers``.
+"""
+
+from __future__ import annotations
+
+from pravega_controller import messages
+from pravega_controller.controller import Controller
+from pravega_controller.errors import KeyValueTableNotFoundError, NotFoundError, ScopeNotFoundError
+from pravega_controller.key_value_tables import KeyValueTable, KeyValueTableConfiguration
+from pravega_controller.rpc import Call, rpc
+from pravega_wire import controller_pb2 as pb
+from pravega_wire.names import InvalidNameError
+
+
+@rpc("createKeyValueTable")
+async def create_key_value_table(
+    controller: Controller, request: pb.KeyValueTableConfig, call: Call
+) -> pb.CreateKeyValueTableStatus:
+    configuration = KeyValueTableConfiguration(
+        request.partitionCount,
+        request.primaryKeyLength,
+        request.secondaryKeyLength,
+        request.rolloverSizeBytes,
+    )
+    status = pb.CreateKeyValueTableStatus.SUCCESS
+    try:
+        if not await controller.tables.create(request.scope, request.kvtName, configuration):
+            status = pb.CreateKeyValueTableStatus.TABLE_EXISTS
+    except InvalidNameError:
+        status = pb.CreateKeyValueTableStatus.INVALID_TABLE_NAME
+    except ScopeNotFoundError:
+        status = pb.CreateKeyValueTableStatus.SCOPE_NOT_FOUND
+    return pb.CreateKeyValueTableStatus(status=status)
+
+
+@rpc("getCurrentSegmentsKeyValueTable")
+async def get_current_segments_key_value_table(
+    controller: Controller, request: pb.KeyValueTableInfo, call: Call
+) -> pb.SegmentRanges:
+    """Clients append the suffix of tables' segments to the bare name that they get back."""
+    table = await controller.tables.get(request.scope, request.kvtName)
+    return messages.segment_ranges(request.scope, request.kvtName, table.segments)
+
+
+@rpc("listKeyValueTablesInScope", question=True)
+async def list_key_value_tables_in_scope(
+    controller: Controller, request: pb.KVTablesInScopeRequest, call: Call
+) -> pb.KVTablesInScopeResponse:
+    scope = request.scope.scope
+    try:
+        listing = await controller.tables.list(scope, request.continuationToken.token)
+    except ScopeNotFoundError:
+        return pb.KVTablesInScopeResponse(status=pb.KVTablesInScopeResponse.SCOPE_NOT_FOUND)
+    return pb.KVTablesInScopeResponse(
+        kvtables=[pb.KeyValueTableInfo(scope=scope, kvtName=name) for name in listing.names],
+        continuationToken=pb.ContinuationToken(token=listing.token),
+        status=pb.KVTablesInScopeResponse.SUCCESS,
+    )
+
+
+@rpc("getKeyValueTableConfiguration")
+async def get_key_value_table_configuration(
+    controller: Controller, request: pb.KeyValueTableInfo, call: Call
+) -> pb.KeyValueTableConfigResponse:
+    try:
+        table = await controller.tables.get(request.scope, request.kvtName)
+    except (ScopeNotFoundError, KeyValueTableNotFoundError):
+        return pb.KeyValueTableConfigResponse(status=pb.KeyValueTableConfigResponse.TABLE_NOT_FOUND)
+    return pb.KeyValueTableConfigResponse(
+        config=_configuration_of(table), status=pb.KeyValueTableConfigResponse.SUCCESS
+    )
+
+
+@rpc("deleteKeyValueTable")
+async def delete_key_value_table(
+    controller: Controller, request: pb.KeyValueTableInfo, call: Call
+) -> pb.DeleteKVTableStatus:
+    try:
+        await controller.tables.delete(request.scope, request.kvtName)
+    except NotFoundError:
+        return pb.DeleteKVTableStatus(status=pb.DeleteKVTableStatus.TABLE_NOT_FOUND)
+    return pb.DeleteKVTableStatus(status=pb.DeleteKVTableStatus.SUCCESS)
+
+
+def _configuration_of(table: KeyValueTable) -> pb.KeyValueTableConfig:
+    configuration = table.record.configuration
+    return pb.KeyValueTableConfig(
+        scope=table.scope.name,
+        kvtName=table.name,
+        partitionCount=configuration.partition_count,
+        primaryKeyLength=configuration.primary_key_length,
+        secondaryKeyLength=configuration.secondary_key_length,
+        rolloverSizeBytes=configuration.rollover_bytes,
+    )

@@ -1,0 +1,284 @@
+"""Key-value tables: what they are, how they are made and deleted.
+
+Owns: a table's configuration and record, and its two workflows. A table is a fixed number of table
+segments that share the key space evenly; clients read and write them without the controller.
+
+    request -> intent -> record with ``pending`` -> segments -> pending = None -> no intent
+
+Invariants:
+1. A table's segments never change: its configuration and first segment number say what they are.
+2. A deleted table leaves the number after its last segment behind, so that no segment name is ever
+   used twice and a table made anew shows nothing of an earlier one.
+3. Both workflows may be repeated at any step: making a segment that exists and deleting one that is
+   gone change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+import structlog
+from msgspec import structs
+
+from pravega_controller.errors import (
+    InvalidRequestError,
+    KeyValueTableNotFoundError,
+    NotFoundError,
+    SegmentStoreError,
+    StoreUnavailableError,
+)
+from pravega_controller.locks import KeyedLocks
+from pravega_controller.records import IntentRecord, decode, encode
+from pravega_controller.segment_client import for_each
+from pravega_controller.store import Listing, MetadataStore, Scope
+from pravega_controller.streams import (
+    SEGMENTS_PER_STREAM_MAX,
+    Segment,
+    even_ranges,
+    segments_in_ranges,
+)
+from pravega_controller.table_client import NOT_EXISTS, TableClient
+from pravega_wire import names
+
+KEY_BYTES_MAX = 256
+"""The longest key, primary and secondary part together, that a table segment takes."""
+
+OBJECT_KIND = "t"
+INTENT_KIND = "key-value-table"
+
+log = structlog.get_logger(__name__)
+
+
+class KeyValueTableConfiguration(msgspec.Struct, frozen=True):
+    """Everything a user says about a key-value table. Lengths are in bytes."""
+
+    partition_count: int
+    primary_key_length: int
+    secondary_key_length: int = 0
+    rollover_bytes: int = 0
+
+
+class CreateTable(msgspec.Struct, frozen=True, tag_field="workflow", tag="create"):
+    """The table's segments are being made."""
+
+
+class DeleteTable(msgspec.Struct, frozen=True, tag_field="workflow", tag="delete"):
+    """The table's segments are being removed, whatever they hold."""
+
+
+TableWorkflow: TypeAlias = CreateTable | DeleteTable
+
+
+class KeyValueTableRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """A key-value table. Its segments are numbered from ``first_number``."""
+
+    configuration: KeyValueTableConfiguration
+    created_ms: int
+    first_number: int
+    pending: TableWorkflow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueTable:
+    """A table as last read."""
+
+    scope: Scope
+    name: str
+    version: int
+    record: KeyValueTableRecord
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The table's segments, by key range."""
+        ranges = even_ranges(self.record.configuration.partition_count)
+        return segments_in_ranges(ranges, epoch=0, first_number=self.record.first_number)
+
+    def segment_name(self, segment: Segment) -> str:
+        stream = names.key_value_table_stream(self.name)
+        return names.segment_name(self.scope.name, stream, segment.segment_id)
+
+
+def validate_table_configuration(configuration: KeyValueTableConfiguration) -> None:
+    """Raise ``InvalidRequestError`` if no table can have this configuration."""
+    count = configuration.partition_count
+    if not 1 <= count <= SEGMENTS_PER_STREAM_MAX:
+        raise InvalidRequestError(
+            f"a key-value table has 1 to {SEGMENTS_PER_STREAM_MAX} partitions, not {count}"
+        )
+    primary, secondary = configuration.primary_key_length, configuration.secondary_key_length
+    if primary < 1:
+        raise InvalidRequestError(f"a primary key has at least one byte, not {primary}")
+    if secondary < 0:
+        raise InvalidRequestError(f"a secondary key cannot have {secondary} bytes")
+    if primary + secondary > KEY_BYTES_MAX:
+        raise InvalidRequestError(
+            f"primary and secondary key have at most {KEY_BYTES_MAX} bytes together, "
+            f"not {primary + secondary}"
+        )
+    if configuration.rollover_bytes < 0:
+        raise InvalidRequestError(
+            f"the rollover size cannot be {configuration.rollover_bytes} bytes"
+        )
+
+
+class KeyValueTableOperations:
+    """Answers requests about key-value tables."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        tables: TableClient,
+        *,
+        now_ms: Callable[[], int],
+        finish_later: Callable[[IntentRecord], None],
+    ) -> None:
+        self._store = store
+        self._tables = tables
+        self._now_ms = now_ms
+        self._finish_later = finish_later
+        self._locks = KeyedLocks()
+
+    async def create(
+        self, scope: str, name: str, configuration: KeyValueTableConfiguration
+    ) -> bool:
+        """Make a table; False if it existed.
+
+        Raises ``InvalidNameError``, ``InvalidRequestError``, ``ScopeNotFoundError``.
+        """
+        names.validate_key_value_table_name(name)
+        validate_table_configuration(configuration)
+        async with self._exclusive(scope, name):
+            owner = await self._store.active_scope(scope)
+            try:
+                await self._settled(scope, name)
+            except KeyValueTableNotFoundError:
+                log.info("creating key-value table", scope=scope, table=name)
+            else:
+                return False
+            record = KeyValueTableRecord(
+                configuration,
+                created_ms=self._now_ms(),
+                first_number=await self._store.next_number(
+                    scope, names.key_value_table_stream(name)
+                ),
+                pending=CreateTable(),
+            )
+            await self._run(KeyValueTable(owner, name, NOT_EXISTS, record))
+            return True
+
+    async def get(self, scope: str, name: str) -> KeyValueTable:
+        """A table whose segments are there. ``KeyValueTableNotFoundError``."""
+        table = await self._load(scope, name)
+        if table.record.pending is not None:
+            async with self._exclusive(scope, name):
+                return await self._settled(scope, name)
+        return table
+
+    async def delete(self, scope: str, name: str) -> None:
+        """Delete a table with all it holds. ``KeyValueTableNotFoundError``."""
+        async with self._exclusive(scope, name):
+            table = await self._settled(scope, name)
+            record = structs.replace(table.record, pending=DeleteTable())
+            await self._run(KeyValueTable(table.scope, name, table.version, record))
+
+    async def delete_in_any_case(self, scope: str, name: str) -> None:
+        """Delete a table with all it holds; fine if there is none."""
+        try:
+            await self.delete(scope, name)
+        except KeyValueTableNotFoundError:
+            log.debug("key-value table is gone", scope=scope, table=name)
+
+    async def list(self, scope: str, token: str) -> Listing:
+        """A page of the names of a scope's tables. ``ScopeNotFoundError``."""
+        return await self._store.list_objects(scope, OBJECT_KIND, token)
+
+    async def finish(self, scope: str, name: str) -> None:
+        """Finish whatever is pending on a table, if it exists."""
+        async with self._exclusive(scope, name):
+            try:
+                await self._settled(scope, name)
+            except NotFoundError:
+                log.debug("nothing to finish", scope=scope, table=name)
+            await self._store.remove_intent(_intent(scope, name))
+
+    # ---- Workflows -------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _exclusive(self, scope: str, name: str) -> AsyncIterator[None]:
+        async with self._locks.hold((scope, name)):
+            try:
+                yield
+            except (StoreUnavailableError, SegmentStoreError):
+                self._finish_later(_intent(scope, name))
+                raise
+
+    async def _load(self, scope: str, name: str) -> KeyValueTable:
+        owner, entry = await self._store.get_object(scope, OBJECT_KIND, name)
+        if entry is None:
+            raise KeyValueTableNotFoundError(f"key-value table {scope}/{name} does not exist")
+        record = decode(entry.value, KeyValueTableRecord)
+        return KeyValueTable(owner, name, entry.version, record)
+
+    async def _settled(self, scope: str, name: str) -> KeyValueTable:
+        settled = await self._settle(await self._load(scope, name))
+        if settled is None:
+            raise KeyValueTableNotFoundError(f"key-value table {scope}/{name} does not exist")
+        return settled
+
+    async def _run(self, table: KeyValueTable) -> None:
+        await self._store.put_intent(_intent(table.scope.name, table.name))
+        await self._settle(await self._write(table, table.record))
+
+    async def _write(self, table: KeyValueTable, record: KeyValueTableRecord) -> KeyValueTable:
+        version = await self._store.put_object(
+            table.scope, OBJECT_KIND, table.name, encode(record), version=table.version
+        )
+        return KeyValueTable(table.scope, table.name, version, record)
+
+    async def _settle(self, table: KeyValueTable) -> KeyValueTable | None:
+        pending = table.record.pending
+        if pending is None:
+            return table
+        settled: KeyValueTable | None = None
+        match pending:
+            case CreateTable():
+                settled = await self._create(table)
+            case DeleteTable():
+                await self._delete(table)
+        await self._store.remove_intent(_intent(table.scope.name, table.name))
+        return settled
+
+    async def _create(self, table: KeyValueTable) -> KeyValueTable:
+        configuration = table.record.configuration
+        key_length = configuration.primary_key_length + configuration.secondary_key_length
+
+        async def create(segment: Segment) -> None:
+            await self._tables.create(
+                table.segment_name(segment),
+                key_length=key_length,
+                rollover_bytes=configuration.rollover_bytes,
+            )
+
+        await for_each(table.segments, create)
+        return await self._write(table, structs.replace(table.record, pending=None))
+
+    async def _delete(self, table: KeyValueTable) -> None:
+        async def delete(segment: Segment) -> None:
+            await self._tables.delete(table.segment_name(segment), must_be_empty=False)
+
+        await for_each(table.segments, delete)
+        record = table.record
+        await self._store.write_next_number(
+            table.scope.name,
+            names.key_value_table_stream(table.name),
+            record.first_number + record.configuration.partition_count,
+        )
+        await self._store.remove_object(table.scope, OBJECT_KIND, table.name, version=table.version)
+
+
+def _intent(scope: str, name: str) -> IntentRecord:
+    return IntentRecord(INTENT_KIND, scope, name)
