@@ -73,10 +73,17 @@ class ChildProcess:
 
 def spawn(spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = None) -> ChildProcess:
     """Start the process; the descriptor ``log_file`` takes its output, else our stderr does."""
-    output = 2 if log_file is None else log_file
-    process = start_process(spec.command, inherited=[directory.lock_descriptor], output=output)
+    process = start_child_process(spec, directory, log_file=log_file)
     directory.write_pid(spec.name, process.pid)
     return process
+
+
+def start_child_process(
+    spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = None
+) -> ChildProcess:
+    """The same without a pid file."""
+    output = 2 if log_file is None else log_file
+    return start_process(spec.command, inherited=[directory.lock_descriptor], output=output)
 
 
 def start_process(

@@ -4,8 +4,8 @@ Owns: the kinds of children, two environment variables, the line a child writes 
 cannot start, and the tie that ends children with their supervisor.
 
     SEGSTORE_SUPERVISOR   the supervisor's process id
-    SEGSTORE_READY_FD     a pipe; the child writes one line of JSON into it and closes it:
-                          {"ready": true}, or {"error": "<one sentence>"} before it exits
+    SEGSTORE_READY_FD     a pipe; the child writes lines of JSON into it: {"ready": true} when it
+                          serves, and {"error": "<one sentence>"} before it exits
 
 Invariants:
 1. A child whose supervisor dies, however it dies, is killed by the kernel. Supervisors must start
@@ -62,13 +62,13 @@ def die_with_supervisor() -> None:
 
 
 def announce(verdict: Verdict) -> None:
-    """Tell the supervisor how the start went; no-op without one, or a second time."""
-    text = os.environ.pop(READY_VARIABLE, None)
+    """Tell the supervisor that the child serves, or why it ends; no-op without a supervisor."""
+    text = os.environ.get(READY_VARIABLE)
     if text is None:
         return
     fields: dict[str, object] = {"ready": True} if verdict.is_ready else {"error": verdict.error}
-    with os.fdopen(int(text), "wb") as pipe:
-        pipe.write(json.dumps(fields).encode() + b"\n")
+    # The pipe stays open: a child that served for days may have to say why it ends.
+    os.write(int(text), json.dumps(fields).encode() + b"\n")
 
 
 def parse_verdict(line: bytes) -> Verdict:

@@ -64,7 +64,8 @@ class TimedOutError(AdminError):
 
 
 class ConfigurationError(AdminError):
-    """A server cannot start as it was told to: starting it again the same way is of no use."""
+    """A server cannot start as it was told to, or with the data that it finds: starting it again
+    the same way is of no use."""
 
     exit_code = 78
 

@@ -28,7 +28,8 @@ class RunDirectory:
 
     def remove_pid(self, name: str) -> None:
         """The process that played the part ``name`` has ended."""
-        with suppress(FileNotFoundError):
+        # A file that stays names a process that is gone: whoever reads it looks for that.
+        with suppress(OSError):
             os.unlink(self._file(name))
 
     def _file(self, name: str) -> str:

@@ -42,6 +42,8 @@ class Parts:
     """Errors that mean: it cannot start as configured, and never will."""
     failures: tuple[type[Exception], ...] = ()
     """Errors that mean: it could not start this time. Like refusals, each is one sentence."""
+    losses: tuple[type[Exception], ...] = ()
+    """Errors that mean: data is damaged or missing, and starting it again cannot help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ def _load_segment_store() -> Parts:
     from segstore.config import SegmentStoreConfig
     from segstore.errors import (
         DataDirectoryError,
+        DataLogError,
+        PermanentError,
         StorageConfigurationError,
         StorageUnreachableError,
         TooFewDescriptorsError,
@@ -78,7 +82,8 @@ def _load_segment_store() -> Parts:
             StorageConfigurationError,
             TooFewDescriptorsError,
         ),
-        failures=(StorageUnreachableError,),
+        failures=(StorageUnreachableError, DataLogError),
+        losses=(PermanentError,),
     )
 
 
@@ -168,6 +173,11 @@ async def _end_on_signal(signals: Any, starting: trio.CancelScope, shutdown: tri
 
 def _meaning(error: BaseException, parts: Parts, config: Any) -> AdminError | None:
     """What an error means to a user, if it is one that users can do something about."""
+    if isinstance(error, parts.losses):
+        return ConfigurationError(
+            f"{error}. Keep a copy of the data before you change anything; 'segstore recover"
+            f" --data-dir {config.data_dir}' tells what can be saved"
+        )
     if isinstance(error, parts.refusals):
         return ConfigurationError(str(error))
     if isinstance(error, parts.failures):

@@ -9,7 +9,9 @@ Invariants:
    to 5 s; one that stayed up for ``STABLE_SECONDS`` begins anew.
 3. Nobody restarts what cannot work: a child that exits with the code of ``ConfigurationError``, or
    dies ``START_ATTEMPTS`` times before it was ever ready, ends the supervisor with one sentence.
-4. ``run`` returns or raises only when every child has been waited for.
+4. A lack of memory, processes, descriptors or disk space is waited out: a process that cannot be
+   started, and a pid file that cannot be written, are tried again like a child that died.
+5. ``run`` returns or raises only when every child has been waited for.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from contextlib import suppress
 from itertools import chain
 
 from pravega_admin.backoff import delays
-from pravega_admin.child_process import ChildProcess, ChildSpec, describe_exit, spawn
+from pravega_admin.child_process import (
+    ChildProcess,
+    ChildSpec,
+    describe_exit,
+    start_child_process,
+)
 from pravega_admin.child_protocol import Verdict, parse_verdict
 from pravega_admin.errors import AdminError, ConfigurationError
 from pravega_admin.run_directory import RunDirectory
@@ -45,12 +52,15 @@ class _Child:
     __slots__ = (
         "end_descriptor",
         "failed_starts",
-        "line",
+        "note_at",
+        "note_pauses",
         "pauses",
         "process",
         "ready_at",
         "spec",
         "start_at",
+        "unread",
+        "verdict",
         "was_ready",
     )
 
@@ -59,10 +69,15 @@ class _Child:
         self.process: ChildProcess | None = None
         self.end_descriptor = -1
         """Readable when the process has ended."""
-        self.line = b""
-        """What it said of its start, up to now."""
+        self.unread = b""
+        """The beginning of a line that it is still writing."""
+        self.verdict = Verdict(is_ready=False)
+        """What it said last."""
         self.start_at: float | None = 0.0
         """When to start it, while it does not run."""
+        self.note_at: float | None = None
+        """When to write its pid file, while that is missing."""
+        self.note_pauses = _pauses()
         self.ready_at: float | None = None
         self.was_ready = False
         self.pauses = _pauses()
@@ -70,10 +85,10 @@ class _Child:
 
     def adopt(self, process: ChildProcess) -> None:
         """Look after a process that was started."""
-        self.process = process
-        self.line = b""
-        self.start_at = self.ready_at = None
         self.end_descriptor = os.pidfd_open(process.pid)
+        self.process = process
+        self.unread, self.verdict = b"", Verdict(is_ready=False)
+        self.start_at = self.ready_at = None
 
     def close_verdict(self) -> None:
         """Hear no more of its start. Idempotent."""
@@ -87,7 +102,7 @@ class _Child:
         self.close_verdict()
         code = self.process.wait()
         os.close(self.end_descriptor)
-        self.process = None
+        self.process = self.note_at = None
         return code
 
 
@@ -156,7 +171,38 @@ class Supervisor:
         now = time.monotonic()
         for child in self._children:
             if child.start_at is not None and child.start_at <= now:
-                child.adopt(spawn(child.spec, self._directory, log_file=self._log_file))
+                self._start(child)
+            if child.note_at is not None and child.note_at <= now:
+                self._note_pid(child)
+
+    def _start(self, child: _Child) -> None:
+        """Start a child, or say why not and try again later."""
+        try:
+            process = start_child_process(child.spec, self._directory, log_file=self._log_file)
+            try:
+                child.adopt(process)
+            except OSError:
+                process.abandon()
+                raise
+        except OSError as error:
+            name, reason = child.spec.name, error.strerror
+            if not child.was_ready:
+                self._count_failed_start(child, f"its process cannot be started: {reason}")
+            self._report(f"{name} cannot be started now: {reason}; trying again")
+            child.start_at = time.monotonic() + next(child.pauses)
+            return
+        child.note_pauses = _pauses()
+        self._note_pid(child)
+
+    def _note_pid(self, child: _Child) -> None:
+        """Write a child's pid file. It runs without one until there is space for it."""
+        assert child.process is not None
+        try:
+            self._directory.write_pid(child.spec.name, child.process.pid)
+            child.note_at = None
+        except OSError as error:
+            self._report(f"{child.spec.name} has no pid file yet: {error.strerror}")
+            child.note_at = time.monotonic() + next(child.note_pauses)
 
     def _wait(self) -> None:
         """Wait for the next thing to happen, and see to it."""
@@ -172,7 +218,8 @@ class Supervisor:
             if child.process.verdict_pipe >= 0:
                 poll.register(child.process.verdict_pipe, select.POLLIN)
                 hearing[child.process.verdict_pipe] = child
-        due = [child.start_at for child in self._children if child.start_at is not None]
+        times = [at for child in self._children for at in (child.start_at, child.note_at)]
+        due = [at for at in times if at is not None]
         timeout = None if not due else max(0.0, min(due) - time.monotonic()) * 1000 + 1
         ready = {descriptor for descriptor, _ in poll.poll(timeout)}
         # What a child says comes before its end, which closes the pipe.
@@ -182,15 +229,18 @@ class Supervisor:
             self._see_to_end(ending[descriptor])
 
     def _hear(self, child: _Child) -> None:
-        """Take in what a child says of its start."""
+        """Take in what a child says of its start, or of its end."""
         assert child.process is not None
         data = os.read(child.process.verdict_pipe, VERDICT_BYTES_MAX)
-        child.line += data
-        if data and b"\n" not in child.line and len(child.line) <= VERDICT_BYTES_MAX:
-            return
-        child.close_verdict()
-        if not parse_verdict(child.line).is_ready:
-            return
+        *lines, child.unread = (child.unread + data).split(b"\n")
+        if not data or len(child.unread) > VERDICT_BYTES_MAX:
+            child.close_verdict()
+        for line in lines:
+            child.verdict = parse_verdict(line)
+            if child.verdict.is_ready:
+                self._note_ready(child)
+
+    def _note_ready(self, child: _Child) -> None:
         if child.was_ready:
             self._report(f"{child.spec.name} is back")
         child.was_ready = True
@@ -201,23 +251,22 @@ class Supervisor:
         assert child.process is not None
         while child.process.verdict_pipe >= 0:
             self._hear(child)
-        verdict = parse_verdict(child.line)
+        verdict = child.verdict
         code = child.end()
         self._directory.remove_pid(child.spec.name)
         if code == ConfigurationError.exit_code:
             raise ConfigurationError(verdict.error or f"{child.spec.name} cannot start")
         how = describe_exit(code)
         if not child.was_ready:
-            self._count_failed_start(child, verdict, how)
+            self._count_failed_start(child, verdict.error or f"it {how}; see its log")
         if child.ready_at is not None and time.monotonic() - child.ready_at >= STABLE_SECONDS:
             child.pauses = _pauses()
         self._report(f"{child.spec.name} {how}; starting it again")
         child.start_at = time.monotonic() + next(child.pauses)
 
-    def _count_failed_start(self, child: _Child, verdict: Verdict, how: str) -> None:
+    def _count_failed_start(self, child: _Child, reason: str) -> None:
         child.failed_starts += 1
         if child.failed_starts >= START_ATTEMPTS:
-            reason = verdict.error or f"it {how}; see its log"
             raise AdminError(f"{child.spec.name} cannot start: {reason}")
 
     def _stop_children(self) -> None:

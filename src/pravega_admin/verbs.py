@@ -28,7 +28,7 @@ from pravega_admin.errors import EXIT_OK, AdminError, exit_code_of
 EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 exists already, 5 server"
     " unavailable, 6 not possible in this state, 7 timed out, 78 a server cannot start as"
-    " configured, 130 interrupted."
+    " configured or with the data that it finds, 130 interrupted."
 )
 
 

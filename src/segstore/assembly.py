@@ -27,7 +27,7 @@ from segstore.cache.manager import CacheManager
 from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
 from segstore.data_directory import DataDirectory
-from segstore.errors import DataLogError
+from segstore.errors import DataLogError, LogBehindError, leaf_errors
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.registry import OpenContainer
 from segstore.storage.chunked import ChunkedSegmentStorage
@@ -88,13 +88,15 @@ async def _start_journals(
     journals: Collection[KeptJournal], nursery: trio.Nursery, stack: AsyncExitStack
 ) -> None:
     """Open them. Those that cannot be opened are tried again as long as there are others."""
-    failures: dict[KeptJournal, Exception] = {}
+    failures: dict[KeptJournal, DataLogError] = {}
     for kept in journals:
         stack.callback(kept.stop)
         try:
             await nursery.start(kept.run)
-        except (DataLogError, OSError) as error:
+        except DataLogError as error:
             failures[kept] = error
+        except OSError as error:
+            failures[kept] = DataLogError(f"journal {kept.number} cannot be opened: {error}")
     for kept, failure in failures.items():
         if len(failures) == len(journals):
             raise failure
@@ -166,7 +168,19 @@ class _Opener:
             async with self._open_on(self._data_logs, container_id, None) as container:
                 yield container
             return
-        journal = await self._journals[self._directory.journal_of(container_id)].wait_open()
+        kept = self._journals[self._directory.journal_of(container_id)]
+        try:
+            async with self._open_on_journal(kept, container_id) as container:
+                yield container
+        except* LogBehindError as group:
+            kept.note_older(LogBehindError(str(next(leaf_errors(group)))))
+            raise
+
+    @asynccontextmanager
+    async def _open_on_journal(
+        self, kept: KeptJournal, container_id: int
+    ) -> AsyncIterator[SegmentContainer]:
+        journal = await kept.wait_open()
         file_bytes = self._config.journal_file_bytes
 
         def log_bytes() -> int:
@@ -177,6 +191,7 @@ class _Opener:
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(raise_when_failed, journal)
+            nursery.start_soon(kept.raise_when_older)
             yield container
             nursery.cancel_scope.cancel()
 
@@ -188,16 +203,18 @@ class _Opener:
     ) -> AbstractAsyncContextManager[SegmentContainer]:
         config = self._config
         logs = EpochNotingLogs(data_logs)
+        storage = ChunkedSegmentStorage(
+            self._storage_of(logs.epoch_now),
+            epoch=logs.epoch_now,
+            container_id=container_id,
+            belongs=belongs_to(container_id, config.container_count),
+            boot_id=self._boot,
+        )
+        logs.check_log = storage.check_log
         return open_container(
             container_id,
             logs,
-            ChunkedSegmentStorage(
-                self._storage_of(logs.epoch_now),
-                epoch=logs.epoch_now,
-                container_id=container_id,
-                belongs=belongs_to(container_id, config.container_count),
-                boot_id=self._boot,
-            ),
+            storage,
             self._cache_manager,
             drain_seconds=config.drain_seconds,
             held_bytes_max=config.held_bytes_max,

@@ -451,7 +451,8 @@ async def open_container(
     by then stays in the log. ``attribute_pages`` may be shared with other containers, which
     ``attribute_cache`` may not. ``log_bytes`` tells how much all containers hold of the tier 1
     that they share; without it the log's own is taken. Without ``eviction`` all segments stay
-    active. Raises ``DataLogError`` when tier 1 fails or is damaged.
+    active. Raises ``DataLogError`` when tier 1 fails or is damaged, and ``PermanentError`` when
+    tier 1 and tier 2 cannot be what the last owner left.
     """
     began = trio.current_time()
     log = await log_factory.open_log(container_id)

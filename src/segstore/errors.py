@@ -5,11 +5,14 @@ Owns: every error that crosses a module border inside ``segstore``.
 Invariants:
 1. The tree is shallow: an error is a ``SegmentError`` (a request about one segment cannot be
    served), a ``ContainerError`` (a container cannot serve now), a ``DataLogError`` (tier 1), a
-   ``StorageError`` (tier 2), or one of those with which the process must not start.
+   ``StorageError`` (tier 2), or one of those with which the process must not start. Those of them
+   that are also ``PermanentError`` mean that another attempt cannot help.
 2. Errors carry facts, not replies: one table in the request handlers turns each into its reply.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 
 class SegmentStoreError(Exception):
@@ -94,11 +97,23 @@ class ContainerOfflineError(ContainerError):
     """The container is stopped, recovering or failed; the client shall reconnect and try again."""
 
 
+class PermanentError(SegmentStoreError):
+    """A container cannot be opened, and another attempt cannot help: somebody has to decide."""
+
+
+class NoContainerLeftError(PermanentError):
+    """Every container of the process met a ``PermanentError``: there is nothing left to serve."""
+
+
 class DataLogError(SegmentStoreError):
     """Tier 1 failed: what was in flight may or may not be durable, so the container stops."""
 
 
-class DataLogCorruptError(DataLogError):
+class LogBehindError(PermanentError, DataLogError):
+    """Tier 2 has what the log never had: the log is an older copy, or was lost."""
+
+
+class DataLogCorruptError(PermanentError, DataLogError):
     """Tier 1 holds bytes that no crash explains; names the file and the offset."""
 
 
@@ -112,6 +127,18 @@ class StorageConfigurationError(StorageError):
 
 class StorageUnreachableError(StorageError):
     """Tier 2 could not be reached when the process started."""
+
+
+class StorageDamagedError(PermanentError, StorageError):
+    """Tier 2 lacks bytes that it had, or its metadata are damaged; names the chunk."""
+
+
+class FencedOutError(PermanentError, StorageError):
+    """A later owner of the container has claimed its chunks; this one changes nothing more."""
+
+
+class EpochUsedError(PermanentError, StorageError):
+    """Tier 2 has chunks of this epoch already: the log has lost that it was opened under it."""
 
 
 class ChunkNotFoundError(StorageError):
@@ -128,3 +155,12 @@ class TooFewDescriptorsError(SegmentStoreError):
 
 class DataDirectoryError(SegmentStoreError):
     """The data directory cannot be used (other version, in use, read-only); it was not changed."""
+
+
+def leaf_errors(error: BaseException) -> Iterator[BaseException]:
+    """The errors in nested exception groups, or the error itself if it is no group."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaf_errors(inner)
+    else:
+        yield error

@@ -5,6 +5,8 @@ a segment's name to the container that holds it.
 
 Invariants:
 1. A failed container goes offline alone: its error is logged, the others and the process go on.
+   One that cannot be opened for a ``PermanentError`` stays offline. When no other kind is left,
+   ``run`` ends with ``NoContainerLeftError``.
 2. A container is online only between a recovery that succeeded and its end. Whoever still holds the
    old object gets ``ContainerOfflineError`` from it.
 3. An unusable data directory ends ``run`` with the error: nothing would get better by waiting.
@@ -16,6 +18,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 import structlog
 import trio
@@ -26,8 +29,11 @@ from segstore.config import TableSettings
 from segstore.errors import (
     ContainerOfflineError,
     DataDirectoryError,
+    NoContainerLeftError,
+    PermanentError,
     SegmentStoreError,
     WrongHostError,
+    leaf_errors,
 )
 from segstore.tables.table_segments import TableSegments
 
@@ -48,6 +54,8 @@ class ContainerState(Enum):
     ONLINE = "online"
     FAILED = "failed"
     """Waits for the next attempt."""
+    OFFLINE = "offline"
+    """Is not opened again by this process: somebody has to decide what becomes of its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +121,19 @@ class HostedContainer:
 
     def note_failed(self, error: Exception, restart_seconds: float, *, anew: bool) -> None:
         """It failed, for the first time after all was well if ``anew``."""
-        self._failure = ", ".join(f"{type(e).__name__}: {e}" for e in _leaves(error))
-        self._failure_count = 1 if anew else self._failure_count + 1
+        self._note_failure(error, anew=anew)
         self._restart_seconds = restart_seconds
         self._enter(ContainerState.FAILED)
+
+    def note_offline(self, error: Exception) -> None:
+        """It failed, and stays offline."""
+        self._note_failure(error, anew=False)
+        self._restart_seconds = inf
+        self._enter(ContainerState.OFFLINE)
+
+    def _note_failure(self, error: Exception, *, anew: bool) -> None:
+        self._failure = ", ".join(f"{type(e).__name__}: {e}" for e in leaf_errors(error))
+        self._failure_count = 1 if anew else self._failure_count + 1
 
     def _enter(self, state: ContainerState) -> None:
         self._state = state
@@ -144,11 +161,9 @@ class HostedContainer:
         return self._online
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
-    """The errors that a group is made of, or the one."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in _leaves(each)]
-    return [error]
+def _permanent(error: BaseException) -> PermanentError | None:
+    """What of the error another attempt cannot help, if there is anything."""
+    return next((leaf for leaf in leaf_errors(error) if isinstance(leaf, PermanentError)), None)
 
 
 class ContainerRegistry:
@@ -205,7 +220,10 @@ class ContainerRegistry:
         return self.find(segment).tables
 
     async def run(self) -> None:
-        """Keep all containers online until cancelled."""
+        """Keep all containers online until cancelled.
+
+        Raises ``NoContainerLeftError`` when every container stays offline.
+        """
         async with trio.open_nursery() as nursery:
             for hosted in self._hosted.values():
                 nursery.start_soon(self._keep_online, hosted)
@@ -234,11 +252,15 @@ class ContainerRegistry:
                 raise
             # Whatever it was, it was this container's: it must not take the others along.
             except Exception as error:
+                # One that served is opened once more: that tells what is the matter now.
+                if not was_online and (cause := _permanent(error)) is not None:
+                    self._leave_offline(hosted, cause)
+                    return
                 if was_online:
                     pause = self._restart_seconds_min
                 hosted.note_failed(error, pause, anew=was_online)
                 # What the world does has a sentence; only what we do needs a traceback.
-                ours = not all(isinstance(leaf, SegmentStoreError) for leaf in _leaves(error))
+                ours = not all(isinstance(leaf, SegmentStoreError) for leaf in leaf_errors(error))
                 logger.error(
                     "container failed",
                     container=hosted.container_id,
@@ -249,3 +271,13 @@ class ContainerRegistry:
             hosted.tried.set()
             await trio.sleep(pause)
             pause = min(2 * pause, self._restart_seconds_max)
+
+    def _leave_offline(self, hosted: HostedContainer, error: PermanentError) -> None:
+        """Open the container no more; raise ``NoContainerLeftError`` if it was the last one."""
+        hosted.note_offline(error)
+        logger.error(
+            "container stays offline", container=hosted.container_id, error=hosted.status.failure
+        )
+        hosted.tried.set()
+        if all(each.state is ContainerState.OFFLINE for each in self.statuses()):
+            raise NoContainerLeftError(f"no container of this store can be opened: {error}")

@@ -27,7 +27,12 @@ from segstore.clock import wall_clock_ms
 from segstore.config import ConnectionSettings, SegmentStoreConfig
 from segstore.connection import ServerConnection
 from segstore.descriptors import descriptor_limit, share_out
-from segstore.errors import DataDirectoryError, SegmentStoreError
+from segstore.errors import (
+    DataDirectoryError,
+    NoContainerLeftError,
+    SegmentStoreError,
+    leaf_errors,
+)
 from segstore.handler_table import Store
 from segstore.outstanding_bytes import OutstandingTotal
 from segstore.readiness import ReadySockets
@@ -222,8 +227,9 @@ async def serve(
     """Run a segment store until ``shutdown`` is set (gracefully) or it is cancelled (at once).
 
     Reports the port when it serves. Raises ``AddressInUseError`` when it cannot listen,
-    ``TooFewDescriptorsError`` when it may open too few files, and ``DataDirectoryError`` when the
-    containers cannot be opened at all.
+    ``TooFewDescriptorsError`` when it may open too few files, ``DataDirectoryError`` when the
+    containers cannot be opened at all and ``NoContainerLeftError`` when every one of them stays
+    offline.
     """
     shares = share_out(descriptor_limit())
     listeners = await open_listeners(config)
@@ -263,21 +269,11 @@ async def serve(
             )
             containers.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        if (fatal := _find(group, DataDirectoryError)) is not None:
-            raise fatal from group
+        for leaf in leaf_errors(group):
+            if isinstance(leaf, DataDirectoryError | NoContainerLeftError):
+                raise leaf from group
         raise
     finally:
         for listener in listeners:
             with trio.CancelScope(shield=True):
                 await listener.aclose()
-
-
-def _find(
-    group: BaseExceptionGroup[BaseException], kind: type[SegmentStoreError]
-) -> BaseException | None:
-    """An error of that kind among those of a group."""
-    for error in group.exceptions:
-        found = _find(error, kind) if isinstance(error, BaseExceptionGroup) else error
-        if isinstance(found, kind):
-            return found
-    return None

@@ -8,6 +8,8 @@ Invariants:
 2. Whoever holds a log of an opening that failed learns of it by ``raise_when_failed``.
 3. Nobody else is touched: other journals of the process go on.
 4. While a journal cannot be opened, whoever asks for it is told why.
+5. A journal that one container finds to be older than tier 2 is older for all of its containers,
+   also for those of which tier 2 has nothing: none of them is served from it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Never
 import structlog
 import trio
 
-from segstore.errors import DataLogError
+from segstore.errors import DataLogError, LogBehindError
 from segstore.tiers.journal import Journal
 
 OpenJournal = Callable[[], AbstractAsyncContextManager[Journal]]
@@ -47,15 +49,33 @@ class KeptJournal:
         self._opening_failure: Exception | None = None
         self._scope = trio.CancelScope()
         self._is_later = False
+        self._found_older = trio.Event()
+        self._reason = ""
         self.failure_count = 0
 
     async def wait_open(self) -> Journal:
         """The journal, as soon as it can be used. Raises ``DataLogError`` when it cannot."""
+        self._refuse_older()
         while self._journal is None:
             if (failure := self._opening_failure) is not None:
                 raise DataLogError(f"journal {self.number}: {failure}") from failure
             await self._tried.wait()
         return self._journal
+
+    def note_older(self, error: LogBehindError) -> None:
+        """A container has found that the journal is older than tier 2."""
+        self._reason = self._reason or str(error)
+        self._found_older.set()
+
+    async def raise_when_older(self) -> Never:
+        """Wait until a container finds the journal to be older than tier 2, and raise that."""
+        await self._found_older.wait()
+        self._refuse_older()
+        raise AssertionError
+
+    def _refuse_older(self) -> None:
+        if self._found_older.is_set():
+            raise LogBehindError(self._reason)
 
     def stop(self) -> None:
         """Close it, when nobody needs it any more."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,13 +50,23 @@ def belongs_to(container_id: int, container_count: int) -> Belongs:
 
 @dataclass(slots=True)
 class EpochNotingLogs:
-    """Opens logs with another factory, and notes under which epoch."""
+    """Opens logs with another factory, and notes under which epoch.
+
+    ``check_log`` is told under which epoch a log was opened last, before it is opened again.
+    """
 
     logs: DurableDataLogFactory
     epoch: int = 0
+    check_log: Callable[[int], Awaitable[None]] | None = None
+
+    def last_epoch(self, container_id: int) -> int:
+        """See ``DurableDataLogFactory``."""
+        return self.logs.last_epoch(container_id)
 
     async def open_log(self, container_id: int) -> DurableDataLog:
         """Open the log; see ``DurableDataLogFactory``."""
+        if self.check_log is not None:
+            await self.check_log(self.last_epoch(container_id))
         log = await self.logs.open_log(container_id)
         self.epoch = log.epoch
         return log

@@ -1,6 +1,7 @@
 """The supervisor, with real processes."""
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -12,14 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pravega_admin.child_process import ChildSpec, describe_exit, spawn
+from pravega_admin import supervisor as supervisor_module
+from pravega_admin.child_process import ChildProcess, ChildSpec, describe_exit, spawn
 from pravega_admin.data_directory import open_run_directory
 from pravega_admin.errors import AdminError, ConfigurationError
 from pravega_admin.run_directory import RunDirectory
-from pravega_admin.supervisor import Supervisor
+from pravega_admin.supervisor import START_ATTEMPTS, Supervisor
 
 SECONDS_MAX = 15.0
 
@@ -159,6 +162,81 @@ def test_a_child_that_ignores_the_request_to_end_is_killed(
     assert pid is not None
     assert not is_alive(pid)
     assert sentences == ["stubborn does not end by itself; killing it"]
+
+
+@pytest.mark.parametrize("lacking", [errno.EAGAIN, errno.ENOMEM])
+def test_a_child_that_cannot_be_started_for_a_while_is_tried_again(
+    directory: RunDirectory,
+    sentences: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    lacking: int,
+) -> None:
+    supervisor = Supervisor([child("one", SLEEPER)], directory=directory, report=sentences.append)
+    start, refusals = supervisor_module.start_child_process, 0
+
+    def start_after_a_while(*arguments: Any, **options: Any) -> ChildProcess:
+        nonlocal refusals
+        if (refusals := refusals + 1) <= START_ATTEMPTS + 1:
+            raise OSError(lacking, os.strerror(lacking))
+        return start(*arguments, **options)
+
+    with running(supervisor):
+        monkeypatch.setattr(supervisor_module, "start_child_process", start_after_a_while)
+        first = pid_of(directory, "one")
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: "one is back" in sentences)
+        assert pid_of(directory, "one") not in (None, first)
+    reason = f"one cannot be started now: {os.strerror(lacking)}; trying again"
+    assert sentences.count(reason) == START_ATTEMPTS + 1
+
+
+def test_a_child_that_never_could_be_started_ends_the_supervisor(
+    directory: RunDirectory, sentences: list[str]
+) -> None:
+    spec = ChildSpec("one", ("/nowhere/python",))
+    supervisor = Supervisor([spec], directory=directory, report=sentences.append)
+    with pytest.raises(AdminError, match=r"cannot be started: No such file or directory$"):
+        supervisor.run(on_ready=never)
+
+
+def test_a_pid_file_that_cannot_be_written_is_written_later(
+    directory: RunDirectory, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor([child("one", SLEEPER)], directory=directory, report=sentences.append)
+    write, is_full = directory.write_pid, False
+
+    def write_when_there_is_space(name: str, pid: int) -> None:
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(name, pid)
+
+    monkeypatch.setattr(directory, "write_pid", write_when_there_is_space)
+    with running(supervisor):
+        first = pid_of(directory, "one")
+        assert first is not None
+        is_full = True
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: "one is back" in sentences)
+        eventually(lambda: sentences.count("one has no pid file yet: No space left on device") > 1)
+        assert pid_of(directory, "one") is None
+        is_full = False
+        eventually(lambda: pid_of(directory, "one") is not None)
+
+
+def test_a_child_that_served_says_why_it_cannot_go_on(
+    directory: RunDirectory, sentences: list[str]
+) -> None:
+    served = """
+        import sys
+        from pravega_admin.child_protocol import Verdict, announce
+        announce(Verdict(is_ready=True))
+        announce(Verdict(is_ready=False, error="the journal is damaged"))
+        sys.exit(78)
+    """
+    supervisor = Supervisor([child("one", served)], directory=directory, report=sentences.append)
+    with pytest.raises(ConfigurationError, match=r"^the journal is damaged$"):
+        supervisor.run(on_ready=lambda: None)
 
 
 def test_children_end_the_last_one_first(

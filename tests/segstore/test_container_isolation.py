@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,12 +14,19 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from _fast.cache import StreamingCache
+from segstore.api import SegmentContainer
 from segstore.assembly import open_containers
 from segstore.cache.manager import CacheManager
-from segstore.config import MIB, SegmentStoreConfig
+from segstore.config import MIB, SegmentStoreConfig, TableSettings
 from segstore.container import open_container
 from segstore.data_directory import DataDirectory
-from segstore.errors import ContainerOfflineError, DataLogCorruptError, StorageError
+from segstore.errors import (
+    ContainerOfflineError,
+    DataLogCorruptError,
+    LogBehindError,
+    NoContainerLeftError,
+    StorageError,
+)
 from segstore.registry import ContainerRegistry, ContainerState
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
@@ -280,3 +288,102 @@ async def recovered_after(append_count: int) -> dict[str, object]:
                     await container.append("s", bytes(100_000))
     [line] = [each for each in lines if each["event"] == "container recovered"]
     return dict(line)
+
+
+class Openings:
+    """Opens containers that fail as they are told to."""
+
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        self.errors = errors
+        self.counts = dict.fromkeys(errors, 0)
+
+    @asynccontextmanager
+    async def open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
+        self.counts[container_id] += 1
+        await trio.lowlevel.checkpoint()
+        raise self.errors[container_id]
+        yield
+
+    def registry(self) -> ContainerRegistry:
+        return ContainerRegistry(
+            self.open,
+            container_count=CONTAINER_COUNT,
+            container_ids=tuple(self.errors),
+            tables=TableSettings(),
+            restart_seconds_min=0.1,
+            restart_seconds_max=0.1,
+        )
+
+
+async def test_a_container_that_cannot_be_opened_for_ever_is_tried_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    openings = Openings({0: LogBehindError("the log is older"), 1: StorageError("tier 2 is away")})
+    registry = openings.registry()
+    with capture_logs() as logs, trio.move_on_after(5):
+        await registry.run()
+    assert openings.counts[0] == 1
+    assert openings.counts[1] > 10
+    status = registry.hosted(0).status
+    assert (status.state, status.failure) == (
+        ContainerState.OFFLINE,
+        "LogBehindError: the log is older",
+    )
+    [line] = [line for line in logs if line["event"] == "container stays offline"]
+    assert (line["container"], line["error"]) == (0, status.failure)
+
+
+async def test_a_store_of_which_no_container_can_be_opened_ends_with_the_reason(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    group = ExceptionGroup("", [LogBehindError("the log is older")])
+    openings = Openings({0: group, 1: DataLogCorruptError("file x, offset 7")})
+    with trio.fail_after(60), pytest.raises(ExceptionGroup) as raised:
+        await openings.registry().run()
+    [error] = raised.value.exceptions
+    assert isinstance(error, NoContainerLeftError)
+    assert "no container of this store can be opened: " in str(error)
+    assert openings.counts == {0: 1, 1: 1}
+
+
+async def test_an_older_journal_is_refused_however_often_it_is_started(tmp_path: Path) -> None:
+    journal, copy = tmp_path / "journal-0", tmp_path / "copy"
+    async with hosted(tmp_path) as registry:
+        await registry.container_for(IN_0).create_segment(IN_0)
+    shutil.copytree(journal, copy)
+    for number in range(3):
+        async with hosted(tmp_path) as registry:
+            await registry.container_for(IN_0).append(IN_0, b"%d" % number)
+    shutil.move(journal, tmp_path / "newer")
+    shutil.copytree(copy, journal)
+    chunks = sorted((tmp_path / "storage").rglob("*"))
+    for _ in range(8):
+        with pytest.raises(ExceptionGroup) as raised:
+            async with hosted(tmp_path):
+                await trio.sleep(5)
+        assert raised.group_contains(NoContainerLeftError, match="epoch 4, .* none after 1")
+    assert sorted((tmp_path / "storage").rglob("*")) == chunks
+    shutil.rmtree(journal)
+    shutil.move(tmp_path / "newer", journal)
+    async with hosted(tmp_path) as registry:
+        assert await content(registry, IN_0) == b"012"
+
+
+async def test_a_tier_2_that_is_ahead_of_the_log_of_the_same_life_is_refused(
+    tmp_path: Path,
+) -> None:
+    journal, copy = tmp_path / "journal-0", tmp_path / "copy"
+    with trio.fail_after(60):
+        async with hosted(tmp_path) as registry:
+            await registry.container_for(IN_0).create_segment(IN_0)
+            await registry.container_for(IN_0).append(IN_0, b"known")
+            shutil.copytree(journal, copy)
+            await registry.container_for(IN_0).append(IN_0, b", forgotten")
+    shutil.rmtree(journal)
+    shutil.move(copy, journal)
+    reason = "tier 2 has 16 bytes of examples/test/0, and the log only 5"
+    with trio.fail_after(60), pytest.raises(ExceptionGroup) as raised:
+        async with hosted(tmp_path):
+            await trio.sleep(5)
+    # The other container is not served from such a journal either.
+    assert raised.group_contains(NoContainerLeftError, match=reason)

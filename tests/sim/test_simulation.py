@@ -64,7 +64,7 @@ def test_an_opening_that_tier_2_refused_before_the_calm_may_fail_after_it(
         disk_fault_rate=0,
     )
     report = simulate(seed, plan=plan)
-    assert report.fault_counts["opening refused by tier 2"] == 1
+    assert report.fault_counts["opening refused by tier 2"] >= 1
 
 
 def test_a_damaged_record_keeps_its_container_offline_alone() -> None:

@@ -31,6 +31,7 @@ from segstore.errors import (
     ChunkNotFoundError,
     DataLogCorruptError,
     InvalidChunkOffsetError,
+    LogBehindError,
 )
 from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import (
@@ -244,7 +245,11 @@ class Recovery:
     async def _verify(self, segment: SegmentMetadata) -> None:
         if segment.storage_length < segment.length:
             await self._ask_storage(segment)
-        segment.storage_length = min(segment.storage_length, segment.length)
+        if segment.storage_length > segment.length:
+            raise LogBehindError(
+                f"tier 2 has {segment.storage_length} bytes of {segment.name}, and the log only"
+                f" {segment.length}: the journal is an older copy"
+            )
         if segment.merged:
             return
         index = self._state.read_index.index_of(segment)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageDamagedError
 from segstore.storage.additions import Additions
 from segstore.storage.chunk_metadata import gone_chunk_count
 from segstore.storage.garbage import GARBAGE_DELAY_SECONDS, collect_garbage, collect_now
@@ -94,6 +94,13 @@ class ChunkedSegmentStorage:
         """Delete now what is no longer needed, whoever may still read it."""
         await self._journal.ready()
         await collect_now(self._chunks, self._journal)
+
+    async def check_log(self, last_epoch: int) -> None:
+        """Raise ``LogBehindError`` when somebody has used these chunks under a later epoch.
+
+        Asked before the container's log is opened under the next one.
+        """
+        await self._journal.check_log(last_epoch)
 
     async def recovered(self) -> None:
         """No length is asked for any more with what is ``certain`` of it."""
@@ -246,7 +253,7 @@ class ChunkedSegmentStorage:
         except ChunkNotFoundError:  # its owner ended before the first byte
             length = 0
         if length < chunk.length:
-            raise StorageError(
+            raise StorageDamagedError(
                 f"segment {segment} is damaged in tier 2: {chunk.name} has {length} bytes, it had"
                 f" {chunk.length}"
             )

@@ -16,9 +16,9 @@ from typing import Final
 import structlog
 import trio
 
-from segstore.errors import StorageError
+from segstore.errors import FencedOutError, StorageError
 from segstore.storage.records import Collected
-from segstore.storage.system_journal import FencedOutError, SystemJournal
+from segstore.storage.system_journal import SystemJournal
 from segstore.tiers.api import ChunkStorage
 
 GARBAGE_DELAY_SECONDS: Final = 60.0

@@ -29,7 +29,15 @@ from typing import Final
 import structlog
 import trio
 
-from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.errors import (
+    ChunkNotFoundError,
+    EpochUsedError,
+    FencedOutError,
+    InvalidChunkOffsetError,
+    LogBehindError,
+    StorageDamagedError,
+    StorageError,
+)
 from segstore.storage.chunk_metadata import ChunkMetadata, SnapshotUnfinishedError
 from segstore.storage.records import (
     AddChunk,
@@ -53,10 +61,6 @@ _NAME: Final = re.compile(r"(claim|snapshot|journal)-([0-9]{10})-([0-9]{10})", r
 _RECOVERED: Final = b"recovered\n"
 
 logger = structlog.get_logger(__name__)
-
-
-class FencedOutError(StorageError):
-    """A later owner of the container has claimed its chunks; this one changes nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,22 @@ class SystemJournal:
     def is_unfinished(self) -> bool:
         """Whether a change waits to be written again."""
         return bool(self._unfinished)
+
+    async def check_log(self, last_epoch: int) -> None:
+        """Raise ``LogBehindError`` when an epoch later than the log's last one was claimed.
+
+        Every claim is made after its epoch is durable in the log. Call this before the log is
+        opened under the next epoch: each opening that is refused would else bring the log's epoch
+        closer to the claims.
+        """
+        claims = await self._chunks.list_chunks(f"{self._prefix}{_CLAIM}-")
+        latest = max((each.epoch for each in map(self._parsed, claims) if each), default=0)
+        if latest > last_epoch:
+            raise LogBehindError(
+                f"tier 2 of container {self._container_id} was written under epoch {latest}, and"
+                f" its log in the journal knows none after {last_epoch}: the journal is an older"
+                " copy, or was lost"
+            )
 
     async def ready(self) -> None:
         """Claim the epoch and read the metadata, at the first call that succeeds."""
@@ -234,7 +254,7 @@ class SystemJournal:
             self._refuse_later(found)
             own = [each for each in found if each.epoch == epoch and each.kind != _CLAIM]
             if own and self._attempt_count == 1:
-                raise StorageError(
+                raise EpochUsedError(
                     f"{own[0].name} is there already: epoch {epoch} of container"
                     f" {self._container_id} was used before"
                 )
@@ -275,13 +295,13 @@ class SystemJournal:
             self.metadata, self._sequence = await self._import_older(), 0
         for each in journals:
             if each.epoch != epoch:
-                raise StorageError(f"{each.name} follows no whole snapshot: it is damaged")
+                raise StorageDamagedError(f"{each.name} follows no whole snapshot: it is damaged")
             if each.number < number:
                 continue
             try:
                 await self._replay(await self._read_chunk(each))
             except RecordDamagedError as error:
-                raise StorageError(f"{each.name} is damaged: {error}") from error
+                raise StorageDamagedError(f"{each.name} is damaged: {error}") from error
         self._counted = {epoch: self._sequence}
 
     async def _read_chunk(self, each: _SystemChunk) -> bytes:
@@ -305,7 +325,7 @@ class SystemJournal:
             else:
                 return each
         if damage is not None:
-            raise StorageError(f"{damage[0]} is damaged: {damage[1]}") from damage[1]
+            raise StorageDamagedError(f"{damage[0]} is damaged: {damage[1]}") from damage[1]
         return None
 
     async def _replay(self, data: bytes) -> None:

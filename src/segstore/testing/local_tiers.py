@@ -175,6 +175,10 @@ class ObservedLogs:
         self.log: ObservedLog
         self.opened: dict[int, list[ObservedLog]] = {}
 
+    def last_epoch(self, container_id: int) -> int:
+        """See ``DurableDataLogFactory``."""
+        return self._logs.last_epoch(container_id)
+
     async def open_log(self, container_id: int) -> ObservedLog:
         """See ``DurableDataLogFactory``."""
         self.log = ObservedLog(await self._logs.open_log(container_id))
@@ -290,6 +294,7 @@ class LocalTiers:
                     epoch=logs.epoch_now,
                     garbage_delay_seconds=garbage_delay_seconds,
                 )
+                logs.check_log = self.storage.check_log
                 async with open_container(
                     0,
                     logs,

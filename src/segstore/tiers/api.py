@@ -130,6 +130,10 @@ class DurableDataLog(Protocol):
 class DurableDataLogFactory(Protocol):
     """Opens the logs of containers; the local journal shares one fsync among all of them."""
 
+    def last_epoch(self, container_id: int) -> int:
+        """The epoch under which the container's log was opened last; 0 if it never was."""
+        ...
+
     async def open_log(self, container_id: int) -> DurableDataLog:
         """Open (creating it at first) the log of a container and fence any earlier owner."""
         ...

@@ -55,6 +55,11 @@ class MemoryDataLogFactory:
         self._queue: deque[_Queued] = deque()
         self._flush_scheduled = False
 
+    def last_epoch(self, container_id: int) -> int:
+        """See ``DurableDataLogFactory``."""
+        stored = self._stored.get(container_id)
+        return 0 if stored is None else stored.epoch
+
     async def open_log(self, container_id: int) -> MemoryDataLog:
         """Open the log of a container, creating it at first, and fence any earlier owner."""
         await trio.lowlevel.checkpoint()

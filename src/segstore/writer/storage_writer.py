@@ -25,7 +25,7 @@ import trio
 from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.clock import next_look
 from segstore.durable_log.memory_log import MemoryLog
-from segstore.errors import StorageError
+from segstore.errors import PermanentError, StorageError
 from segstore.metadata import ContainerMetadata
 from segstore.operations import MergeOperation
 from segstore.read_index.read_index import ReadIndex
@@ -152,6 +152,8 @@ class StorageWriter:
                 strange_count = 0
             except StorageError as error:
                 strange_count = strange_count + 1 if is_strange(error) else 0
+                if isinstance(error, PermanentError):
+                    raise
                 if strange_count == STRANGE_ATTEMPTS_MAX or self._failing.hopeless is not None:
                     raise
                 logger.warning(

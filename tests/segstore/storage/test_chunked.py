@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import trio
 
-from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.errors import (
+    ChunkNotFoundError,
+    FencedOutError,
+    InvalidChunkOffsetError,
+    StorageError,
+)
 from segstore.storage.chunked import ROLLOVER_BYTES_MAX, ChunkedSegmentStorage
-from segstore.storage.system_journal import FencedOutError
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage

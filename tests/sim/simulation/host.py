@@ -275,11 +275,13 @@ class Host:
         store, plan = self._store, self._plan
         logs = EpochNotingLogs(store.planted.logs(life.journal))
         file_bytes = store.settings.file_bytes
+        segments = self.segments(store.tier_2(logs.epoch_now), logs.epoch_now)
+        logs.check_log = segments.check_log
         async with (
             open_container(
                 self.number,
                 logs,
-                self.segments(store.tier_2(logs.epoch_now), logs.epoch_now),
+                segments,
                 life.manager,
                 now_ms=lambda: int(trio.current_time() * 1000),
                 drain_seconds=CALM_DRAIN_SECONDS if store.calm else plan.drain_seconds,

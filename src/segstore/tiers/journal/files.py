@@ -23,6 +23,7 @@ from typing import Protocol, TypeVar
 import structlog
 import trio
 
+from segstore.errors import DataLogCorruptError
 from segstore.tiers.journal.disk import Disk, DiskFile
 from segstore.tiers.journal.format import (
     FILE_HEADER_BYTES,
@@ -82,7 +83,12 @@ class JournalFile:
 
 
 def open_existing(disk: Disk, name: str) -> JournalFile | None:
-    """Open a journal file, or return None when its header does not pass. Blocks."""
+    """Open a journal file, or return None when its header does not pass. Blocks.
+
+    Raises ``DataLogCorruptError`` when the file is shorter than its header says. It got its name
+    only when all its blocks were there, so no crash explains that: what is missing may be batches
+    that were durable, and its end must not be taken for the journal's.
+    """
     parsed = parse_name(name)
     assert parsed is not None
     disk_file = disk.open_file(name)
@@ -91,6 +97,12 @@ def open_existing(disk: Disk, name: str) -> JournalFile | None:
     if header is None or header.generation != parsed[0]:
         disk_file.close()
         return None
+    if (length := disk_file.length()) < header.file_bytes:
+        disk_file.close()
+        raise DataLogCorruptError(
+            f"journal file {name}, offset {length}: the file ends there, and its header says that"
+            f" it has {header.file_bytes} bytes"
+        )
     return JournalFile(name, header, disk_file)
 
 

@@ -92,6 +92,11 @@ class Journal:
         self._files_changed: Callable[[], None] = lambda: None
         self._adopt(recovered)
 
+    def last_epoch(self, container_id: int) -> int:
+        """See ``DurableDataLogFactory``."""
+        state = self._logs.get(container_id)
+        return 0 if state is None else state.epoch
+
     async def open_log(self, container_id: int) -> ContainerLog:
         """Open a container's log under a new epoch, durably, and fence its earlier owner."""
         state = self._logs.setdefault(container_id, LogState())

@@ -315,3 +315,27 @@ async def test_an_interrupted_preparation_is_cleaned_up() -> None:
         assert "00000000000000000077.new" not in disk.list_files()
         await trio.sleep(0.1)
         assert max(disk.list_files()) > journal_name(77)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.3, 0.9])
+async def test_a_file_that_is_shorter_than_its_header_says_is_damage(left: float) -> None:
+    disk = SimulatedDisk()
+    async with opened(disk) as log:
+        for number in range(20):
+            await append(log, b"%d" % number * 1000)
+    [name] = [each for each in disk.list_files() if b"19" * 1000 in disk.content(each)]
+    length = int(FILE_HEADER_BYTES + left * len(disk.content(name)))
+    disk.cut(name, length)
+    with pytest.raises(DataLogCorruptError, match=rf"{name}, offset {length}: the file ends there"):
+        await entries_of(disk)
+
+
+async def test_a_file_that_nobody_needs_may_not_be_short_either() -> None:
+    """It may be the newest one, of which nothing but its header is left."""
+    disk = SimulatedDisk()
+    async with opened(disk) as log:
+        await append(log, b"kept")
+    spare = disk.list_files()[-1]
+    disk.cut(spare, FILE_HEADER_BYTES)
+    with pytest.raises(DataLogCorruptError, match=f"{spare}, offset {FILE_HEADER_BYTES}"):
+        await entries_of(disk)

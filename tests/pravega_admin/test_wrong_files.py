@@ -1,0 +1,117 @@
+"""Stores that are started on files that are older, shorter or damaged: what a user gets to see."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import free_ports
+from .test_standalone import create_stream, events_of, write_numbers
+
+if TYPE_CHECKING:
+    from .conftest import Standalone
+
+NewStore = Callable[[], "Standalone"]
+EXIT_REFUSED = 78
+
+
+def live(new_store: NewStore, *, streams: tuple[str, ...] = ()) -> Path:
+    """One life of a store, which writes 100 events to each of these new streams; its journal."""
+    store = new_store()
+    store.start()
+    for stream in streams:
+        create_stream(store, stream, 2)
+        write_numbers(store, stream, 100, every=200, meanwhile=lambda: None)
+    assert store.stop() == 0
+    return store.data_dir / "journal-0"
+
+
+def start_refused(store: "Standalone") -> str:
+    """Start a store that refuses; the sentence with which it ends."""
+    command = [each for each in store.command if each not in ("--log-file", str(store.log))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == EXIT_REFUSED
+    assert "Traceback" not in done.stderr
+    *_, sentence = done.stderr.splitlines()
+    assert f"'segstore recover --data-dir {store.data_dir}' tells what can be saved" in sentence
+    return sentence
+
+
+def start_server_refused(store: "Standalone") -> str:
+    """The same for the segment store alone."""
+    [port] = free_ports(1)
+    command = [sys.executable, "-m", "pravega_admin", "server", "--port", str(port)]
+    done = subprocess.run(
+        [*command, "--data-dir", str(store.data_dir)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == EXIT_REFUSED
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+def replace(path: Path, copy: Path) -> None:
+    shutil.rmtree(path)
+    shutil.copytree(copy, path)
+
+
+def test_an_older_journal_is_refused_each_time_and_nothing_is_lost(
+    new_store: NewStore, tmp_path: Path
+) -> None:
+    journal = live(new_store, streams=("first",))
+    shutil.copytree(journal, tmp_path / "older")
+    live(new_store, streams=("second",))
+    live(new_store)
+    shutil.copytree(journal, tmp_path / "newest")
+    replace(journal, tmp_path / "older")
+    for start in (start_refused, start_server_refused, start_refused, start_server_refused):
+        assert "the journal is an older copy, or was lost" in start(new_store())
+    replace(journal, tmp_path / "newest")
+    store = new_store()
+    store.start()
+    for stream in ("first", "second"):
+        assert sorted(map(int, events_of(store, stream))) == list(range(100))
+    assert store.stop() == 0
+
+
+def written_bytes(file: Path) -> int:
+    return len(file.read_bytes().rstrip(b"\0"))
+
+
+def newest_file(journal: Path) -> Path:
+    """The file that the journal goes on in."""
+    return max(journal.glob("*.journal"), key=written_bytes)
+
+
+def cut(file: Path) -> str:
+    length = written_bytes(file) - 100
+    with file.open("r+b") as opened:
+        opened.truncate(length)
+    return f"{file.name}, offset {length}: the file ends there"
+
+
+def flip(file: Path) -> str:
+    """Change a bit in the first batch of those that were acknowledged."""
+    with file.open("r+b") as opened:
+        opened.seek(4096 + 80)
+        [byte] = opened.read(1)
+        opened.seek(4096 + 80)
+        opened.write(bytes([byte ^ 1]))
+    return f"{file.name}, offset 4096: the batch is damaged"
+
+
+@pytest.mark.parametrize("harm", [cut, flip])
+def test_a_journal_file_that_is_damaged_is_named_with_its_offset(
+    new_store: NewStore, harm: Callable[[Path], str]
+) -> None:
+    journal = live(new_store, streams=("first",))
+    expected = harm(newest_file(journal))
+    assert expected in start_refused(new_store())
+    assert expected in start_server_refused(new_store())
