@@ -134,6 +134,12 @@ def server(
     tier2: Tier2Option = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
+    controller: Annotated[
+        str | None,
+        typer.Option(
+            "--controller", metavar="HOST:PORT", help="Whom to tell of segments' load, if anybody."
+        ),
+    ] = None,
     allow_insecure: InsecureOption = False,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
@@ -145,6 +151,7 @@ def server(
         "port": port,
         "data_dir": str(data_dir),
         "container_count": container_count,
+        "controller": None if controller is None else _parse_host_port(controller),
         **tier_2_settings(tier2, endpoint=s3_endpoint, region=s3_region),
     }
     _serve(

@@ -131,6 +131,7 @@ def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
         "port": settings.segment_store_port,
         "data_dir": str(settings.data_dir),
         "container_count": settings.container_count,
+        "controller": [reached_host, settings.controller_port],
         **settings.segment_store,
     }
     controller = {

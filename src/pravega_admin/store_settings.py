@@ -20,7 +20,7 @@ from typing import Any
 from pravega_admin.errors import ConfigurationError, UsageError
 
 SETTINGS_WITH_OPTIONS = {
-    "segment_store": {"host", "port", "data_dir", "container_count", "tier2", "s3"},
+    "segment_store": {"host", "port", "data_dir", "container_count", "tier2", "s3", "controller"},
     "controller": {
         "host",
         "port",

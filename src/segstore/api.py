@@ -13,9 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from segstore.attributes.updates import AttributeId, AttributeUpdate
 from segstore.errors import SegmentStoreError
@@ -50,6 +50,19 @@ class ReadResult:
     """For history a view of memory that is held as long as the view is."""
     at_tail: bool
     end_of_segment: bool
+
+
+class SegmentSample(NamedTuple):
+    """How much was ever written to a segment, and the scaling policy of its stream."""
+
+    name: str
+    segment_id: int
+    scale_type: int
+    target_rate: int
+    event_count: int
+    length: int
+    sealed: bool
+    last_modified_ms: int
 
 
 OnRead = Callable[[SegmentStoreError | None, ReadResult | None], None]
@@ -175,6 +188,10 @@ class SegmentContainer(Protocol):
         ``NoSuchSegmentError``, now or later, when the segment goes away; ``InvalidRequestError``
         when the two have not the length of the segment's ids; and ``StorageError``.
         """
+        ...
+
+    def load_samples(self, also: Collection[str] = ()) -> Iterator[SegmentSample]:
+        """The counts of the segments in memory that have a scaling policy, or are named."""
         ...
 
     def unpersisted_attribute_count(self, name: str) -> int:

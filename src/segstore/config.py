@@ -118,6 +118,32 @@ class ThrottleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     disk loses by any wait. The original's bound, for a replicated log, is 0.05."""
 
 
+class AutoScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the load of segments is measured for their streams' scaling policies. The defaults are
+    the original's; a demonstration divides all of them by the same number."""
+
+    sample_seconds: float = 5.0
+    """So often the lengths and event counts of segments are looked at."""
+    window_seconds: tuple[float, float, float, float] = (120.0, 300.0, 600.0, 1200.0)
+    """The windows over which rates are averaged. A rush in the first three splits a segment; one
+    that is idle in all four is to be merged."""
+    cooldown_seconds: float = 600.0
+    """Nothing is asked for a segment before it was known for so long."""
+    mute_seconds: float = 600.0
+    """After something was asked for a segment, nothing is for so long."""
+    expiry_seconds: float = 1200.0
+    """A segment without a write for so long is called silent, and not measured until the next."""
+
+    def __post_init__(self) -> None:
+        """Refuse, with a ``ValueError``, what could not be measured."""
+        if self.sample_seconds <= 0:
+            raise ValueError("sample_seconds has to be more than 0")
+        if self.window_seconds[0] <= 0 or list(self.window_seconds) != sorted(self.window_seconds):
+            raise ValueError("window_seconds have to be more than 0 and ascending")
+        if min(self.cooldown_seconds, self.mute_seconds, self.expiry_seconds) < 0:
+            raise ValueError("cooldown_seconds, mute_seconds, expiry_seconds have to be 0 or more")
+
+
 class S3Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How S3 is reached. Credentials are found as boto3 finds them, never configured here."""
 
@@ -168,6 +194,10 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     connections: ConnectionSettings = ConnectionSettings()
     tables: TableSettings = TableSettings()
     throttling: ThrottleSettings = ThrottleSettings()
+    controller: tuple[str, int] | None = None
+    """Where a controller is, to tell it of segments that should be split or merged; nobody is told
+    when None."""
+    auto_scale: AutoScaleSettings = AutoScaleSettings()
 
     def __post_init__(self) -> None:
         """Refuse, with a ``ValueError``, what would stand still for ever under load."""

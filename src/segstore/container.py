@@ -10,7 +10,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
@@ -18,11 +26,21 @@ import structlog
 import trio
 
 from _fast.btree import PageCache
-from segstore.api import OnAppended, OnRead, ReadHandle, ReadResult, SegmentInfo
+from segstore.api import (
+    OnAppended,
+    OnRead,
+    ReadHandle,
+    ReadResult,
+    SegmentInfo,
+    SegmentSample,
+)
 from segstore.attributes.attribute_indexes import AttributeIndexes, AttributePage
 from segstore.attributes.prefetch import AttributePrefetcher
 from segstore.attributes.segment_attributes import AttributeCache
 from segstore.attributes.updates import (
+    EVENT_COUNT,
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
     AttributeId,
     AttributeUpdate,
     AttributeUpdateType,
@@ -398,6 +416,22 @@ class Container:
         async with aclosing(pages):
             async for page in pages:
                 yield page
+
+    def load_samples(self, also: Collection[str] = ()) -> Iterator[SegmentSample]:
+        for segment in self._metadata.by_name.values():
+            attributes = segment.attributes
+            scale_type = attributes.get(SCALE_POLICY_TYPE, 0)
+            if scale_type > 0 or segment.name in also:
+                yield SegmentSample(
+                    segment.name,
+                    segment.segment_id,
+                    scale_type,
+                    attributes.get(SCALE_POLICY_RATE, 0),
+                    attributes.get(EVENT_COUNT, 0),
+                    segment.length,
+                    segment.sealed,
+                    segment.last_modified_ms,
+                )
 
     def unpersisted_attribute_count(self, name: str) -> int:
         return len(self._segment(name).attribute_memory.dirty)

@@ -34,6 +34,8 @@ from segstore.errors import (
     leaf_errors,
 )
 from segstore.handler_table import Store
+from segstore.load.monitor import LoadMonitor
+from segstore.load.request_stream import look_up_with, report_load
 from segstore.outstanding_bytes import OutstandingTotal
 from segstore.readiness import ReadySockets
 from segstore.registry import ContainerRegistry, OpenContainer
@@ -261,6 +263,9 @@ async def serve(
                 connections_max=server.connections_max,
             )
             task_status.started(port)
+            if config.controller is not None:
+                monitor = LoadMonitor(registry, config.auto_scale, now_ms=now_ms)
+                containers.start_soon(report_load, monitor, look_up_with(*config.controller))
             await serve_connections(
                 server,
                 listeners,

@@ -14,13 +14,26 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
 
-from segstore.api import OnAppended, OnRead, ReadHandle, ReadResult, SegmentInfo
-from segstore.attributes.updates import AttributeId, AttributeUpdate
+from segstore.api import (
+    OnAppended,
+    OnRead,
+    ReadHandle,
+    ReadResult,
+    SegmentInfo,
+    SegmentSample,
+)
+from segstore.attributes.updates import (
+    EVENT_COUNT,
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
+    AttributeId,
+    AttributeUpdate,
+)
 from segstore.errors import (
     ContainerOfflineError,
     InvalidRequestError,
@@ -219,6 +232,22 @@ class MemoryContainer:
         """Committed extended attributes, in one page."""
         await trio.lowlevel.checkpoint()
         yield self._find(name).extended_attributes(first, last)
+
+    def load_samples(self, also: Collection[str] = ()) -> Iterator[SegmentSample]:
+        """Those of all segments with a policy."""
+        for segment in self._segments.values():
+            scale_type = segment.attributes.get(SCALE_POLICY_TYPE, 0)
+            if scale_type > 0 or segment.name in also:
+                yield SegmentSample(
+                    segment.name,
+                    segment.segment_id,
+                    scale_type,
+                    segment.attributes.get(SCALE_POLICY_RATE, 0),
+                    segment.attributes.get(EVENT_COUNT, 0),
+                    len(segment.data),
+                    segment.sealed,
+                    segment.last_modified_ms,
+                )
 
     def unpersisted_attribute_count(self, name: str) -> int:
         """None: there is no tier 2."""

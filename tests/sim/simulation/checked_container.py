@@ -11,7 +11,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +27,15 @@ from typing import TypeVar, cast
 
 import trio
 
-from segstore.api import OnAppended, OnRead, ReadHandle, ReadResult, SegmentContainer, SegmentInfo
+from segstore.api import (
+    OnAppended,
+    OnRead,
+    ReadHandle,
+    ReadResult,
+    SegmentContainer,
+    SegmentInfo,
+    SegmentSample,
+)
 from segstore.attributes.updates import (
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
@@ -319,6 +335,10 @@ class CheckedContainer:
             partial(self._model.segments.merge, target, source, updates),
             partial(self._container.merge_segment, target, source, attribute_updates=updates),
         )
+
+    def load_samples(self, also: Collection[str] = ()) -> Iterator[SegmentSample]:
+        """See ``SegmentContainer``."""
+        return self._container.load_samples(also)
 
     def unpersisted_attribute_count(self, name: str) -> int:
         """See ``SegmentContainer``."""

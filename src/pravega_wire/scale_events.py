@@ -1,0 +1,107 @@
+"""What a segment store tells controllers about the load of a segment.
+
+Owns: ``AutoScaleEvent`` and its bytes, which are the original's, so that either side works with the
+other's. It is the payload of an event of the stream ``_system/_requeststream``, written under the
+routing key ``scope/stream``.
+
+    payload = [ byte 0 | byte 2 | record of version 0 with one revision ]
+    revision 0 = scope, stream, int64 segment id, byte direction, int64 time, splits, silent,
+                 int64 request id
+
+The first two bytes say which of the events between controllers it is; number 2 is this one.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+
+from pravega_wire import names
+from pravega_wire.errors import RemoteProtocolError
+from pravega_wire.versioned import (
+    COMPACT_INT_MAX,
+    FORMAT,
+    VersionedReader,
+    write_compact_int,
+    write_text,
+    write_versioned,
+)
+
+REQUEST_STREAM = "_requeststream"
+"""The stream of the internal scope that the events are written to."""
+
+EVENT_TYPE = 2
+_INT64 = struct.Struct(">q")
+
+
+class ScaleDirection(enum.IntEnum):
+    """Whether a segment has too much to do, or too little."""
+
+    UP = 0
+    DOWN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AutoScaleEvent:
+    """A segment is too busy for its stream's scaling policy, or not busy enough."""
+
+    scope: str
+    stream: str
+    segment_id: int
+    direction: ScaleDirection
+    time_ms: int
+    """When this was seen, in milliseconds since 1970."""
+    splits: int = 0
+    """How many segments the load would need; means nothing for ``DOWN``."""
+    silent: bool = False
+    """Nothing has been written for so long that nothing more will be told about the segment."""
+    request_id: int = 0
+
+    @property
+    def routing_key(self) -> str:
+        return names.scoped_name(self.scope, self.stream)
+
+
+def encode_auto_scale(event: AutoScaleEvent) -> bytes:
+    """The payload of an event."""
+    data = (
+        write_text(event.scope)
+        + write_text(event.stream)
+        + _INT64.pack(event.segment_id)
+        + bytes([event.direction])
+        + _INT64.pack(event.time_ms)
+        + write_compact_int(min(event.splits, COMPACT_INT_MAX))
+        + bytes([event.silent])
+        + _INT64.pack(event.request_id)
+    )
+    record = write_versioned([data])
+    # The number of the event stands where other records have their version.
+    return bytes([FORMAT, EVENT_TYPE]) + record[1:]
+
+
+def decode_auto_scale(payload: bytes) -> AutoScaleEvent | None:
+    """The event in a payload; None for another of the events between controllers.
+
+    Raises ``RemoteProtocolError`` for bytes that are none of them.
+    """
+    if len(payload) < 2 or payload[0] != FORMAT:
+        raise RemoteProtocolError("a request event does not begin with a zero and its number")
+    if payload[1] != EVENT_TYPE:
+        return None
+    reader = VersionedReader(payload[:1] + payload[2:]).read_revision()
+    scope, stream = reader.read_text(), reader.read_text()
+    segment_id = reader.read_long()
+    direction = reader.read_byte()
+    if direction not in (ScaleDirection.UP, ScaleDirection.DOWN):
+        raise RemoteProtocolError(f"a segment cannot be scaled in direction {direction}")
+    return AutoScaleEvent(
+        scope,
+        stream,
+        segment_id,
+        ScaleDirection(direction),
+        reader.read_long(),
+        reader.read_compact_int(),
+        bool(reader.read_byte()),
+        reader.read_long(),
+    )

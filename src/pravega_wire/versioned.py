@@ -1,0 +1,109 @@
+"""The bytes of records that carry versions: watermarks, and what controllers tell each other.
+
+Owns: the reading and writing of that layout.
+
+    record = [ byte 0 | byte version | byte revision count | revision ... ]
+    revision = [ byte revision | int32 length | data ]
+
+Numbers are big-endian. A later revision only adds data, so a reader takes the revisions that it
+knows and skips the others; another version is another layout, which it refuses.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from pravega_wire.errors import RemoteProtocolError
+
+FORMAT = 0
+_HEAD = struct.Struct(">BBB")
+_REVISION = struct.Struct(">Bi")
+COMPACT_INT_MAX = 0x3FFF_FFFE
+"""The largest number that ``write_compact_int`` takes."""
+
+
+def write_versioned(revisions: Iterable[bytes], *, version: int = 0) -> bytes:
+    """The record whose revisions, from 0 on, hold these data."""
+    parts = list(revisions)
+    body = b"".join(_REVISION.pack(n, len(data)) + data for n, data in enumerate(parts))
+    return _HEAD.pack(FORMAT, version, len(parts)) + body
+
+
+def write_text(text: str) -> bytes:
+    """Text of at most 65,535 bytes behind its length."""
+    data = text.encode()
+    return struct.pack(">H", len(data)) + data
+
+
+def write_compact_int(value: int) -> bytes:
+    """A number from 0 to ``COMPACT_INT_MAX`` in one, two or four bytes."""
+    if not 0 <= value <= COMPACT_INT_MAX:
+        raise ValueError(f"{value} has no compact form")
+    if value <= 0x7F:
+        return value.to_bytes(1, "big")
+    if value <= 0x3FFF:
+        return (value | 0x8000).to_bytes(2, "big")
+    return (value | 0xC000_0000).to_bytes(4, "big")
+
+
+class VersionedReader:
+    """Reads values one after the other out of bytes. Raises ``RemoteProtocolError``."""
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self._data = data
+        self.position = position
+
+    def read_revision(self, *, version: int = 0) -> VersionedReader:
+        """The data of revision 0 of the record that begins here; goes on behind the record."""
+        found_format, found_version, count = self._unpack(_HEAD)
+        if found_format != FORMAT or found_version != version or count < 1:
+            raise RemoteProtocolError(
+                f"a record of format {found_format}, version {found_version} with {count} revisions"
+            )
+        first: VersionedReader | None = None
+        for _ in range(count):
+            revision, length = self._unpack(_REVISION)
+            data = self.read_bytes(length)
+            if revision == 0:
+                first = VersionedReader(data)
+        if first is None:
+            raise RemoteProtocolError("a record without its first revision")
+        return first
+
+    def read_bytes(self, length: int) -> bytes:
+        end = self.position + length
+        if length < 0 or end > len(self._data):
+            raise RemoteProtocolError(f"{length} bytes wanted at {self.position}, there are fewer")
+        data = self._data[self.position : end]
+        self.position = end
+        return data
+
+    def read_byte(self) -> int:
+        return self.read_bytes(1)[0]
+
+    def read_long(self) -> int:
+        return int.from_bytes(self.read_bytes(8), "big", signed=True)
+
+    def read_double(self) -> float:
+        value: float
+        (value,) = struct.unpack(">d", self.read_bytes(8))
+        return value
+
+    def read_text(self) -> str:
+        data = self.read_bytes(int.from_bytes(self.read_bytes(2), "big"))
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise RemoteProtocolError(f"no text at {self.position}: {error}") from error
+
+    def read_compact_int(self) -> int:
+        first = self.read_byte()
+        if first < 0x80:
+            return first
+        if first < 0xC0:
+            return (first & 0x3F) << 8 | self.read_byte()
+        return (first & 0x3F) << 24 | int.from_bytes(self.read_bytes(3), "big")
+
+    def _unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        return layout.unpack(self.read_bytes(layout.size))

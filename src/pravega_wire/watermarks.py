@@ -1,0 +1,63 @@
+"""Watermarks: up to which time everything before a stream cut was written.
+
+Owns: ``Watermark`` and its bytes, which are the original's: readers find it in the mark stream.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pravega_wire.errors import RemoteProtocolError
+from pravega_wire.versioned import VersionedReader, write_compact_int, write_versioned
+
+_SEGMENT = struct.Struct(">qdd")
+_INT64 = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentWithRange:
+    """A segment and the keys [low, high) that it serves."""
+
+    segment_id: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Bounds of the writers' times at a stream cut."""
+
+    lower: int
+    upper: int
+    cut: Mapping[SegmentWithRange, int]
+
+
+def encode_watermark(watermark: Watermark) -> bytes:
+    """The bytes of a watermark."""
+    parts = [
+        _INT64.pack(watermark.lower),
+        _INT64.pack(watermark.upper),
+        write_compact_int(len(watermark.cut)),
+    ]
+    for segment, offset in watermark.cut.items():
+        parts.append(
+            write_versioned([_SEGMENT.pack(segment.segment_id, segment.low, segment.high)])
+        )
+        parts.append(_INT64.pack(offset))
+    return write_versioned([b"".join(parts)])
+
+
+def decode_watermark(data: bytes) -> Watermark:
+    """The watermark in bytes, else ``RemoteProtocolError``."""
+    reader = VersionedReader(data).read_revision()
+    lower, upper = reader.read_long(), reader.read_long()
+    if upper < lower:
+        raise RemoteProtocolError(f"a watermark from {lower} to {upper}")
+    cut: dict[SegmentWithRange, int] = {}
+    for _ in range(reader.read_compact_int()):
+        segment = reader.read_revision()
+        key = SegmentWithRange(segment.read_long(), segment.read_double(), segment.read_double())
+        cut[key] = reader.read_long()
+    return Watermark(lower, upper, cut)

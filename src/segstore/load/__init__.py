@@ -1,0 +1,1 @@
+"""How busy segments are, and telling controllers of those that their stream should scale for."""

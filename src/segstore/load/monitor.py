@@ -1,0 +1,164 @@
+"""Watches how busy the segments of all containers are, without touching the way of an append.
+
+Owns: the rates of every segment with a scaling policy, and which of them controllers should know.
+
+Every few seconds it asks the containers for the lengths and event counts that they keep anyway, and
+looks at the differences. What is due stays due until somebody has told the controllers; it is
+computed anew at every look, so nothing is told that is not true any more.
+
+Invariants:
+1. A segment that leaves memory because nobody uses it goes on being measured until it was told to
+   be silent. A sealed segment, and one whose policy asks for nothing, is forgotten.
+2. A segment that came back to memory unused was told before: it is measured again once it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from pravega_wire.names import InvalidNameError, parse_segment_name
+from pravega_wire.scale_events import AutoScaleEvent, ScaleDirection
+from segstore.api import SegmentSample
+from segstore.config import AutoScaleSettings
+from segstore.errors import ContainerOfflineError
+from segstore.load.rates import FIXED, Advice, RateTimes, SegmentRates, weights_of
+from segstore.registry import ContainerRegistry
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DueEvent:
+    """An event that controllers should get, about which segment of which container."""
+
+    container_id: int
+    segment: str
+    advice: Advice
+    event: AutoScaleEvent
+
+
+class LoadMonitor:
+    """See the module. ``run`` in one task."""
+
+    def __init__(
+        self,
+        registry: ContainerRegistry,
+        settings: AutoScaleSettings,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._registry = registry
+        self._sample_seconds = settings.sample_seconds
+        self._times = RateTimes(
+            windows=settings.window_seconds,
+            cooldown=settings.cooldown_seconds,
+            mute=settings.mute_seconds,
+            expiry=settings.expiry_seconds,
+        )
+        self._now_ms = now_ms
+        self._known: dict[int, dict[str, SegmentRates]] = {}
+        self._due: dict[str, DueEvent] = {}
+        self._sampled_at = 0.0
+        self._became_due = trio.Event()
+
+    @property
+    def known_count(self) -> int:
+        """How many segments are measured."""
+        return sum(map(len, self._known.values()))
+
+    async def run(self) -> None:
+        """Take samples until cancelled."""
+        last = trio.current_time()
+        while True:
+            await trio.sleep(self._sample_seconds)
+            now = trio.current_time()
+            self.take_samples(now, now - last)
+            last = now
+
+    async def wait_due(self) -> list[DueEvent]:
+        """What controllers should know, once there is something."""
+        while not self._due:
+            await self._became_due.wait()
+        return list(self._due.values())
+
+    def note_told(self, told: Iterable[DueEvent]) -> None:
+        """Controllers know."""
+        for due in told:
+            self._due.pop(due.segment, None)
+            rates = self._known.get(due.container_id, {}).get(due.segment)
+            if rates is not None:
+                rates.note_told(due.advice, self._sampled_at)
+        self._note_due(self._due)
+
+    def take_samples(self, now: float, seconds: float) -> None:
+        """Look at all segments, ``seconds`` after the last look."""
+        self._sampled_at = now
+        weights = weights_of(seconds, self._times.windows)
+        due: dict[str, DueEvent] = {}
+        for status in self._registry.statuses():
+            number = status.container_id
+            try:
+                container = self._registry.hosted(number).container
+            except ContainerOfflineError:
+                # Its counts will be the same when it is back; the time without it counts as idle.
+                continue
+            known = self._known.setdefault(number, {})
+            samples = container.load_samples(known)
+            self._measure(known, samples, now, weights)
+            for name, rates in known.items():
+                advice = rates.advise(now)
+                if advice is not None and (event := self._event_of(name, advice)) is not None:
+                    due[name] = DueEvent(number, name, advice, event)
+        self._note_due(due)
+
+    def _note_due(self, due: dict[str, DueEvent]) -> None:
+        self._due = due
+        if due:
+            self._became_due.set()
+        elif self._became_due.is_set():
+            self._became_due = trio.Event()
+
+    def _measure(
+        self,
+        known: dict[str, SegmentRates],
+        samples: Iterable[SegmentSample],
+        now: float,
+        weights: tuple[float, ...],
+    ) -> None:
+        unseen = set(known)
+        long_ago_ms = self._now_ms() - 1000 * self._times.expiry
+        for sample in samples:
+            unseen.discard(sample.name)
+            if sample.sealed or sample.scale_type <= FIXED:
+                known.pop(sample.name, None)
+                continue
+            rates = known.get(sample.name)
+            if rates is not None and rates.segment_id == sample.segment_id:
+                rates.observe(sample, now, weights)
+            elif sample.last_modified_ms >= long_ago_ms:
+                known[sample.name] = SegmentRates(sample, now, self._times)
+        for name in unseen:
+            rates = known[name]
+            rates.pass_time(weights)
+            if rates.is_told_silent:
+                del known[name]
+
+    def _event_of(self, segment: str, advice: Advice) -> AutoScaleEvent | None:
+        try:
+            name = parse_segment_name(segment)
+        except InvalidNameError:
+            # Not a stream's segment: nobody could scale it.
+            return None
+        return AutoScaleEvent(
+            name.scope,
+            name.stream,
+            name.segment_id,
+            ScaleDirection.UP if advice.is_up else ScaleDirection.DOWN,
+            self._now_ms(),
+            advice.splits,
+            advice.silent,
+        )

@@ -1,0 +1,158 @@
+"""The rates of one segment, and what they mean for its stream's scaling policy.
+
+Owns: ``SegmentRates``: averages over four windows, and when a segment is too busy or too idle. Times
+are given to it, in seconds of one clock.
+
+A rate is an average in which what was ``t`` seconds ago weighs ``exp(-t / window)``. The shortest
+window notices a rush at once, the longest only what lasts.
+
+Invariants:
+1. A segment is too busy or too idle only after the cool-down, and never while it is muted.
+2. It is too idle only when it is known for the longest window: a new segment is not idle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from segstore.api import SegmentSample
+
+FIXED: Final = 0
+KILOBYTES_PER_SECOND: Final = 1
+"""The scale types of a segment's attributes; events per second is 2."""
+
+UP_FACTORS: Final = (5.0, 2.0, 1.0)
+"""How much busier than its target a segment is in one of the first windows, to be split."""
+IDLE_SHARE: Final = 0.5
+"""In the longest window the rate of an idle segment is less than this part of its target."""
+SPLITS_MIN: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RateTimes:
+    """Times of measuring, in seconds."""
+
+    windows: tuple[float, float, float, float]
+    cooldown: float
+    mute: float
+    expiry: float
+
+
+class Advice(NamedTuple):
+    """A segment should be split into ``splits``, or, with 0 of them, merged with others."""
+
+    splits: int
+    silent: bool = False
+
+    @property
+    def is_up(self) -> bool:
+        return self.splits > 0
+
+
+class SegmentRates:
+    """What has been seen of one segment."""
+
+    __slots__ = (
+        "_down_muted_until",
+        "_expiry_told",
+        "_known_since",
+        "_last",
+        "_rates",
+        "_times",
+        "_up_muted_until",
+        "_used_at",
+    )
+
+    def __init__(self, sample: SegmentSample, now: float, times: RateTimes) -> None:
+        self._times = times
+        self._last = sample
+        self._known_since = self._used_at = now
+        self._up_muted_until = self._down_muted_until = now + times.mute
+        self._rates: list[float] | None = None
+        self._expiry_told = False
+
+    @property
+    def rates(self) -> Sequence[float]:
+        """The averages per second, in the policy's unit; zeros before the first use."""
+        return self._rates or [0.0] * len(self._times.windows)
+
+    @property
+    def segment_id(self) -> int:
+        return self._last.segment_id
+
+    @property
+    def is_told_silent(self) -> bool:
+        """Whether it was told, since the last use, that nothing more will be."""
+        return self._expiry_told
+
+    def observe(self, sample: SegmentSample, now: float, weights: Sequence[float]) -> None:
+        """Take in what happened since the last sample; ``weights`` are those of that time."""
+        last = self._last
+        if sample.scale_type != last.scale_type:
+            self._rates = None
+        used = sample.length != last.length or sample.event_count != last.event_count
+        if sample.scale_type == KILOBYTES_PER_SECOND:
+            amount = (sample.length - last.length) / 1024
+        else:
+            amount = float(sample.event_count - last.event_count)
+        self._last = sample
+        if used:
+            self._used_at = now
+            self._expiry_told = False
+        self.pass_time(weights, max(amount, 0.0))
+
+    def pass_time(self, weights: Sequence[float], amount: float = 0.0) -> None:
+        """Let a sample's time go by in which so much happened.
+
+        ``weights`` has the time itself first, then what it weighs in each window.
+        """
+        rate = amount / weights[0]
+        if self._rates is None:
+            if amount:
+                self._rates = [rate] * len(self._times.windows)
+            return
+        self._rates = [
+            old + weight * (rate - old)
+            for old, weight in zip(self._rates, weights[1:], strict=True)
+        ]
+
+    def advise(self, now: float) -> Advice | None:
+        """What the policy asks for now; the same until it is told."""
+        target = self._last.target_rate
+        if target <= 0:
+            return None
+        age = now - self._known_since
+        if age < self._times.cooldown:
+            return None
+        rates, windows = self.rates, self._times.windows
+        if now >= self._up_muted_until and any(
+            rate > factor * target and age > window
+            for rate, factor, window in zip(rates, UP_FACTORS, windows, strict=False)
+        ):
+            return Advice(max(SPLITS_MIN, int(max(rates[:3]) / target)))
+        if now - self._used_at >= self._times.expiry:
+            return None if self._expiry_told else Advice(0, silent=True)
+        if (
+            now >= self._down_muted_until
+            and age > windows[3]
+            and all(rate < target for rate in rates[:3])
+            and rates[3] < IDLE_SHARE * target
+        ):
+            return Advice(0)
+        return None
+
+    def note_told(self, advice: Advice, now: float) -> None:
+        """The advice has reached the controllers: be quiet for a while."""
+        self._down_muted_until = now + self._times.mute
+        if advice.is_up:
+            self._up_muted_until = now + self._times.mute
+        elif advice.silent:
+            self._expiry_told = True
+
+
+def weights_of(seconds: float, windows: Sequence[float]) -> tuple[float, ...]:
+    """The time between two samples, and what it weighs in an average over each window."""
+    return (seconds, *(-math.expm1(-seconds / window) for window in windows))
