@@ -41,6 +41,14 @@ class ControllerConfig:
     """How long calls under way may go on once the controller is told to stop."""
     threads: int = 32
     """How many calls are received at a time; one that waits for its answer holds no thread."""
+    request_poll_seconds: float = 1.0
+    """So often it is looked whether segment stores ask for scaling; 0 for never."""
+    scale_event_seconds_max: float = 600.0
+    """Requests for scaling that are older are dropped."""
+    idle_segment_seconds: float = 600.0
+    """For so long a segment counts as idle after it was reported to be."""
+    idle_sweep_seconds: float = 3600.0
+    """So often marks of segments that do not exist any more are removed."""
 
     def __post_init__(self) -> None:
         if not self.segment_stores:

@@ -17,6 +17,7 @@ from random import Random
 import structlog
 import trio
 
+from pravega_controller.autoscaling import AutoScaling
 from pravega_controller.background import Background
 from pravega_controller.config import ControllerConfig
 from pravega_controller.errors import AlreadyExistsError, ControllerError, StoreUnavailableError
@@ -25,6 +26,8 @@ from pravega_controller.key_value_tables import KeyValueTableOperations
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
+from pravega_controller.request_events import RequestEvents
+from pravega_controller.rounds import repeat
 from pravega_controller.scopes import ScopeOperations
 from pravega_controller.segment_client import SegmentClient, open_segment_client
 from pravega_controller.store import MetadataStore
@@ -88,6 +91,8 @@ async def open_controller(
         background = Background(workflows, random=environment.random)
         controller = _assemble(placement, segments, background, environment)
         await _prepare(config, controller)
+        if config.request_poll_seconds > 0:
+            _start_scaling(config, controller, segments, workflows)
         yield controller
         workflows.cancel_scope.cancel()
 
@@ -111,6 +116,31 @@ def _assemble(
     background.register("scope", scopes.finish)
     streams = StreamOperations(store, segments, workflows)
     return Controller(store, scopes, streams, groups, tables, placement, now_ms, finish_later)
+
+
+def _start_scaling(
+    config: ControllerConfig,
+    controller: Controller,
+    segments: SegmentClient,
+    nursery: trio.Nursery,
+) -> None:
+    """Scale streams by load from now on."""
+    store, streams = controller.store, controller.streams
+    scaling = AutoScaling(
+        store,
+        streams,
+        segments,
+        TableClient(segments),
+        now_ms=controller.now_ms,
+        finish_later=controller.finish_later,
+        event_seconds_max=config.scale_event_seconds_max,
+        idle_seconds=config.idle_segment_seconds,
+    )
+    events = RequestEvents(store, streams, segments, scaling)
+    nursery.start_soon(repeat, "requests for scaling", config.request_poll_seconds, events.poll)
+    nursery.start_soon(
+        repeat, "marks of idle segments", config.idle_sweep_seconds, scaling.forget_old_marks
+    )
 
 
 async def _prepare(config: ControllerConfig, controller: Controller) -> None:

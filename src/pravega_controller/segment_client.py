@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ from pravega_wire.commands import (
     DeleteSegment,
     GetStreamSegmentInfo,
     NoSuchSegment,
+    ReadSegment,
     Reply,
     SealSegment,
     SegmentAlreadyExists,
@@ -42,6 +44,7 @@ from pravega_wire.commands import (
     SegmentIsSealed,
     SegmentIsTruncated,
     SegmentPolicyUpdated,
+    SegmentRead,
     SegmentSealed,
     SegmentTruncated,
     StreamSegmentInfo,
@@ -165,6 +168,17 @@ class SegmentClient:
             return None
         return SegmentInfo(reply.start_offset, reply.write_offset, reply.is_sealed)
 
+    async def read_segment(self, segment: str, *, offset: int, length: int) -> bytes:
+        """Bytes that a segment has, else ``SegmentStoreError``."""
+        data = b""
+        while len(data) < length:
+            make = partial(_read_request, segment, offset + len(data), length - len(data))
+            reply = await self.request(segment, make)
+            if not isinstance(reply, SegmentRead) or not reply.data:
+                raise SegmentStoreError(f"{segment} cannot be read at {offset}: {reply}")
+            data += bytes(reply.data)
+        return data
+
     async def _connection(self, index: int) -> StoreConnection:
         """The live connection to a store, made now if there is none."""
         async with self._connecting[index]:
@@ -186,6 +200,10 @@ class SegmentClient:
         await connection.say_hello()
         self._nursery.start_soon(connection.receive_replies)
         return connection
+
+
+def _read_request(segment: str, offset: int, length: int, request_id: int) -> ReadSegment:
+    return ReadSegment(segment, offset, length, NO_TOKEN, request_id)
 
 
 def expect(reply: Reply, *kinds: type[Reply]) -> type[Reply]:

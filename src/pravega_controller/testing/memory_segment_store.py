@@ -29,6 +29,13 @@ class MemorySegment:
     start: int = 0
     length: int = 0
     is_sealed: bool = False
+    data: bytes = b""
+    """The bytes of a segment that a test wrote; those of others are made up."""
+
+    def append(self, data: bytes) -> None:
+        """Write to the end."""
+        self.data = self.data.ljust(self.length, b"\0") + data
+        self.length = len(self.data)
 
 
 @dataclass
@@ -215,6 +222,16 @@ class MemorySegmentStore:
             segment.start,
         )
 
+    def _read_segment(self, q: wire.ReadSegment) -> wire.Reply:
+        segment = self.segments.get(q.segment)
+        if segment is None:
+            return wire.NoSuchSegment(q.request_id, q.segment)
+        if q.offset < segment.start:
+            return wire.SegmentIsTruncated(q.request_id, q.segment, segment.start, "", q.offset)
+        data = segment.data[q.offset : q.offset + q.suggested_length]
+        at_tail = q.offset + len(data) >= segment.length
+        return wire.SegmentRead(q.segment, q.offset, at_tail, False, data, q.request_id)
+
     # ---- Tables ----------------------------------------------------------------------------------
 
     def _create_table(self, q: wire.CreateTableSegment) -> wire.Reply:
@@ -306,6 +323,7 @@ _HANDLERS: dict[type[wire.Request], Callable[..., wire.Reply]] = {
     wire.TruncateSegment: MemorySegmentStore._truncate,
     wire.UpdateSegmentPolicy: MemorySegmentStore._policy,
     wire.GetStreamSegmentInfo: MemorySegmentStore._info,
+    wire.ReadSegment: MemorySegmentStore._read_segment,
     wire.CreateTableSegment: MemorySegmentStore._create_table,
     wire.DeleteTableSegment: MemorySegmentStore._delete_table,
     wire.UpdateTableEntries: MemorySegmentStore._update_table,

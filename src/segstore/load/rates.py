@@ -1,7 +1,7 @@
 """The rates of one segment, and what they mean for its stream's scaling policy.
 
-Owns: ``SegmentRates``: averages over four windows, and when a segment is too busy or too idle. Times
-are given to it, in seconds of one clock.
+Owns: ``SegmentRates``: averages over four windows, and when a segment is too busy or too idle.
+Nothing here looks at a clock.
 
 A rate is an average in which what was ``t`` seconds ago weighs ``exp(-t / window)``. The shortest
 window notices a rush at once, the longest only what lasts.

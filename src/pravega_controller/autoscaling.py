@@ -1,0 +1,203 @@
+"""Splits busy segments and merges idle ones, as segment stores ask and scaling policies allow.
+
+Owns: what is done about an ``AutoScaleEvent``, and the marks of segments that were reported idle.
+
+    _system/_tables/controller/idle-segments    scope/stream/<segment id> -> IdleMark
+
+An event may come twice, to several controllers, or late: it is about a segment by its id, and does
+nothing once that is not active any more. A mark lasts for some minutes after the event. That of a
+silent segment lasts until it is written again, for nothing more will be told about it.
+
+Invariants:
+1. No event leaves a stream with fewer segments than its policy's minimum; fixed ones stay.
+2. What cannot be done for good is dropped with a line in the log; only the loss of segment stores,
+   and races with another controller, are errors: the event is to be handled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from pravega_controller.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    ScalePreconditionError,
+    StreamSealedError,
+)
+from pravega_controller.records import Create, IntentRecord, decode, encode
+from pravega_controller.scaling_rules import choose_to_merge, count_splits, split_range
+from pravega_controller.segment_client import SegmentClient
+from pravega_controller.store import MetadataStore, Stream
+from pravega_controller.stream_operations import StreamOperations
+from pravega_controller.streams import ScaleType, Segment
+from pravega_controller.table_client import TableClient
+from pravega_wire import names
+from pravega_wire.scale_events import AutoScaleEvent, ScaleDirection
+
+IDLE_SEGMENTS = names.table_name(names.INTERNAL_SCOPE, "controller", "idle-segments")
+
+log = structlog.get_logger(__name__)
+
+
+class IdleMark(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """A segment was reported idle."""
+
+    until_ms: int | None
+    """When the mark ends; None for a silent segment."""
+    length: int = 0
+    """How long a silent segment was: longer, it is not silent any more."""
+
+
+class AutoScaling:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        streams: StreamOperations,
+        segments: SegmentClient,
+        tables: TableClient,
+        *,
+        now_ms: Callable[[], int],
+        finish_later: Callable[[IntentRecord], None],
+        event_seconds_max: float,
+        idle_seconds: float,
+    ) -> None:
+        self._store = store
+        self._streams = streams
+        self._segments = segments
+        self._tables = tables
+        self._now_ms = now_ms
+        self._finish_later = finish_later
+        self._event_seconds_max = event_seconds_max
+        self._idle_seconds = idle_seconds
+
+    async def open(self) -> None:
+        """Make the table of marks."""
+        await self._tables.create(IDLE_SEGMENTS)
+
+    async def handle(self, event: AutoScaleEvent) -> None:
+        """Do what an event asks for, if it still makes sense."""
+        bound = log.bind(scope=event.scope, stream=event.stream, segment=event.segment_id)
+        if self._now_ms() - event.time_ms > 1000 * self._event_seconds_max:
+            bound.info("request for scaling is too old", time_ms=event.time_ms)
+            return
+        try:
+            stream = await self._store.stream(event.scope, event.stream)
+            if reason := _why_not(stream, event.segment_id):
+                bound.info("request for scaling is pointless", reason=reason)
+            elif event.direction is ScaleDirection.UP:
+                await self._split(stream, event)
+            else:
+                await self._note_idle(stream, event)
+        except (
+            NotFoundError,
+            InvalidRequestError,
+            ScalePreconditionError,
+            StreamSealedError,
+        ) as error:
+            bound.info("request for scaling is pointless", reason=str(error))
+
+    async def forget_old_marks(self) -> None:
+        """Remove the marks that have ended, and those of segments that are not active any more."""
+        now = self._now_ms()
+        async for entries in self._tables.pages(IDLE_SEGMENTS):
+            for entry in entries:
+                name, _, segment_id = entry.key.decode().rpartition("/")
+                until = decode(entry.value, IdleMark).until_ms
+                is_over = until is not None and until <= now
+                if is_over or not await self._is_active(name, int(segment_id)):
+                    await self._tables.remove(IDLE_SEGMENTS, entry.key, version=entry.version)
+
+    async def _is_active(self, stream_name: str, segment_id: int) -> bool:
+        scope, _, name = stream_name.partition("/")
+        try:
+            return _why_not(await self._store.stream(scope, name), segment_id) is None
+        except NotFoundError:
+            return False
+
+    async def _split(self, stream: Stream, event: AutoScaleEvent) -> None:
+        segment = _find(stream, event.segment_id)
+        count = count_splits(stream.record.configuration.scaling, event.splits)
+        ranges = split_range(segment.low, segment.high, count)
+        if len(ranges) < 2:
+            raise InvalidRequestError(f"the range of segment {event.segment_id} cannot be split")
+        await self._scale(stream, [segment], ranges)
+
+    async def _note_idle(self, stream: Stream, event: AutoScaleEvent) -> None:
+        await self._write_mark(stream, event)
+        minimum = stream.record.configuration.scaling.segment_count_min
+        idle = {segment.segment_id for segment in stream.active}
+        nearby = choose_to_merge(stream.active, event.segment_id, idle, 1)
+        if not nearby or len(stream.active) <= minimum:
+            return
+        idle = await self._idle_of(stream, [each.segment_id for each in nearby])
+        merged = choose_to_merge(stream.active, event.segment_id, idle, minimum)
+        if merged:
+            await self._scale(stream, merged, [(merged[0].low, merged[-1].high)])
+
+    async def _scale(
+        self, stream: Stream, sealed: Sequence[Segment], ranges: list[tuple[float, float]]
+    ) -> None:
+        scope, name = stream.scope.name, stream.name
+        identifiers = [segment.segment_id for segment in sealed]
+        await self._streams.scale(scope, name, identifiers, ranges, now_ms=self._now_ms())
+        log.info("scaling by load", scope=scope, stream=name, sealed=identifiers, into=len(ranges))
+        self._finish_later(IntentRecord("stream", scope, name))
+        for identifier in identifiers:
+            await self._tables.remove(IDLE_SEGMENTS, _key(stream, identifier))
+
+    async def _write_mark(self, stream: Stream, event: AutoScaleEvent) -> None:
+        if event.silent:
+            mark = IdleMark(None, await self._length(stream, event.segment_id))
+        else:
+            mark = IdleMark(event.time_ms + int(1000 * self._idle_seconds))
+        await self._tables.put(IDLE_SEGMENTS, _key(stream, event.segment_id), encode(mark))
+
+    async def _idle_of(self, stream: Stream, identifiers: Sequence[int]) -> set[int]:
+        """Which of the segments have marks that still say the truth."""
+        keys = [_key(stream, identifier) for identifier in identifiers]
+        idle = set()
+        for identifier, entry in zip(
+            identifiers, await self._tables.get_all(IDLE_SEGMENTS, keys), strict=True
+        ):
+            if entry is None:
+                continue
+            mark = decode(entry.value, IdleMark)
+            if mark.until_ms is None:
+                if await self._length(stream, identifier) == mark.length:
+                    idle.add(identifier)
+            elif mark.until_ms > self._now_ms():
+                idle.add(identifier)
+        return idle
+
+    async def _length(self, stream: Stream, segment_id: int) -> int:
+        info = await self._segments.segment_info(stream.segment_name(segment_id))
+        if info is None:
+            raise NotFoundError(f"segment {segment_id} does not exist any more")
+        return info.length
+
+
+def _why_not(stream: Stream, segment_id: int) -> str | None:
+    """Why no event about the segment can change the stream, or None."""
+    record = stream.record
+    if isinstance(record.pending, Create):
+        return "the stream is being created"
+    if record.is_sealed:
+        return "the stream is sealed"
+    if record.configuration.scaling.scale_type is ScaleType.FIXED:
+        return "the stream has a fixed number of segments"
+    if all(segment.segment_id != segment_id for segment in stream.active):
+        return "the segment is not active any more"
+    return None
+
+
+def _find(stream: Stream, segment_id: int) -> Segment:
+    return next(each for each in stream.active if each.segment_id == segment_id)
+
+
+def _key(stream: Stream, segment_id: int) -> bytes:
+    return f"{names.scoped_name(stream.scope.name, stream.name)}/{segment_id}".encode()

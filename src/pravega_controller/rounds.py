@@ -1,0 +1,37 @@
+"""Work that comes round again and again for as long as a controller lives.
+
+Owns: when a round begins, and that no failure of one ends those that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+import trio
+
+from pravega_controller.errors import ControllerError
+
+PAUSE_SECONDS_MAX = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+async def repeat(what: str, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do the work, each time so long after the last time ended, until cancelled.
+
+    The pause grows with every failure in a row.
+    """
+    pause = seconds
+    while True:
+        await trio.sleep(pause)
+        try:
+            await work()
+        except ControllerError as error:
+            log.warning("round ended early", what=what, reason=str(error))
+        except Exception:
+            log.exception("round failed", what=what)
+        else:
+            pause = seconds
+            continue
+        pause = max(seconds, min(2 * pause, PAUSE_SECONDS_MAX))

@@ -1,0 +1,50 @@
+"""What a stream's scaling policy makes of busy and idle segments.
+
+Owns: the ranges of a split, and which neighbours merge. Pure functions over segments.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+
+from pravega_controller.streams import ScalingPolicy, Segment
+
+SPLITS_MIN = 2
+
+
+def count_splits(policy: ScalingPolicy, asked: int) -> int:
+    """How many segments one becomes: what is asked, within what the policy allows at a time."""
+    return min(max(SPLITS_MIN, asked), max(SPLITS_MIN, policy.scale_factor))
+
+
+def split_range(low: float, high: float, count: int) -> list[tuple[float, float]]:
+    """The range cut into ``count`` of one width, or into fewer where doubles are not dense enough.
+
+    Neighbours share their boundary bit for bit, and the ends are those of the range. One range is
+    returned for one that cannot be split.
+    """
+    width = (high - low) / count
+    inner = (low + index * width for index in range(1, count))
+    ends = sorted({low, *(end for end in inner if low < end < high), high})
+    return list(itertools.pairwise(ends))
+
+
+def choose_to_merge(
+    active: Sequence[Segment], segment_id: int, idle: Collection[int], count_min: int
+) -> tuple[Segment, ...]:
+    """An idle segment with those of its neighbours by key that are idle too, if some may go.
+
+    ``active`` is ordered by key. Of three only the first two merge where the stream would have less
+    than ``count_min`` segments otherwise. Returns nothing when there is nothing to merge.
+    """
+    position = next(
+        (index for index, each in enumerate(active) if each.segment_id == segment_id), None
+    )
+    spare = len(active) - count_min
+    if position is None or spare < 1:
+        return ()
+    nearby = active[max(0, position - 1) : position + 2]
+    chosen = [each for each in nearby if each.segment_id == segment_id or each.segment_id in idle]
+    chosen = chosen[: spare + 1]
+    return tuple(chosen) if len(chosen) > 1 else ()

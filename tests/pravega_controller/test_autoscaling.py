@@ -1,0 +1,252 @@
+"""Requests for scaling, from the internal stream to the segments of other streams."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+from pravega_controller.autoscaling import IDLE_SEGMENTS, AutoScaling
+from pravega_controller.controller import Controller
+from pravega_controller.placement import StaticPlacement
+from pravega_controller.records import IntentRecord
+from pravega_controller.request_events import RequestEvents
+from pravega_controller.segment_client import SegmentClient, open_segment_client
+from pravega_controller.streams import ScaleType, ScalingPolicy, StreamConfiguration
+from pravega_controller.table_client import TableClient
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_wire import names
+from pravega_wire.event_framing import frame_event
+from pravega_wire.hashing import routing_key_hash
+from pravega_wire.scale_events import AutoScaleEvent, ScaleDirection, encode_auto_scale
+
+UP, DOWN = ScaleDirection.UP, ScaleDirection.DOWN
+REQUESTS = [f"_system/_requeststream/{number}.#epoch.0" for number in range(2)]
+
+
+class Scene:
+    """A controller whose requests the test reads when it likes, at a time that it sets."""
+
+    def __init__(
+        self, controller: Controller, segments: SegmentClient, store: MemorySegmentStore
+    ) -> None:
+        self.controller = controller
+        self.memory = store
+        self.now_ms = 1_000_000
+        self.tables = TableClient(segments)
+        self.scaling = AutoScaling(
+            controller.store,
+            controller.streams,
+            segments,
+            self.tables,
+            now_ms=lambda: self.now_ms,
+            finish_later=lambda intent: None,
+            event_seconds_max=600,
+            idle_seconds=600,
+        )
+        self.requests = RequestEvents(controller.store, controller.streams, segments, self.scaling)
+
+    async def create(self, count: int = 1, *, kind: int = 2, factor: int = 4) -> None:
+        await self.controller.scopes.create("s")
+        policy = ScalingPolicy(ScaleType(kind), count, target_rate=10, scale_factor=factor)
+        await self.controller.streams.create("s", "t", StreamConfiguration(policy))
+
+    async def active(self) -> list[tuple[int, float, float]]:
+        """What is active once all that was begun is done."""
+        await self.settle("s", "t")
+        found = await self.controller.streams.active_segments("s", "t")
+        return [(each.segment_id, each.low, each.high) for each in found]
+
+    async def settle(self, scope: str, name: str) -> None:
+        self.controller.finish_later(IntentRecord("stream", scope, name))
+        with trio.fail_after(5):
+            while (await self.controller.store.stream(scope, name)).record.pending:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+
+    def event(self, segment: int, direction: ScaleDirection, **more: Any) -> AutoScaleEvent:
+        return AutoScaleEvent("s", "t", segment, direction, more.pop("at", self.now_ms), **more)
+
+    def write(self, *events: AutoScaleEvent) -> None:
+        for event in events:
+            self.write_raw(encode_auto_scale(event), event.routing_key)
+
+    def write_raw(self, payload: bytes, key: str = "s/t") -> None:
+        segment = REQUESTS[routing_key_hash(key) >= 0.5]
+        self.memory.segments[segment].append(frame_event(payload))
+
+    async def marks(self) -> set[str]:
+        pages = [page async for page in self.tables.pages(IDLE_SEGMENTS)]
+        return {entry.key.decode() for page in pages for entry in page}
+
+
+@pytest.fixture
+async def scene(memory_store: MemorySegmentStore, open_on_memory: Any) -> AsyncIterator[Scene]:
+    placement = StaticPlacement((("127.0.0.1", 1),), 4)
+    async with (
+        open_on_memory() as controller,
+        open_segment_client(
+            placement,
+            open_stream=memory_store.open_stream,
+            random=controller.store._random,
+            reply_seconds_max=5,
+            retry_seconds_max=5,
+        ) as segments,
+    ):
+        scene = Scene(controller, segments, memory_store)
+        await scene.requests.open()
+        yield scene
+
+
+def first(number: int) -> int:
+    """The id of a segment of epoch 1."""
+    return names.segment_id(number, 1)
+
+
+async def test_a_busy_segment_is_split(scene: Scene) -> None:
+    await scene.create()
+    scene.write(scene.event(0, UP, splits=3))
+    await scene.requests.poll()
+    third = 1 / 3
+    assert await scene.active() == [
+        (first(1), 0.0, third),
+        (first(2), third, 2 * third),
+        (first(3), 2 * third, 1.0),
+    ]
+
+
+async def test_an_event_counts_once_however_often_it_comes(scene: Scene) -> None:
+    await scene.create()
+    scene.write(*[scene.event(0, UP, splits=2)] * 3)
+    await scene.requests.poll()
+    assert len(await scene.active()) == 2
+    await scene.requests.poll()
+    scene.write(scene.event(0, UP, splits=2))
+    await scene.requests.poll()
+    assert len(await scene.active()) == 2
+
+
+async def test_what_was_handled_is_gone_and_never_read_again(scene: Scene) -> None:
+    await scene.create()
+    scene.write(scene.event(0, UP, splits=2))
+    await scene.requests.poll()
+    segments = [scene.memory.segments[name] for name in REQUESTS]
+    assert [segment.start for segment in segments] == [segment.length for segment in segments]
+    assert sum(segment.start for segment in segments) > 0
+    head = await scene.controller.streams.head("_system", "_requeststream")
+    assert head == {number: segment.start for number, segment in enumerate(segments)}
+    requests = scene.memory.changes
+    await scene.requests.poll()
+    assert scene.memory.changes == requests
+
+
+async def test_neighbours_that_are_idle_merge(scene: Scene) -> None:
+    await scene.create()
+    scene.write(scene.event(0, UP, splits=4))
+    await scene.requests.poll()
+    await scene.active()
+    scene.write(scene.event(first(1), DOWN))
+    await scene.requests.poll()
+    assert len(await scene.active()) == 4
+    scene.write(scene.event(first(3), DOWN))
+    await scene.requests.poll()
+    assert len(await scene.active()) == 4
+    scene.write(scene.event(first(2), DOWN))
+    await scene.requests.poll()
+    assert [segment[1:] for segment in await scene.active()] == [(0.0, 0.75), (0.75, 1.0)]
+    assert await scene.marks() == set()
+
+
+async def test_a_mark_ends_but_that_of_a_silent_segment_does_not(scene: Scene) -> None:
+    await scene.create()
+    scene.write(scene.event(0, UP, splits=3))
+    await scene.requests.poll()
+    await scene.active()
+    scene.write(scene.event(first(1), DOWN), scene.event(first(3), DOWN, silent=True))
+    await scene.requests.poll()
+    scene.now_ms += 600_000
+    scene.write(scene.event(first(2), DOWN))
+    await scene.requests.poll()
+    assert [segment[1:] for segment in await scene.active()] == [(0.0, 1 / 3), (1 / 3, 1.0)]
+
+
+async def test_a_silent_segment_that_was_written_again_stays(scene: Scene) -> None:
+    await scene.create()
+    scene.write(scene.event(0, UP, splits=2))
+    await scene.requests.poll()
+    await scene.active()
+    scene.write(scene.event(first(1), DOWN, silent=True))
+    await scene.requests.poll()
+    scene.memory.segments["s/t/1.#epoch.1"].append(b"again")
+    scene.write(scene.event(first(2), DOWN))
+    await scene.requests.poll()
+    assert len(await scene.active()) == 2
+
+
+async def test_a_stream_keeps_its_minimum(scene: Scene) -> None:
+    await scene.create(2)
+    scene.write(scene.event(0, DOWN), scene.event(1, DOWN))
+    await scene.requests.poll()
+    assert len(await scene.active()) == 2
+
+
+async def test_old_events_and_fixed_streams_are_left_alone(scene: Scene) -> None:
+    await scene.create(1, kind=0)
+    scene.write(scene.event(0, UP, splits=2))
+    await scene.requests.poll()
+    policy = ScalingPolicy(ScaleType.EVENTS_PER_SECOND, 1, target_rate=10, scale_factor=2)
+    await scene.controller.streams.update("s", "t", StreamConfiguration(policy))
+    scene.write(scene.event(0, UP, splits=2, at=scene.now_ms - 600_001))
+    await scene.requests.poll()
+    assert len(await scene.active()) == 1
+    scene.write(scene.event(0, UP, splits=2, at=scene.now_ms - 600_000))
+    await scene.requests.poll()
+    assert len(await scene.active()) == 2
+
+
+async def test_what_cannot_be_understood_is_passed_over(scene: Scene) -> None:
+    await scene.create()
+    scene.write_raw(b"")
+    scene.write_raw(bytes([0, 5, 0, 1, 0, 0, 0, 0, 0]))
+    scene.write_raw(b"\x00\x02garbage")
+    scene.write(AutoScaleEvent("no", "such", 0, UP, scene.now_ms), scene.event(77, UP))
+    scene.write(scene.event(0, UP, splits=2))
+    await scene.requests.poll()
+    assert len(await scene.active()) == 2
+    name = REQUESTS[routing_key_hash("s/t") >= 0.5]
+    scene.memory.segments[name].append(b"no event at all")
+    await scene.requests.poll()
+    assert scene.memory.segments[name].start == scene.memory.segments[name].length
+
+
+async def test_marks_of_segments_that_are_gone_are_removed(scene: Scene) -> None:
+    await scene.create(3)
+    scene.write(*(scene.event(number, DOWN, silent=number > 0) for number in range(3)))
+    await scene.requests.poll()
+    assert await scene.marks() == {"s/t/0", "s/t/1", "s/t/2"}
+    await scene.scaling.forget_old_marks()
+    assert len(await scene.marks()) == 3
+    scene.now_ms += 700_000
+    await scene.scaling.forget_old_marks()
+    assert await scene.marks() == {"s/t/1", "s/t/2"}
+    await scene.controller.streams.scale("s", "t", [1], [(1 / 3, 0.5), (0.5, 2 / 3)], now_ms=1)
+    await scene.active()
+    await scene.scaling.forget_old_marks()
+    assert await scene.marks() == {"s/t/2"}
+
+
+async def test_the_stream_of_requests_is_read_across_its_own_scaling(scene: Scene) -> None:
+    await scene.create()
+    streams = scene.controller.streams
+    await streams.scale("_system", "_requeststream", [0, 1], [(0.0, 0.3), (0.3, 1.0)], now_ms=1)
+    scene.write(scene.event(0, UP, splits=2))
+    await scene.settle("_system", "_requeststream")
+    await scene.requests.poll()
+    assert len(await scene.active()) == 2
+    assert await streams.head("_system", "_requeststream") == {first(2): 0, first(3): 0}
+    scene.memory.segments["_system/_requeststream/3.#epoch.1"].append(
+        frame_event(encode_auto_scale(scene.event(first(1), UP, splits=2)))
+    )
+    await scene.requests.poll()
+    assert len(await scene.active()) == 3
