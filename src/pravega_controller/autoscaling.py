@@ -2,7 +2,7 @@
 
 Owns: what is done about an ``AutoScaleEvent``, and the marks of segments that were reported idle.
 
-    _system/_tables/controller/idle-segments    scope/stream/<segment id> -> IdleMark
+    _system/_tables/controller/idle-segments    scope/stream/<segment id> -> IdleSegmentRecord
 
 An event may come twice, to several controllers, or late: it is about a segment by its id, and does
 nothing once that is not active any more. A mark lasts for some minutes after the event. That of a
@@ -42,7 +42,7 @@ IDLE_SEGMENTS = names.table_name(names.INTERNAL_SCOPE, "controller", "idle-segme
 log = structlog.get_logger(__name__)
 
 
-class IdleMark(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+class IdleSegmentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """A segment was reported idle."""
 
     until_ms: int | None
@@ -107,7 +107,7 @@ class AutoScaling:
         async for entries in self._tables.pages(IDLE_SEGMENTS):
             for entry in entries:
                 name, _, segment_id = entry.key.decode().rpartition("/")
-                until = decode(entry.value, IdleMark).until_ms
+                until = decode(entry.value, IdleSegmentRecord).until_ms
                 is_over = until is not None and until <= now
                 if is_over or not await self._is_active(name, int(segment_id)):
                     await self._tables.remove(IDLE_SEGMENTS, entry.key, version=entry.version)
@@ -152,9 +152,9 @@ class AutoScaling:
 
     async def _write_mark(self, stream: Stream, event: AutoScaleEvent) -> None:
         if event.silent:
-            mark = IdleMark(None, await self._length(stream, event.segment_id))
+            mark = IdleSegmentRecord(None, await self._length(stream, event.segment_id))
         else:
-            mark = IdleMark(event.time_ms + int(1000 * self._idle_seconds))
+            mark = IdleSegmentRecord(event.time_ms + int(1000 * self._idle_seconds))
         await self._tables.put(IDLE_SEGMENTS, _key(stream, event.segment_id), encode(mark))
 
     async def _idle_of(self, stream: Stream, identifiers: Sequence[int]) -> set[int]:
@@ -166,7 +166,7 @@ class AutoScaling:
         ):
             if entry is None:
                 continue
-            mark = decode(entry.value, IdleMark)
+            mark = decode(entry.value, IdleSegmentRecord)
             if mark.until_ms is None:
                 if await self._length(stream, identifier) == mark.length:
                     idle.add(identifier)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_controller import key_value_tables, records
+from pravega_controller import autoscaling, key_value_tables, records
+from pravega_controller.autoscaling import IDLE_SEGMENTS
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.history import Epoch
 from pravega_controller.records import EpochRecord, StreamRecord, decode, encode
@@ -27,7 +28,7 @@ VALUE_BYTES_MAX = 1024 * 1024 - 8192
 
 STORED = {
     name: kind
-    for module in (records, key_value_tables)
+    for module in (records, key_value_tables, autoscaling)
     for name, kind in vars(module).items()
     if name.endswith("Record")
 }
@@ -54,7 +55,7 @@ def test_the_page_shows_every_record() -> None:
 
 
 def test_the_page_names_the_fixed_tables() -> None:
-    for table in (SCOPES, INTENTS, NUMBERS):
+    for table in (SCOPES, INTENTS, NUMBERS, IDLE_SEGMENTS):
         assert f"`{table}`" in PAGE.read_text()
 
 

@@ -2,7 +2,7 @@
 
 Owns: the rates of every segment with a scaling policy, and which of them controllers should know.
 
-Every few seconds it asks the containers for the lengths and event counts that they keep anyway, and
+Every few seconds it asks each container for the lengths and event counts that it keeps anyway, and
 looks at the differences. What is due stays due until somebody has told the controllers; it is
 computed anew at every look, so nothing is told that is not true any more.
 
@@ -61,7 +61,7 @@ class LoadMonitor:
         )
         self._now_ms = now_ms
         self._known: dict[int, dict[str, SegmentRates]] = {}
-        self._due: dict[str, DueEvent] = {}
+        self._due: dict[int, dict[str, DueEvent]] = {}
         self._sampled_at = 0.0
         self._became_due = trio.Event()
 
@@ -71,53 +71,52 @@ class LoadMonitor:
         return sum(map(len, self._known.values()))
 
     async def run(self) -> None:
-        """Take samples until cancelled."""
-        last = trio.current_time()
+        """Take samples until cancelled, of one container after the other."""
+        last: dict[int, float] = {}
         while True:
-            await trio.sleep(self._sample_seconds)
-            now = trio.current_time()
-            self.take_samples(now, now - last)
-            last = now
+            numbers = [status.container_id for status in self._registry.statuses()]
+            for number in numbers:
+                await trio.sleep(self._sample_seconds / len(numbers))
+                now = trio.current_time()
+                self.take_samples(number, now, now - last.get(number, now - self._sample_seconds))
+                last[number] = now
 
     async def wait_due(self) -> list[DueEvent]:
         """What controllers should know, once there is something."""
-        while not self._due:
+        while not any(self._due.values()):
             await self._became_due.wait()
-        return list(self._due.values())
+        return [due for container in self._due.values() for due in container.values()]
 
     def note_told(self, told: Iterable[DueEvent]) -> None:
         """Controllers know."""
         for due in told:
-            self._due.pop(due.segment, None)
-            rates = self._known.get(due.container_id, {}).get(due.segment)
+            self._due[due.container_id].pop(due.segment, None)
+            rates = self._known[due.container_id].get(due.segment)
             if rates is not None:
                 rates.note_told(due.advice, self._sampled_at)
-        self._note_due(self._due)
+        self._note_due()
 
-    def take_samples(self, now: float, seconds: float) -> None:
-        """Look at all segments, ``seconds`` after the last look."""
+    def take_samples(self, container_id: int, now: float, seconds: float) -> None:
+        """Look at all segments of a container, ``seconds`` after the last look."""
         self._sampled_at = now
-        weights = weights_of(seconds, self._times.windows)
+        try:
+            container = self._registry.hosted(container_id).container
+        except ContainerOfflineError:
+            # Its counts will be the same when it is back; the time without it does not count.
+            return
+        known = self._known.setdefault(container_id, {})
+        samples = container.load_samples(known)
+        self._measure(known, samples, now, weights_of(seconds, self._times.windows))
         due: dict[str, DueEvent] = {}
-        for status in self._registry.statuses():
-            number = status.container_id
-            try:
-                container = self._registry.hosted(number).container
-            except ContainerOfflineError:
-                # Its counts will be the same when it is back; the time without it counts as idle.
-                continue
-            known = self._known.setdefault(number, {})
-            samples = container.load_samples(known)
-            self._measure(known, samples, now, weights)
-            for name, rates in known.items():
-                advice = rates.advise(now)
-                if advice is not None and (event := self._event_of(name, advice)) is not None:
-                    due[name] = DueEvent(number, name, advice, event)
-        self._note_due(due)
+        for name, rates in known.items():
+            advice = rates.advise(now)
+            if advice is not None and (event := self._event_of(name, advice)) is not None:
+                due[name] = DueEvent(container_id, name, advice, event)
+        self._due[container_id] = due
+        self._note_due()
 
-    def _note_due(self, due: dict[str, DueEvent]) -> None:
-        self._due = due
-        if due:
+    def _note_due(self) -> None:
+        if any(self._due.values()):
             self._became_due.set()
         elif self._became_due.is_set():
             self._became_due = trio.Event()

@@ -91,9 +91,12 @@ class SegmentRates:
     def observe(self, sample: SegmentSample, now: float, weights: Sequence[float]) -> None:
         """Take in what happened since the last sample; ``weights`` are those of that time."""
         last = self._last
+        used = sample.length != last.length or sample.event_count != last.event_count
         if sample.scale_type != last.scale_type:
             self._rates = None
-        used = sample.length != last.length or sample.event_count != last.event_count
+        if not used and self._rates is None:
+            self._last = sample
+            return
         if sample.scale_type == KILOBYTES_PER_SECOND:
             amount = (sample.length - last.length) / 1024
         else:
