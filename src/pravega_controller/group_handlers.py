@@ -37,7 +37,7 @@ async def create_reader_group(
         return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.INVALID_RG_NAME)
     except ScopeNotFoundError:
         return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.SCOPE_NOT_FOUND)
-    except (StreamNotFoundError, InvalidRequestError):
+    except StreamNotFoundError:
         return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.FAILURE)
     return pb.CreateReaderGroupResponse(
         status=pb.CreateReaderGroupResponse.SUCCESS, config=messages.from_group(group)

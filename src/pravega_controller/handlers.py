@@ -1,7 +1,8 @@
 """What each RPC about scopes and streams does: one function per method.
 
 Owns: their answers. A refusal that the interface has a status value for is answered with it; any
-other error goes to the service, which answers with a gRPC status.
+other error goes to the service, which answers with a gRPC status. Values that nothing can ever have
+go there too: a status FAILURE would make some clients try again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     AlreadyExistsError,
     InvalidRequestError,
+    InvalidStreamCutError,
     NotFoundError,
     ScalePreconditionError,
     ScopeNotFoundError,
@@ -87,8 +89,6 @@ async def delete_scope(
         return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SCOPE_NOT_FOUND)
     except TableNotEmptyError:
         return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SCOPE_NOT_EMPTY)
-    except InvalidRequestError:
-        return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.FAILURE)
     return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
 
 
@@ -101,8 +101,6 @@ async def delete_scope_recursive(
         await controller.scopes.delete_with_contents(request.scope)
     except ScopeNotFoundError:
         return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
-    except InvalidRequestError:
-        return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.FAILURE)
     return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
 
 
@@ -164,8 +162,6 @@ async def create_stream(
         created = await controller.streams.create(info.scope, info.stream, configuration)
     except InvalidNameError:
         return pb.CreateStreamStatus(status=pb.CreateStreamStatus.INVALID_STREAM_NAME)
-    except InvalidRequestError:
-        return pb.CreateStreamStatus(status=pb.CreateStreamStatus.FAILURE)
     except ScopeNotFoundError:
         return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SCOPE_NOT_FOUND)
     if not created:
@@ -197,7 +193,7 @@ async def _stream_status(change: Awaitable[None]) -> pb.UpdateStreamStatus:
         status = pb.UpdateStreamStatus.STREAM_NOT_FOUND
     except StreamSealedError:
         status = pb.UpdateStreamStatus.STREAM_SEALED
-    except InvalidRequestError:
+    except InvalidStreamCutError:
         status = pb.UpdateStreamStatus.FAILURE
     return pb.UpdateStreamStatus(status=status)
 
@@ -207,10 +203,7 @@ async def update_stream(
     controller: Controller, request: pb.StreamConfig, call: Call
 ) -> pb.UpdateStreamStatus:
     info = request.streamInfo
-    try:
-        configuration = messages.to_configuration(request)
-    except InvalidRequestError:
-        return pb.UpdateStreamStatus(status=pb.UpdateStreamStatus.FAILURE)
+    configuration = messages.to_configuration(request)
     return await _stream_status(controller.streams.update(info.scope, info.stream, configuration))
 
 

@@ -68,7 +68,7 @@ def to_configuration(message: pb.StreamConfig) -> StreamConfiguration:
     return StreamConfiguration(
         scaling,
         retention,
-        tags=tuple(message.tags.tag),
+        tags=tuple(dict.fromkeys(message.tags.tag)),
         timestamp_aggregation_timeout_ms=message.timestampAggregationTimeout,
         rollover_bytes=message.rolloverSizeBytes,
     )

@@ -45,6 +45,7 @@ from pravega_controller.records import (
     Subscriber,
     SubscribersRecord,
     UpdateGroup,
+    encode,
 )
 from pravega_controller.store import MetadataStore, ReaderGroup, Stream
 from pravega_controller.stream_workflows import StreamWorkflows
@@ -53,6 +54,8 @@ from pravega_wire import names
 
 STATE_STREAM_ROLLOVER_BYTES = 4 * 1024 * 1024
 RETENTION_TYPES = range(3)
+CONFIGURATION_BYTES_MAX = 500_000
+"""A record holds two configurations while one replaces the other, and must fit a table's value."""
 NIL_ID = str(uuid.UUID(int=0))
 
 log = structlog.get_logger(__name__)
@@ -86,6 +89,7 @@ class ReaderGroupOperations:
         """
         names.validate_reader_group_name(name)
         _validate(configuration)
+        group_id = parse_id(group_id)
         async with self._exclusive(scope, name):
             owner = await self._store.active_scope(scope)
             try:
@@ -94,7 +98,7 @@ class ReaderGroupOperations:
                 log.info("creating reader group", scope=scope, group=name)
             for stream in configuration.subscribed:
                 await self._store.stream(*stream)
-            chosen = self._new_id() if group_id == NIL_ID else parse_id(group_id)
+            chosen = self._new_id() if group_id == NIL_ID else group_id
             record = ReaderGroupRecord(chosen, 0, configuration, pending=CreateGroup())
             await self._store.put_intent(_intent(scope, name))
             settled = await self._settle(await self._store.insert_group(owner, name, record))
@@ -182,8 +186,8 @@ class ReaderGroupOperations:
             group = (await self._store.group(group_scope, name)).record
             if parse_id(group_id) != group.group_id:
                 raise SubscriberNotFoundError(f"reader group {subscriber} has another id")
-            if generation != group.generation:
-                raise GenerationMismatchError(f"{subscriber} is at generation {group.generation}")
+            if generation != current.generation:
+                raise GenerationMismatchError(f"{subscriber} is at generation {current.generation}")
             earlier = current.cut
             history = found.history
             is_ahead = not earlier or stream_cuts.at_or_after(history, cut, earlier)
@@ -314,6 +318,16 @@ def parse_id(text: str) -> str:
 def _validate(configuration: ReaderGroupConfiguration) -> None:
     if configuration.retention_type not in RETENTION_TYPES:
         raise InvalidRequestError(f"there is no retention type {configuration.retention_type}")
+    if configuration.rollover_bytes < 0:
+        raise InvalidRequestError(
+            f"the rollover size cannot be {configuration.rollover_bytes} bytes"
+        )
+    size = len(encode(configuration))
+    if size > CONFIGURATION_BYTES_MAX:
+        raise InvalidRequestError(
+            f"the reader group's configuration takes {size} bytes, and at most "
+            f"{CONFIGURATION_BYTES_MAX} can be stored: name fewer streams or segments"
+        )
 
 
 def _intent(scope: str, name: str) -> IntentRecord:

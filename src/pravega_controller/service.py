@@ -28,7 +28,7 @@ import structlog
 import trio
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from pravega_controller import group_handlers, handlers, key_value_table_handlers
 from pravega_controller.authority import dialled_host, local_host_towards
@@ -79,6 +79,9 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 CONNECTIONS_MAX = 15_000
 DESCRIPTORS_RESERVED = 64
 """For connections to segment stores, the event loop, logs and threads."""
+
+SENTENCE_LENGTH_MAX = 1000
+"""Clients take a longer status for a broken stream, and try again; names in it may be long."""
 
 # The first kind that fits decides.
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
@@ -167,32 +170,31 @@ class ControllerServer:
         controller: Controller,
         nursery: trio.Nursery,
         token: trio.lowlevel.TrioToken,
-    ) -> grpc.RpcMethodHandler[Message, Message]:
+    ) -> grpc.RpcMethodHandler[bytes, Message]:
         request_class = message_factory.GetMessageClass(method.input_type)
         handler = HANDLERS.get(method.name)
         if handler is not None and handler not in IMMEDIATE:
             # On the wire a unary answer is a stream of one; only for streams grpcio lets the
             # function return before the answer is there.
             return grpc.unary_stream_rpc_method_handler(
-                _HandOver(self, handler, controller, nursery, token),
-                request_deserializer=request_class.FromString,
+                _HandOver(self, handler, request_class, controller, nursery, token),
                 response_serializer=_serialize,
             )
         return grpc.unary_unary_rpc_method_handler(
             _refusal(NOT_IMPLEMENTED[method.name])
             if handler is None
-            else self._immediate(handler, controller),
-            request_deserializer=request_class.FromString,
+            else self._immediate(handler, request_class, controller),
             response_serializer=_serialize,
         )
 
     def _immediate(
-        self, handler: Handler, controller: Controller
-    ) -> Callable[[Message, grpc.ServicerContext], Message]:
+        self, handler: Handler, request_class: type[Message], controller: Controller
+    ) -> Callable[[bytes, grpc.ServicerContext], Message]:
         """What a thread of the server does with a call whose handler waits for nothing."""
 
-        def answer(request: Message, context: grpc.ServicerContext) -> Message:
+        def answer(data: bytes, context: grpc.ServicerContext) -> Message:
             try:
+                request = _decode(request_class, data)
                 return _answer_now(handler(controller, request, self.describe(context)))
             except Exception as error:
                 context.abort(*_refusal_of(error, handler))
@@ -244,20 +246,27 @@ class _HandOver:
         self,
         server: ControllerServer,
         handler: Handler,
+        request_class: type[Message],
         controller: Controller,
         nursery: trio.Nursery,
         token: trio.lowlevel.TrioToken,
     ) -> None:
         self._server = server
         self._handler = handler
+        self._request_class = request_class
         self._controller = controller
         self._nursery = nursery
         self._token = token
 
     def __call__(
-        self, request: Message, context: grpc.ServicerContext, send: Callable[[None], None]
+        self, data: bytes, context: grpc.ServicerContext, send: Callable[[None], None]
     ) -> None:
         answer = _Answer(context, send, self._token)
+        try:
+            request = _decode(self._request_class, data)
+        except InvalidRequestError as error:
+            answer.refuse(*_refusal_of(error, self._handler))
+            return
         try:
             self._token.run_sync_soon(self._start, request, answer)
         except trio.RunFinishedError:
@@ -327,8 +336,8 @@ def _answer_now(answer: Awaitable[Message]) -> Message:
     raise AssertionError("an immediate handler waits")
 
 
-def _refusal(sentence: str) -> Callable[[Message, grpc.ServicerContext], Message]:
-    def refuse(request: Message, context: grpc.ServicerContext) -> Message:
+def _refusal(sentence: str) -> Callable[[bytes, grpc.ServicerContext], Message]:
+    def refuse(data: bytes, context: grpc.ServicerContext) -> Message:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
 
     return refuse
@@ -339,7 +348,15 @@ def _refusal_of(error: Exception, handler: Handler) -> tuple[grpc.StatusCode, st
     code = _status_of(error)
     if code is grpc.StatusCode.UNKNOWN:
         log.error("call failed", method=handler.__name__, exc_info=error)
-    return code, str(error) or type(error).__name__
+    return code, (str(error) or type(error).__name__)[:SENTENCE_LENGTH_MAX]
+
+
+def _decode(kind: type[Message], data: bytes) -> Message:
+    # grpcio would answer INTERNAL, which clients take for a reason to try again.
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise InvalidRequestError(f"the request is no {kind.DESCRIPTOR.name}") from error
 
 
 def _serialize(message: Message) -> bytes:

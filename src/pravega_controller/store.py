@@ -200,11 +200,17 @@ class MetadataStore:
         await self._tables.delete(scope.histories, must_be_empty=False)
 
     async def list_scopes(self, token: str) -> Listing:
-        def shown(entry: Entry) -> str | None:
-            is_there = decode(entry.value, ScopeRecord).phase != "creating"
-            return entry.key.decode() if is_there else None
+        """A page of scopes. The system's own comes last: clients look into the first one."""
 
-        return await self._list(SCOPES, token, shown)
+        def shown(entry: Entry) -> str | None:
+            is_shown = entry.key.decode() != names.INTERNAL_SCOPE
+            is_there = decode(entry.value, ScopeRecord).phase != "creating"
+            return entry.key.decode() if is_shown and is_there else None
+
+        listing = await self._list(SCOPES, token, shown)
+        if token != _END and listing.token == _END:
+            return Listing([*listing.names, names.INTERNAL_SCOPE], _END)
+        return listing
 
     # ---- Streams ---------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ Invariants:
 2. A segment's id carries its creation epoch and its number; an id is never used twice in the life
    of a stream's name.
 3. A scaling policy asks for at least one segment, and a rate policy for a rate and a factor.
+   Tags are a set, of a size that every client can read.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from pravega_wire import names
 
 SEGMENTS_PER_STREAM_MAX = 5_000
 """The most segments a stream may have at a time: an epoch must fit one table value."""
+
+TAGS_MAX = 127
+TAG_LENGTH_MAX = 255
+"""As Java counts, in UTF-16 units: its client fails on configurations with more or longer ones."""
 
 StreamCut: TypeAlias = Mapping[int, int]
 """Segment id -> offset in bytes; a negative offset marks a segment not yet begun."""
@@ -104,13 +109,61 @@ def fixed_configuration(segment_count: int, *, rollover_bytes: int = 0) -> Strea
 
 def validate_configuration(configuration: StreamConfiguration) -> None:
     """Raise ``InvalidRequestError`` if no stream can have this configuration."""
-    count = configuration.scaling.segment_count_min
+    _validate_scaling(configuration.scaling)
+    if configuration.retention is not None:
+        _validate_retention(configuration.retention)
+    _validate_tags(configuration.tags)
+    timeout = configuration.timestamp_aggregation_timeout_ms
+    if timeout < 0:
+        raise InvalidRequestError(f"the timestamp aggregation time-out cannot be {timeout} ms")
+    if configuration.rollover_bytes < 0:
+        raise InvalidRequestError(
+            f"the rollover size cannot be {configuration.rollover_bytes} bytes"
+        )
+
+
+def _validate_scaling(policy: ScalingPolicy) -> None:
+    count = policy.segment_count_min
     if count < 1:
         raise InvalidRequestError(f"a stream has at least one segment, not {count}")
     if count > SEGMENTS_PER_STREAM_MAX:
         raise InvalidRequestError(
             f"a stream has at most {SEGMENTS_PER_STREAM_MAX} segments, not {count}"
         )
+    if policy.scale_type is ScaleType.FIXED:
+        return
+    if policy.target_rate < 1:
+        raise InvalidRequestError(
+            f"a policy that scales by rate has a target of at least 1, not {policy.target_rate}"
+        )
+    if policy.scale_factor < 1:
+        raise InvalidRequestError(
+            f"a policy that scales by rate has a factor of at least 1, not {policy.scale_factor}"
+        )
+
+
+def _validate_retention(policy: RetentionPolicy) -> None:
+    if policy.minimum < 0 or policy.maximum < 0:
+        raise InvalidRequestError(
+            f"retention cannot be negative: {policy.minimum} to {policy.maximum}"
+        )
+    # Clients that know no maximum send 0.
+    if 0 < policy.maximum < policy.minimum:
+        raise InvalidRequestError(
+            f"the maximum of a retention policy, {policy.maximum}, is below its minimum, "
+            f"{policy.minimum}"
+        )
+
+
+def _validate_tags(tags: Sequence[str]) -> None:
+    if len(tags) > TAGS_MAX:
+        raise InvalidRequestError(f"a stream has at most {TAGS_MAX} tags, not {len(tags)}")
+    for tag in tags:
+        length = len(tag.encode("utf-16-le")) // 2
+        if length > TAG_LENGTH_MAX:
+            raise InvalidRequestError(
+                f"a tag has at most {TAG_LENGTH_MAX} characters, not {length}"
+            )
 
 
 def even_ranges(count: int) -> list[tuple[float, float]]:

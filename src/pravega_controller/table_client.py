@@ -106,7 +106,9 @@ class TableClient:
             raise TableNotEmptyError(f"table {table} is not empty")
 
     async def get(self, table: str, key: bytes) -> Entry | None:
-        """The entry of a key, or None."""
+        """The entry of a key, or None. No entry has the empty key."""
+        if not key:
+            return None
         return (await self.get_all(table, [key]))[0]
 
     async def get_all(self, table: str, keys: Sequence[bytes]) -> list[Entry | None]:
