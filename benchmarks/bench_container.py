@@ -77,6 +77,9 @@ class NullStorage:
         """Note the end."""
         self._lengths[target] = offset + length
 
+    async def settle(self) -> None:
+        """Nothing to note."""
+
     async def run(self) -> None:
         """Nothing goes on behind the calls."""
 

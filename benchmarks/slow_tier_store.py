@@ -9,7 +9,7 @@ Run as `python -m benchmarks.slow_tier_store DATA_DIR CACHE_MIB`.
 
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -37,9 +37,16 @@ class SlowChunkStorage(FilesystemChunkStorage):
         self.bytes_per_second = 0.0
         self._free_at = 0.0
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Write, then wait until the rate allows it; a rate that changes counts at once."""
-        await super().write(name, offset=offset, data=data)
+        await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
         left = sum(memoryview(part).nbytes for part in data)
         while left > 0 and (rate := self.bytes_per_second) > 0:
             piece = min(left, PIECE_BYTES)

@@ -5,7 +5,7 @@ Run as `python -m benchmarks.peers.assembled_store TIERS DATA_DIR CONTROLLER_POR
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -29,11 +29,18 @@ CACHE_BYTES, HELD_CACHE_BYTES = 512 * MIB, 2 * GIB
 class HeldChunkStorage(FilesystemChunkStorage):
     """A tier 2 that never finishes a write of users' data."""
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Wait for ever, unless the store itself has to read this chunk again."""
         if holds_user_data(name):
             await trio.sleep_forever()
-        await super().write(name, offset=offset, data=data)
+        await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
 
 
 def opened(tiers: str, config: SegmentStoreConfig) -> AbstractAsyncContextManager[OpenContainer]:

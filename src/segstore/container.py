@@ -247,6 +247,7 @@ class Container:
             if self._log.bytes_since_truncation:
                 await self._checkpoint()
                 await self._writer.flush()
+            await self._storage.settle()
         except (ContainerOfflineError, StorageError) as error:
             # What is not in tier 2 stays in the log and is recovered at the next start.
             logger.warning("drain ended early", container=self.container_id, error=str(error))

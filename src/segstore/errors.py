@@ -149,6 +149,14 @@ class InvalidChunkOffsetError(StorageError):
     """A chunk was written or read at an offset that it does not have."""
 
 
+class ChunkDamagedError(StorageError):
+    """A chunk has not the bytes that were written to it: in the block at ``offset``."""
+
+    def __init__(self, message: str, *, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
 class TooFewDescriptorsError(SegmentStoreError):
     """The process may not open as many files as a segment store needs."""
 

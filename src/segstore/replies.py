@@ -22,6 +22,7 @@ from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from segstore.errors import (
     BadOffsetError,
+    ChunkDamagedError,
     ContainerOfflineError,
     InvalidRequestError,
     NoSuchSegmentError,
@@ -39,6 +40,7 @@ from segstore.errors import (
 _INT32: Final = struct.Struct(">i")
 _REQUEST_ID_BYTES: Final = 8
 
+UNSPECIFIED: Final = -1
 ILLEGAL_ARGUMENT: Final = 0
 NO_OFFSET: Final = -1
 
@@ -104,6 +106,11 @@ _REPLIES: Final[dict[type[SegmentStoreError], Callable[[Asked, Any], wire.Reply]
     ),
     InvalidRequestError: lambda asked, error: wire.ErrorMessage(
         asked.request_id, asked.segment, str(error), ILLEGAL_ARGUMENT
+    ),
+    # Not the end of the connection: others that share it are not disturbed. Clients try again a
+    # few times, waiting longer each time, and tell their reader.
+    ChunkDamagedError: lambda asked, error: wire.ErrorMessage(
+        asked.request_id, asked.segment, str(error), UNSPECIFIED
     ),
     TableNotEmptyError: lambda asked, _: wire.TableSegmentNotEmpty(
         asked.request_id, asked.segment, ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -89,11 +89,18 @@ class HeldWrites(MemoryChunkStorage):
         self.reached, self.go_on = trio.Event(), trio.Event()
         self.go_on.set()
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         self.reached.set()
         with trio.CancelScope(shield=True):
             await self.go_on.wait()
-        await super().write(name, offset=offset, data=data)
+        await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
 
 
 async def test_a_log_that_fails_while_a_drain_flushes_ends_the_container_with_its_error(

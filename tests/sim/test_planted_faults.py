@@ -119,17 +119,33 @@ def test_a_damaged_record_that_takes_all_containers_offline_is_found(
 
 
 class ForgetfulChunks(Behind):
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         if not self.is_turn(5):
-            await self._real.write(name, offset=offset, data=data)
+            await self._real.write(name, offset=offset, data=data, meanwhile=meanwhile)
+        elif meanwhile is not None:
+            meanwhile()
 
 
 class WrongChunks(Behind):
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         joined = b"".join(data)
         if self.is_turn(5) and joined:
             joined = bytes([joined[0] ^ 1]) + joined[1:]
-        await self._real.write(name, offset=offset, data=[joined])
+        await self._real.write(name, offset=offset, data=[joined], meanwhile=meanwhile)
 
 
 class UndeletedChunks(Behind):

@@ -45,6 +45,8 @@ class SegmentStorage(Protocol):
     async def read(self, segment: str, *, offset: int, length: int) -> Buffer:
         """Read up to ``length`` bytes (at least one) that are stored at ``offset``.
 
+        Raises ``ChunkDamagedError`` when they are not what was written.
+
         See ``ChunkStorage.read`` for whose memory they are in.
         """
         ...
@@ -69,6 +71,11 @@ class SegmentStorage(Protocol):
         """
         ...
 
+    async def settle(self) -> None:
+        """Note, after the last write, what a later owner would have to find out."""
+        ...
+
     async def run(self) -> None:
-        """Do what need not be waited for, until cancelled: chunks are deleted here."""
+        """Do what need not be waited for, until cancelled: chunks are deleted here, and checksums
+        noted."""
         ...

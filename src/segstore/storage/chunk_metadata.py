@@ -3,8 +3,8 @@
 Owns: ``ChunkMetadata`` and its snapshot; docs/formats/chunk-metadata.md describes the bytes.
 
 Invariants:
-1. The state is a function of a snapshot and the changes after it, in order; lengths of open chunks
-   alone are known to their owner before they are in a snapshot.
+1. The state is a function of a snapshot and the changes after it, in order; lengths and checksums
+   of open chunks alone are known to their owner before they are in a snapshot or a change.
 2. A chunk is in one segment, or in one and the moved segment that it came from, or condemned.
 3. Records that are not in use lie in memory as their bytes, so that a snapshot is their
    concatenation, and a hundred thousand segments are opened without looking at each.
@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from _fast.crc import crc32c
 from segstore.storage.records import (
     AddChunk,
     Change,
+    Checked,
     Chunk,
     Collected,
     Condemn,
@@ -37,7 +39,8 @@ from segstore.storage.records import (
 )
 
 MAGIC: Final = b"SGCM"
-VERSION: Final = 1
+VERSION: Final = 2
+"""Chunks in version 1 have no checksums."""
 RECORDS_IN_USE_MAX: Final = 4096
 _HEADER: Final = struct.Struct(">4sHIQIII")
 _ENTRY: Final = struct.Struct(">I")
@@ -103,7 +106,7 @@ class ChunkMetadata:
     def check(self, changes: Iterable[Change]) -> None:
         """Raise ``RecordDamagedError`` when changes would not fit the state, which stays."""
         trial = ChunkMetadata()
-        for segment in {segment for change in changes for segment in _segments_of(change)}:
+        for segment in {segment for change in changes for segment in segments_of(change)}:
             if (record := self.get(segment)) is not None:
                 trial.put(segment, record)
         for change in changes:
@@ -123,6 +126,8 @@ class ChunkMetadata:
                 self._remove(segment)
                 if record is not None and not record.is_moved:
                     self._condemn(record.chunks)
+            case Checked():
+                self._check_chunk(change)
             case Condemn(names):
                 self.condemned |= dict.fromkeys(names)
             case Collected(names):
@@ -166,12 +171,33 @@ class ChunkMetadata:
         moved = [chunk for chunk in source.chunks if chunk.start < change.length]
         ends = [*(chunk.start for chunk in moved[1:]), change.length]
         for chunk, end in zip(moved, ends, strict=True):
-            chunks.append(
-                Chunk(change.offset + chunk.start, end - chunk.start, chunk.name, chunk.epoch)
-            )
+            start, length = change.offset + chunk.start, end - chunk.start
+            chunks.append(replace(chunk, start=start, length=length, is_open=False))
         self._condemn(source.chunks[len(moved) :])
         self.put(change.target, SegmentRecord(tuple(chunks)))
         self.put(change.source, replace(source, chunks=tuple(moved), is_moved=True))
+
+    def _check_chunk(self, change: Checked) -> None:
+        record = self.get(change.segment)
+        chunks = record.chunks if record is not None else ()
+        index = bisect_right(chunks, change.start, key=_start) - 1
+        if record is None or index < 0 or chunks[index].start != change.start:
+            raise RecordDamagedError(f"{change.segment} has no chunk that begins at {change.start}")
+        chunk = chunks[index]
+        known = chunk.checksums
+        if known.length < change.known or (known.length and known.phase != change.phase):
+            raise RecordDamagedError(
+                f"the checksums of {chunk.name} from {known.length} to {change.known} are missing"
+            )
+        if known.length >= change.length:
+            return  # an owner knows its own, and a snapshot may have them
+        checksums = replace(known, phase=change.phase).with_sums_from(
+            change.known, change.length, change.sums
+        )
+        length = max(chunk.length, change.length) if chunk.is_open else chunk.length
+        checked = replace(chunk, length=length, checksums=checksums)
+        chunks = (*chunks[:index], checked, *chunks[index + 1 :])
+        self.put(change.segment, replace(record, chunks=chunks))
 
     def _truncate(self, change: Truncate) -> None:
         record = self.get(change.segment)
@@ -209,7 +235,7 @@ class ChunkMetadata:
         if len(data) < _HEADER.size:
             raise SnapshotUnfinishedError("a snapshot ends in its header")
         _, version, _, sequence, count, condemned_count, length = _HEADER.unpack_from(data)
-        if version != VERSION:
+        if not 1 <= version <= VERSION:
             raise RecordDamagedError(f"snapshot version {version} is not known, only {VERSION}")
         if len(data) < _HEADER.size + length + _ENTRY.size:
             raise SnapshotUnfinishedError(f"a snapshot ends early, after {len(data)} bytes")
@@ -243,14 +269,19 @@ class ChunkMetadata:
         return position
 
 
-def _segments_of(change: Change) -> tuple[str, ...]:
+def segments_of(change: Change) -> tuple[str, ...]:
+    """The segments whose records a change concerns."""
     match change:
-        case AddChunk() | Truncate() | Forget():
+        case AddChunk() | Truncate() | Forget() | Checked():
             return (change.segment,)
         case MoveChunks():
             return (change.target, change.source)
         case Condemn() | Collected():
             return ()
+
+
+def _start(chunk: Chunk) -> int:
+    return chunk.start
 
 
 def _entry(segment: str, record: SegmentRecord) -> bytes:

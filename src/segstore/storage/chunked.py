@@ -11,7 +11,8 @@ Invariants:
 3. A chunk whose write failed is not written again; what is in it beyond what was told to be stored
    counts for nobody in this life. The next write begins another chunk.
 4. An append to a chunk changes no metadata: it costs one write. The end of a segment's last chunk
-   is the chunk's own, and that of others is where the next one starts.
+   is the chunk's own, and that of others is where the next one starts. Its checksums are noted
+   later (docs/adr/0210).
 5. ``stored_length`` never goes back except by ``delete``.
 6. Where a power cut may have left a chunk longer than what is stored of it, its bytes count as far
    as metadata or the log know them to be stored (docs/adr/0198). A merged segment is forgotten
@@ -25,8 +26,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageDamagedError
+import trio
+
+from segstore.errors import (
+    ChunkDamagedError,
+    ChunkNotFoundError,
+    InvalidChunkOffsetError,
+    StorageDamagedError,
+)
 from segstore.storage.additions import Additions
+from segstore.storage.checked_reads import CheckedReads
+from segstore.storage.checksums import Checksums
 from segstore.storage.chunk_metadata import gone_chunk_count
 from segstore.storage.garbage import GARBAGE_DELAY_SECONDS, collect_garbage, collect_now
 from segstore.storage.older_layout import Belongs, everything_belongs, import_older
@@ -40,7 +50,7 @@ from segstore.storage.records import (
     Truncate,
     new_chunk_name,
 )
-from segstore.storage.system_journal import SNAPSHOT_BYTES_MIN, SystemJournal
+from segstore.storage.system_journal import SNAPSHOT_BYTES_MIN, SystemJournal, note_checksums
 from segstore.tiers.api import Buffer, ChunkStorage
 
 MIB: Final = 1024 * 1024
@@ -73,6 +83,7 @@ class ChunkedSegmentStorage:
         boot_id: str | None = None,
     ) -> None:
         self._chunks = chunks
+        self._reads = CheckedReads(chunks)
         self._journal = SystemJournal(
             chunks,
             container_id=container_id,
@@ -87,8 +98,15 @@ class ChunkedSegmentStorage:
         self._chunk_count = 0
 
     async def run(self) -> None:
-        """Delete what is no longer needed, until cancelled."""
-        await collect_garbage(self._chunks, self._journal, self._garbage_delay_seconds)
+        """Delete what is no longer needed and note checksums, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note_checksums, self._journal)
+            await collect_garbage(self._chunks, self._journal, self._garbage_delay_seconds)
+
+    async def settle(self) -> None:
+        """Note the lengths and checksums of all chunks; see ``SegmentStorage.settle``."""
+        if self._journal.opened.is_set():
+            await self._journal.settle()
 
     async def collect(self) -> None:
         """Delete now what is no longer needed, whoever may still read it."""
@@ -136,9 +154,14 @@ class ChunkedSegmentStorage:
         if index < 0 or offset >= chunks[index].end:
             raise InvalidChunkOffsetError(f"segment {segment} has no stored byte at {offset}")
         chunk = chunks[index]
-        return await self._chunks.read(
-            chunk.name, offset=offset - chunk.start, length=min(length, chunk.end - offset)
-        )
+        end = min(offset + length, chunk.end)
+        try:
+            return await self._reads.read(segment, chunk, offset - chunk.start, end - chunk.start)
+        except ChunkDamagedError as error:
+            if self._has_chunk(segment, chunk):
+                self._reads.note_damage(segment, chunk, error)
+                raise
+            raise ChunkNotFoundError(f"segment {segment} has changed: {error}") from error
 
     async def write(
         self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
@@ -277,20 +300,35 @@ class ChunkedSegmentStorage:
 
     async def _append(self, segment: str, chunk: Chunk, data: Sequence[Buffer]) -> int:
         """Append to a chunk, and return the segment's offset behind."""
-        grown = replace(chunk, length=chunk.length + sum(map(len, data)))
+        known = chunk.checksums if chunk.length else Checksums.at(chunk.start)
+        checksums = known
+
+        def extend() -> None:
+            nonlocal checksums
+            checksums = known.extended(data)
+
         try:
-            await self._chunks.write(chunk.name, offset=chunk.length, data=data)
+            await self._chunks.write(chunk.name, offset=chunk.length, data=data, meanwhile=extend)
         except BaseException:
             self._replace_last(segment, chunk, replace(chunk, is_open=False))
             raise
-        self._replace_last(segment, chunk, grown)
+        assert checksums.length == chunk.length + sum(map(len, data)), "the storage did not call it"
+        grown = replace(chunk, length=checksums.length, checksums=checksums)
+        if self._replace_last(segment, chunk, grown):
+            self._journal.note_append(segment, known.length)
         return grown.end
 
-    def _replace_last(self, segment: str, old: Chunk, new: Chunk) -> None:
+    def _has_chunk(self, segment: str, chunk: Chunk) -> bool:
+        record = self._journal.metadata.get(segment)
+        return record is not None and any(each.name == chunk.name for each in record.chunks)
+
+    def _replace_last(self, segment: str, old: Chunk, new: Chunk) -> bool:
         """Note what a write has made of a chunk, unless the chunk has gone meanwhile."""
         record = self._journal.metadata.get(segment)
-        if record is not None and record.chunks and record.chunks[-1] == old:
-            self._journal.metadata.put(segment, _with_last(record, new))
+        if record is None or not record.chunks or record.chunks[-1] != old:
+            return False
+        self._journal.metadata.put(segment, _with_last(record, new))
+        return True
 
 
 class _Buffers:

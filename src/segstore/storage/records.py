@@ -15,11 +15,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from _fast.crc import crc32c
+from segstore.storage.checksums import (
+    BLOCK_BYTES,
+    SUM_BYTES,
+    Checksums,
+    sum_count,
+    whole_blocks,
+)
 
 CLOSED: Final = 0
 OPEN: Final = 1
 FOREIGN_NAME: Final = 2
 """The chunk's name is not its segment's with a suffix: it was moved here from another segment."""
+
+HAS_CHECKSUMS: Final = 4
 
 MOVED: Final = 1
 
@@ -31,6 +40,9 @@ _RECORD: Final = struct.Struct(">BQI")
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
+_CHECKSUMS: Final = struct.Struct(">IQ")
+_CHECKED: Final = struct.Struct(">QIQQ")
+NO_CHECKSUMS: Final = Checksums()
 
 
 class RecordDamagedError(ValueError):
@@ -42,7 +54,8 @@ class Chunk:
     """The bytes of a segment from ``start`` on that lie in a chunk, from its first byte on.
 
     An open chunk is the segment's last: it has at least ``length`` bytes, and exactly so many for
-    the owner of the epoch that made it, who may append.
+    the owner of the epoch that made it, who may append. Bytes behind those that ``checksums`` cover
+    are not checked.
     """
 
     start: int
@@ -50,6 +63,7 @@ class Chunk:
     name: str
     epoch: int
     is_open: bool = False
+    checksums: Checksums = NO_CHECKSUMS
 
     @property
     def end(self) -> int:
@@ -125,7 +139,23 @@ class Collected:
     names: tuple[str, ...]
 
 
-Change = AddChunk | MoveChunks | Truncate | Forget | Condemn | Collected
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The chunk that begins at ``start`` of the segment has these checksums.
+
+    ``sums`` are those of the blocks with bytes from ``known`` on, up to ``length``: earlier changes
+    have those before.
+    """
+
+    segment: str
+    start: int
+    phase: int
+    known: int
+    length: int
+    sums: bytes
+
+
+Change = AddChunk | MoveChunks | Truncate | Forget | Condemn | Collected | Checked
 
 _KINDS: Final[dict[type[Change], int]] = {
     AddChunk: 1,
@@ -134,6 +164,7 @@ _KINDS: Final[dict[type[Change], int]] = {
     Forget: 4,
     Condemn: 5,
     Collected: 6,
+    Checked: 7,
 }
 
 
@@ -173,6 +204,13 @@ class Reader:
         """The next numbers."""
         return layout.unpack(self.take(layout.size))
 
+    def checksums(self) -> Checksums:
+        """The checksums of a chunk's first bytes."""
+        phase, length = self.fields(_CHECKSUMS)
+        if phase >= BLOCK_BYTES:
+            raise RecordDamagedError(f"a block of {BLOCK_BYTES} bytes has no byte {phase}")
+        return Checksums(phase, length, self.take(SUM_BYTES * sum_count(phase, length)))
+
     def u32(self) -> int:
         """The next number of four bytes."""
         return self.fields(_U32)[0]
@@ -208,8 +246,13 @@ def encode_record(segment: str, record: SegmentRecord) -> bytes:
             name = name[len(prefix) :]
         else:
             flags |= FOREIGN_NAME
+        checksums = chunk.checksums
+        if checksums != NO_CHECKSUMS:
+            flags |= HAS_CHECKSUMS
         parts.append(_CHUNK.pack(chunk.start, chunk.length, chunk.epoch, flags))
         parts.append(encode_text(name))
+        if flags & HAS_CHECKSUMS:
+            parts += (_CHECKSUMS.pack(checksums.phase, checksums.length), checksums.sums)
     return b"".join(parts)
 
 
@@ -223,11 +266,12 @@ def decode_record(segment: str, data: bytes) -> SegmentRecord:
     for _ in range(count):
         start, length, epoch, flags = reader.fields(_CHUNK)
         name = reader.text()
-        if flags & ~(OPEN | FOREIGN_NAME):
+        if flags & ~(OPEN | FOREIGN_NAME | HAS_CHECKSUMS):
             raise RecordDamagedError(f"unknown flags {flags} of a chunk")
         if not flags & FOREIGN_NAME:
             name = f"{segment}${name}"
-        chunks.append(Chunk(start, length, name, epoch, bool(flags & OPEN)))
+        checksums = reader.checksums() if flags & HAS_CHECKSUMS else NO_CHECKSUMS
+        chunks.append(Chunk(start, length, name, epoch, bool(flags & OPEN), checksums))
     reader.end()
     return SegmentRecord(tuple(chunks), end, bool(moved))
 
@@ -247,6 +291,8 @@ def encode_change(change: Change) -> bytes:
             body = encode_text(segment)
         case Condemn(names) | Collected(names):
             body = _U32.pack(len(names)) + b"".join(map(encode_text, names))
+        case Checked(segment, start, phase, known, length, sums):
+            body = encode_text(segment) + _CHECKED.pack(start, phase, known, length) + sums
     return kind + body
 
 
@@ -267,10 +313,21 @@ def decode_change(data: bytes) -> Change:
             change = Condemn(tuple(reader.text() for _ in range(reader.u32())))
         case 6:
             change = Collected(tuple(reader.text() for _ in range(reader.u32())))
+        case 7:
+            change = _decode_checked(reader)
         case kind:
             raise RecordDamagedError(f"there is no change of kind {kind}")
     reader.end()
     return change
+
+
+def _decode_checked(reader: Reader) -> Checked:
+    segment = reader.text()
+    start, phase, known, length = reader.fields(_CHECKED)
+    if phase >= BLOCK_BYTES or known > length:
+        raise RecordDamagedError(f"there are no checksums of {known} to {length} at {phase}")
+    count = sum_count(phase, length) - whole_blocks(phase, known)
+    return Checked(segment, start, phase, known, length, reader.take(SUM_BYTES * count))
 
 
 def encode_frame(sequence: int, change: Change) -> bytes:

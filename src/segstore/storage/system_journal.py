@@ -13,7 +13,9 @@ Invariants:
    durable, that nobody claimed a later epoch: then every later owner has read that change.
 4. A system chunk whose write failed is never appended to again.
 5. Sequence numbers have no gap. Where one is missing, the metadata is damaged and is not used.
-6. A claim tells on which start of the machine its owner ran, and whether it came to the end of its
+6. Checksums of what was appended to open chunks are written with the next change of the segment's
+   chunks, with the next snapshot, or by ``note_checksums``: an append waits for no write of them.
+7. A claim tells on which start of the machine its owner ran, and whether it came to the end of its
    recovery. What was not synced when another start ended is in doubt for every owner until one of
    them has come to that end (docs/adr/0198).
 """
@@ -21,9 +23,9 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -38,11 +40,14 @@ from segstore.errors import (
     StorageDamagedError,
     StorageError,
 )
-from segstore.storage.chunk_metadata import ChunkMetadata, SnapshotUnfinishedError
+from segstore.storage.chunk_metadata import ChunkMetadata, SnapshotUnfinishedError, segments_of
 from segstore.storage.records import (
     AddChunk,
     Change,
+    Checked,
     Condemn,
+    Forget,
+    MoveChunks,
     RecordDamagedError,
     decode_frames,
     encode_frame,
@@ -52,6 +57,11 @@ from segstore.tiers.api import ChunkInfo, ChunkStorage
 SNAPSHOT_BYTES_MIN: Final = 256 * 1024
 """A snapshot is written when the journals since the last one are longer than this and than it."""
 JOURNALS_MAX: Final = 16
+NOTE_SECONDS: Final = 10.0
+"""Checksums of what was appended to tier 2 are durable after this time at the latest. After a crash
+bytes without checksums are read as they are."""
+NOTED_TOGETHER_MAX: Final = 256
+"""Checksums of chunks that are noted in one step of the event loop."""
 LOOKS_MAX: Final = 3
 
 _CLAIM: Final = "claim"
@@ -119,6 +129,11 @@ class SystemJournal:
         self.has_obsolete_chunks = False
         """Whether there may be system chunks that ``clean_up`` would delete."""
         self._counted: dict[int, int] = {}
+        self._unnoted: dict[str, int] = {}
+        """Segments whose last chunk has more checksums than durable metadata, and how many bytes
+        of it those in durable metadata cover."""
+        self._begun: set[str] = set()
+        """Segments whose last chunk is this owner's, and may be open."""
         self._garbage = trio.Event()
 
     @property
@@ -199,6 +214,7 @@ class SystemJournal:
         be read again.
         """
         assert not self._unfinished
+        changes = self._with_checksums(changes)
         try:
             self.metadata.check(changes)
         except RecordDamagedError as error:
@@ -211,6 +227,74 @@ class SystemJournal:
                 logger.warning("a snapshot is put off", chunks=self._prefix, error=str(error))
                 self._snapshot_due_bytes = self._journal_bytes + self._snapshot_bytes_min
                 self._journal_count = 0
+
+    def note_append(self, segment: str, known: int) -> None:
+        """The segment's last chunk was appended to; up to then ``known`` bytes had checksums."""
+        self._unnoted.setdefault(segment, known)
+
+    async def note_checksums(self) -> None:
+        """Make durable what is known of the checksums of open chunks."""
+        waiting = list(self._unnoted)
+        for start in range(0, len(waiting), NOTED_TOGETHER_MAX):
+            segments = waiting[start : start + NOTED_TOGETHER_MAX]
+            async with self.changing():
+                if changes := self._checksums_of(segments):
+                    await self.commit(*changes)
+
+    async def settle(self) -> None:
+        """End the chunks that this owner has begun, and write a snapshot that tells where."""
+        async with self.changing():
+            if not self._begun:
+                return
+            for segment in self._begun:
+                record = self.metadata.get(segment)
+                if record is not None and record.chunks and not record.is_moved:
+                    last = replace(record.chunks[-1], is_open=False)
+                    self.metadata.put(segment, replace(record, chunks=(*record.chunks[:-1], last)))
+            await self._write_snapshot()
+            self._begun.clear()
+
+    def _with_checksums(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+        """The changes, and before them the checksums of the chunks that they end."""
+        named = {segment for change in changes for segment in segments_of(change)}
+        noted = {change.segment for change in changes if isinstance(change, Checked)}
+        return (*self._checksums_of(sorted(named - noted)), *changes)
+
+    def _checksums_of(self, segments: Iterable[str]) -> list[Change]:
+        """What is not noted of the checksums of these segments' last chunks."""
+        changes: list[Change] = []
+        for segment in segments:
+            known = self._unnoted.get(segment)
+            record = self.metadata.get(segment) if known is not None else None
+            if known is None or record is None or not record.chunks:
+                self._unnoted.pop(segment, None)
+                continue
+            chunk = record.chunks[-1]
+            sums = chunk.checksums
+            changes.append(
+                Checked(segment, chunk.start, sums.phase, known, sums.length, sums.sums_from(known))
+            )
+        return changes
+
+    def _note_applied(self, change: Change) -> None:
+        """Durable metadata have a change, and so the checksums in it."""
+        match change:
+            case Checked(segment, length=length):
+                record = self.metadata.get(segment)
+                chunks = record.chunks if record is not None else ()
+                if not chunks or chunks[-1].checksums.length == length:
+                    self._unnoted.pop(segment, None)
+                elif segment in self._unnoted:
+                    self._unnoted[segment] = length
+            case AddChunk(segment):
+                self._unnoted.pop(segment, None)
+                self._begun.add(segment)
+            case MoveChunks() | Forget():
+                for segment in segments_of(change):
+                    self._unnoted.pop(segment, None)
+                    self._begun.discard(segment)
+            case _:
+                pass
 
     async def wait_for_garbage(self) -> None:
         """Wait until there is something to be deleted."""
@@ -387,16 +471,20 @@ class SystemJournal:
         for change in changes:
             self.metadata.apply(change)
             self._sequence += 1
+            self._note_applied(change)
         if self.metadata.condemned:
             self._garbage.set()
 
     async def _write_snapshot(self) -> None:
         """Write a snapshot. Whatever becomes of it, later changes go to a later journal."""
         data = self.metadata.encode(epoch=self.epoch, sequence=self._sequence)
+        noted = self._checksums_of(list(self._unnoted))
         self._number += 1
         self._journal = None
         name = self._name(_SNAPSHOT, self._number)
         await self._chunks.write(name, offset=0, data=[data])
+        for change in noted:
+            self._note_applied(change)
         self.has_obsolete_chunks |= self._snapshot_number > 0
         self._snapshot_number = self._number
         self._garbage.set()
@@ -424,6 +512,18 @@ class SystemJournal:
             async with self._lock:
                 named.difference_update(self.metadata.chunk_names())
         return sorted(named)
+
+
+async def note_checksums(journal: SystemJournal) -> None:
+    """Note checksums of what was appended to tier 2, from time to time, until cancelled."""
+    while True:
+        await trio.sleep(NOTE_SECONDS)
+        try:
+            await journal.note_checksums()
+        except FencedOutError:
+            return
+        except StorageError as error:
+            logger.warning("checksums are noted later", error=str(error))
 
 
 def _order(each: _SystemChunk) -> tuple[int, int]:

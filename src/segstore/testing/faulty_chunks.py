@@ -20,7 +20,7 @@ from random import Random
 import trio
 
 from segstore.errors import InvalidChunkOffsetError, StorageError
-from segstore.tiers.api import Buffer, ChunkInfo, ChunkStorage
+from segstore.tiers.api import Buffer, Check, ChunkInfo, ChunkStorage
 
 
 class Fault(Enum):
@@ -69,7 +69,14 @@ class FaultyChunkStorage:
         self.call_count = 0
         self.fault_count = 0
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Write, or fail."""
         number = self._write_count = self._write_count + 1
         joined = b"".join(data)
@@ -81,13 +88,15 @@ class FaultyChunkStorage:
         if fault is Fault.PARTIAL:
             await self._storage.write(name, offset=offset, data=[joined[: len(joined) // 2]])
             raise StorageError("injected: half of a write was stored")
-        await self._storage.write(name, offset=offset, data=[joined])
+        await self._storage.write(name, offset=offset, data=[joined], meanwhile=meanwhile)
         await self._end("write", fault)
 
-    async def read(self, name: str, *, offset: int, length: int) -> Buffer:
+    async def read(
+        self, name: str, *, offset: int, length: int, check: Check | None = None
+    ) -> Buffer:
         """Read, or fail."""
         fault = await self._begin("read")
-        data = await self._storage.read(name, offset=offset, length=length)
+        data = await self._storage.read(name, offset=offset, length=length, check=check)
         await self._end("read", fault)
         return data
 

@@ -28,6 +28,7 @@ from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import (
     Buffer,
+    Check,
     ChunkInfo,
     ChunkStorage,
     DigestedEntry,
@@ -222,15 +223,24 @@ class ObservedChunks:
             raise StorageError(f"refused: {call}")
         self.calls.append(call)
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """See ``ChunkStorage``."""
         self._begin(ChunkCall("write", name, offset, sum(map(len, data))))
-        await self._chunks.write(name, offset=offset, data=data)
+        await self._chunks.write(name, offset=offset, data=data, meanwhile=meanwhile)
 
-    async def read(self, name: str, *, offset: int, length: int) -> Buffer:
+    async def read(
+        self, name: str, *, offset: int, length: int, check: Check | None = None
+    ) -> Buffer:
         """See ``ChunkStorage``."""
         self._begin(ChunkCall("read", name, offset, length))
-        return await self._chunks.read(name, offset=offset, length=length)
+        return await self._chunks.read(name, offset=offset, length=length, check=check)
 
     async def info(self, name: str) -> ChunkInfo:
         """See ``ChunkStorage``."""

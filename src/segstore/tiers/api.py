@@ -24,6 +24,9 @@ Buffer = bytes | bytearray | memoryview
 LOG_ENTRY_BYTES_MAX = 1024 * 1024 - 1024
 """Longest log entry in bytes; the original's limit for one BookKeeper entry."""
 
+Check = Callable[[Buffer], None]
+"""Raises an error when bytes that were read are not what they should be."""
+
 OnDurable = Callable[[DataLogError | None], None]
 
 
@@ -150,8 +153,18 @@ class ChunkInfo:
 class ChunkStorage(Protocol):
     """Tier 2's vendor interface: named byte sequences. Names are segment names plus a suffix."""
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Write ``data`` at ``offset`` of the chunk, durable on return.
+
+        ``meanwhile`` is called once before that, and may be when the write fails: in the thread
+        that writes, if there is one and there is much to write.
 
         ``offset`` 0 creates the chunk if it is missing; any other must lie within the chunk or at
         its end (else ``InvalidChunkOffsetError``, or ``ChunkNotFoundError``). Writing bytes again
@@ -159,10 +172,13 @@ class ChunkStorage(Protocol):
         """
         ...
 
-    async def read(self, name: str, *, offset: int, length: int) -> Buffer:
+    async def read(
+        self, name: str, *, offset: int, length: int, check: Check | None = None
+    ) -> Buffer:
         """Read exactly ``length`` bytes, or raise ``InvalidChunkOffsetError``.
 
-        They do not change any more; as long as anybody looks at them, memory is held for them.
+        ``check`` gets them first, in the thread that read them if there is one, and may raise. They
+        do not change any more; as long as anybody looks at them, memory is held for them.
         """
         ...
 

@@ -33,8 +33,9 @@ from segstore.tiers.vectored_io import pwrite_all, remainder
 
 BLOCK_BYTES: Final = 512
 """The block that a device must offer: the journal's batches begin at multiples of it."""
-READ_BYTES_MAX: Final = 3 * 512 * 1024
-"""The longest read into lent memory."""
+READ_BYTES_MAX: Final = 3 * 512 * 1024 + 2 * 64 * 1024
+"""The longest read into lent memory: the longest that is asked for, and the rest of the blocks with
+checksums in which it begins and ends."""
 READ_MEMORY_FREE_MAX: Final = 64
 """So many pieces of memory for reads are kept while somebody reads."""
 READ_MEMORY_SECONDS: Final = 10.0

@@ -43,7 +43,7 @@ from _fast.chunk_files import (
 )
 from segstore.descriptors import KEPT_FILES_MAX
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
-from segstore.tiers.api import Buffer, ChunkInfo
+from segstore.tiers.api import Buffer, Check, ChunkInfo
 from segstore.tiers.chunk_listing import files_of_chunks
 from segstore.tiers.chunk_paths import CHUNK_SUFFIX, UNFINISHED_SUFFIX, path_of
 from segstore.tiers.direct_io import (
@@ -100,20 +100,31 @@ class FilesystemChunkStorage:
         if doubts is not None and (noted := doubts.read()):
             self._settle(doubts, noted)
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
         if offset < 0 or len(data) > GROUPED_BUFFERS_MAX or sum(map(len, data)) >= DIRECT_BYTES_MIN:
-            await self._run(name, "write", lambda: self._write(name, offset, data))
+            await self._run(name, "write", lambda: self._write(name, offset, data, meanwhile))
             return
+        if meanwhile is not None:
+            meanwhile()
         try:
             await self._groups.write(ShortWrite(name, path_of(name), offset, data))
         except OSError as error:
             raise self._told(name, "write", error) from error
 
-    async def read(self, name: str, *, offset: int, length: int) -> Buffer:
+    async def read(
+        self, name: str, *, offset: int, length: int, check: Check | None = None
+    ) -> Buffer:
         """Read exactly ``length`` bytes; many of them are in memory that is used again later."""
         if self._reads_directly and DIRECT_BYTES_MIN <= length <= READ_BYTES_MAX:
-            read = partial(self._read_directly, name, offset, length)
+            read = partial(self._read_directly, name, offset, length, check)
             try:
                 found = await self._run(name, "read", read, limiter=self._direct_read_limiter)
             finally:
@@ -121,7 +132,10 @@ class FilesystemChunkStorage:
             if found is not None:
                 return found
         return await self._run(
-            name, "read", lambda: self._read(name, offset, length), limiter=self._read_limiter
+            name,
+            "read",
+            lambda: self._read(name, offset, length, check),
+            limiter=self._read_limiter,
         )
 
     async def info(self, name: str) -> ChunkInfo:
@@ -161,8 +175,16 @@ class FilesystemChunkStorage:
 
     # ---- Writes ----------------------------------------------------------------------------------
 
-    def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> None:
+    def _write(
+        self,
+        name: str,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         path = path_of(name)
+        if meanwhile is not None:
+            meanwhile()
         try:
             with self._descriptors.use(path) as file:
                 length = os.fstat(file.descriptor).st_size
@@ -385,16 +407,22 @@ class FilesystemChunkStorage:
         finally:
             os.close(descriptor)
 
-    def _read_directly(self, name: str, offset: int, length: int) -> memoryview | None:
+    def _read_directly(
+        self, name: str, offset: int, length: int, check: Check | None
+    ) -> memoryview | None:
         """None where it cannot be done, or comes to fewer bytes: the other way tells why."""
         with self._descriptors.use(path_of(name)) as file:
             direct = file.direct_file(self._staging) if offset >= 0 else None
             if direct is None:
                 return None
             data = direct.read(self._read_memory.memory.lend(), offset, length)
-            return data.toreadonly() if data is not None and len(data) == length else None
+            if data is None or len(data) < length:
+                return None
+            if check is not None:
+                check(data)
+            return data.toreadonly()
 
-    def _read(self, name: str, offset: int, length: int) -> bytes:
+    def _read(self, name: str, offset: int, length: int, check: Check | None) -> bytes:
         with self._descriptors.use(path_of(name)) as file:
             descriptor = file.descriptor
             if offset < 0 or length < 0:
@@ -407,6 +435,8 @@ class FilesystemChunkStorage:
                     f"chunk {name} has {os.fstat(descriptor).st_size} bytes: it has no range"
                     f" {offset}+{length}"
                 )
+            if check is not None:
+                check(data)
             return data
 
     @staticmethod

@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from segstore.errors import ChunkNotFoundError, DataLogError, InvalidChunkOffset
 from segstore.tiers.api import (
     LOG_ENTRY_BYTES_MAX,
     Buffer,
+    Check,
     ChunkInfo,
     DigestedEntry,
     LogAddress,
@@ -198,7 +199,14 @@ class MemoryChunkStorage:
     def __init__(self) -> None:
         self._chunks: dict[str, bytearray] = {}
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
         await trio.lowlevel.checkpoint()
         chunk = self._chunks.get(name)
@@ -209,9 +217,13 @@ class MemoryChunkStorage:
         if not 0 <= offset <= len(chunk):
             raise InvalidChunkOffsetError(f"chunk {name} has {len(chunk)} bytes, not {offset}")
         joined = b"".join(data)
+        if meanwhile is not None:
+            meanwhile()
         chunk[offset : offset + len(joined)] = joined
 
-    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+    async def read(
+        self, name: str, *, offset: int, length: int, check: Check | None = None
+    ) -> bytes:
         """Read exactly ``length`` bytes."""
         await trio.lowlevel.checkpoint()
         chunk = self._existing(name)
@@ -219,7 +231,10 @@ class MemoryChunkStorage:
             raise InvalidChunkOffsetError(
                 f"chunk {name} has {len(chunk)} bytes: it has no range {offset}+{length}"
             )
-        return bytes(memoryview(chunk)[offset : offset + length])
+        data = bytes(memoryview(chunk)[offset : offset + length])
+        if check is not None:
+            check(data)
+        return data
 
     async def info(self, name: str) -> ChunkInfo:
         """Tell a chunk's length."""

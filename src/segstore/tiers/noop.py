@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
-from segstore.tiers.api import Buffer, ChunkInfo, ChunkStorage
+from segstore.tiers.api import Buffer, Check, ChunkInfo, ChunkStorage
 
 KEPT_MARKS = ("#transaction.", "#transient.", "attributes.index")
 """A chunk with one of these in its name is read again by the store itself."""
@@ -43,10 +43,17 @@ class NoOpChunkStorage:
         self._drops = drops
         self._lengths: dict[str, int] = {}
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Take note of the length, see ``ChunkStorage.write``."""
         if not self._drops(name):
-            await self._kept.write(name, offset=offset, data=data)
+            await self._kept.write(name, offset=offset, data=data, meanwhile=meanwhile)
             return
         await trio.lowlevel.checkpoint()
         length = self._lengths.get(name)
@@ -56,13 +63,17 @@ class NoOpChunkStorage:
             length = 0
         if not 0 <= offset <= length:
             raise InvalidChunkOffsetError(f"chunk {name} has {length} bytes, not {offset}")
+        if meanwhile is not None:
+            meanwhile()
         written = sum(memoryview(part).nbytes for part in data)
         self._lengths[name] = max(length, offset + written)
 
-    async def read(self, name: str, *, offset: int, length: int) -> Buffer:
+    async def read(
+        self, name: str, *, offset: int, length: int, check: Check | None = None
+    ) -> Buffer:
         """Read what was kept, else raise ``DataDroppedError`` unless nothing is asked for."""
         if not self._drops(name):
-            return await self._kept.read(name, offset=offset, length=length)
+            return await self._kept.read(name, offset=offset, length=length, check=check)
         has = (await self.info(name)).length
         if offset < 0 or length < 0 or offset + length > has:
             raise InvalidChunkOffsetError(

@@ -240,10 +240,10 @@ async def test_a_lost_index_fails_what_needs_it_and_nothing_else(tiers: Any) -> 
     [lost, _] = await index_chunks(tiers)
     await tiers.chunks.delete(lost.name)
     async with tiers.open() as container:
-        with pytest.raises(StorageError, match="damaged"):
+        with pytest.raises(StorageError, match="is missing"):
             await container.get_attributes("s", [key(1)])
         update = AttributeUpdate(key(1), VERB.ACCUMULATE, 1)
-        with pytest.raises(StorageError, match="damaged"):
+        with pytest.raises(StorageError, match="is missing"):
             await container.append("s", b"x", attribute_updates=[update])
         await container.append("s", b"y")
         await container.append("t", b"z", attribute_updates=[update])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -37,11 +37,18 @@ class HeldStorage(MemoryChunkStorage):
         super().__init__()
         self.held = True
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         if self.held and name.startswith("scope/"):
             await trio.lowlevel.checkpoint()
             raise StorageError(f"{name} is held")
-        await super().write(name, offset=offset, data=data)
+        await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
 
 
 class Machine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
@@ -26,15 +26,22 @@ class SlowJournals(MemoryChunkStorage):
         self.failing: set[int] = set()
         self.stored_before_failing = False
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         if "journal" not in name:
-            await super().write(name, offset=offset, data=data)
+            await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
             return
         self.count += 1
         fails = self.count in self.failing
         await trio.lowlevel.checkpoint()
         if not fails or self.stored_before_failing:
-            await super().write(name, offset=offset, data=data)
+            await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
         if fails:
             raise StorageError("the journal not")
 
@@ -131,10 +138,17 @@ async def test_who_waits_for_one_that_gives_up_is_not_told_that_it_was_added() -
     giving_up, waiting = trio.CancelScope(), trio.Event()
 
     class GivingUp(SlowJournals):
-        async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+        async def write(
+            self,
+            name: str,
+            *,
+            offset: int,
+            data: Sequence[Buffer],
+            meanwhile: Callable[[], None] | None = None,
+        ) -> None:
             if waiting.is_set():
                 giving_up.cancel()
-            await super().write(name, offset=offset, data=data)
+            await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
 
     storage = owner(GivingUp())
     await storage.write("damaged", offset=0, data=[b"four"], rollover_bytes=4)

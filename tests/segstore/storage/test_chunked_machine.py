@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from segstore.errors import StorageError
+from segstore.storage.checksums import Checksums
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
@@ -151,6 +152,14 @@ class ChunkedMachine(RuleBasedStateMachine):
     def collect(self) -> None:
         self.until_done(ChunkedSegmentStorage.collect)
 
+    @rule()
+    def note_checksums(self) -> None:
+        self.until_done(lambda owner: owner._journal.note_checksums())
+
+    @rule()
+    def settle(self) -> None:
+        self.until_done(ChunkedSegmentStorage.settle)
+
     @precondition(lambda self: self.late)
     @rule()
     def go_on_late(self) -> None:
@@ -199,8 +208,20 @@ class ChunkedMachine(RuleBasedStateMachine):
             while (offset := segment.first + len(data)) < length:
                 data += await self.storage.read(segment.name, offset=offset, length=length - offset)
             assert data == segment.content[segment.first :]
+            await self.check_checksums(segment)
         for segment in self.gone:
             assert await self.storage.stored_length(segment.name) == 0
+
+    async def check_checksums(self, segment: Segment) -> None:
+        """Whatever was noted by whom, checksums are of bytes that are there."""
+        for chunk in await self.storage.chunks_of(segment.name):
+            known = chunk.checksums
+            if chunk.is_open:
+                assert known.length == chunk.length, "an owner knows all of its own"
+            if known.length:
+                data = await self.memory.read(chunk.name, offset=0, length=known.length)
+                assert Checksums(phase=known.phase).extended([data]) == known
+                assert known.phase == int(chunk.name.rpartition("$")[2][:20])
 
     def teardown(self) -> None:
         """Whatever happened, the next owner leaves nothing that nobody needs."""

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.storage.checksums import BLOCK_BYTES, Checksums, sum_count, whole_blocks
 from segstore.storage.chunk_metadata import ChunkMetadata
 from segstore.storage.records import (
     FRAME,
     AddChunk,
     Change,
+    Checked,
     Chunk,
     Collected,
     Condemn,
@@ -30,6 +32,8 @@ from segstore.storage.records import (
 names = st.text(max_size=30)
 offsets = st.integers(0, 2**64 - 1)
 epochs = st.integers(0, 2**32 - 1)
+phases = st.integers(0, BLOCK_BYTES - 1)
+lengths = st.integers(0, 4 * BLOCK_BYTES)
 many_names = st.lists(names, max_size=4).map(tuple)
 changes: st.SearchStrategy[Change] = st.one_of(
     st.builds(AddChunk, names, offsets, epochs, names),
@@ -38,8 +42,21 @@ changes: st.SearchStrategy[Change] = st.one_of(
     st.builds(Forget, names),
     st.builds(Condemn, many_names),
     st.builds(Collected, many_names),
+    st.tuples(names, offsets, phases, lengths, lengths).map(
+        lambda each: Checked(
+            each[0],
+            each[1],
+            each[2],
+            min(each[3:]),
+            max(each[3:]),
+            bytes(4 * (sum_count(each[2], max(each[3:])) - whole_blocks(each[2], min(each[3:])))),
+        )
+    ),
 )
-chunks = st.builds(Chunk, offsets, offsets, names, epochs, st.booleans())
+checksums = st.tuples(phases, lengths).map(
+    lambda each: Checksums(each[0], each[1], bytes(4 * sum_count(*each)))
+)
+chunks = st.builds(Chunk, offsets, offsets, names, epochs, st.booleans(), checksums)
 records = st.builds(SegmentRecord, st.lists(chunks, max_size=4).map(tuple), offsets, st.booleans())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -43,14 +43,21 @@ class NotingChunkStorage(MemoryChunkStorage):
         self.attempt_count = 0
         self.written: dict[str, list[float]] = {}
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         if name.startswith("scope/"):
             segment = name[: name.index(".#epoch.0") + len(".#epoch.0")]
             if segment in self.refused:
                 self.attempt_count += 1
                 raise StorageError("this one not")
             self.written.setdefault(segment, []).append(trio.current_time())
-        await super().write(name, offset=offset, data=data)
+        await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
 
 
 async def create(container: Container, names: Sequence[str]) -> None:

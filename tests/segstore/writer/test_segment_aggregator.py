@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
@@ -27,10 +27,17 @@ class CountedChunkStorage(MemoryChunkStorage):
         super().__init__()
         self.written: list[tuple[str, int]] = []
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         if name.startswith("scope/"):
             self.written.append((name, sum(map(len, data))))
-        await super().write(name, offset=offset, data=data)
+        await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
 
 
 async def test_appends_that_took_turns_with_those_of_other_segments_are_one_write(
@@ -63,17 +70,24 @@ class SlowChunkStorage(CountedChunkStorage):
         self.long_beside_others = False
         self.system_write_count = 0
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         if not name.startswith("scope/"):
             self.system_write_count += 1
-            await super().write(name, offset=offset, data=data)
+            await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
             return
         self.under_way.add(name)
         self.most_under_way = max(self.most_under_way, len(self.under_way))
         if sum(map(len, data)) > SHORT_BYTES_MAX:
             self.long_beside_others |= len(self.under_way) > 1
         await trio.sleep(1)
-        await super().write(name, offset=offset, data=data)
+        await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
         self.under_way.remove(name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
@@ -34,11 +34,18 @@ class RefusingChunkStorage(MemoryChunkStorage):
         self.attempt_count = 0
         self.error = StorageError("this one not")
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         if any(name.startswith(each) for each in self.refused):
             self.attempt_count += 1
             raise self.error
-        await super().write(name, offset=offset, data=data)
+        await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
 
 
 def stored(container: Container, name: str) -> int:

@@ -25,7 +25,7 @@ import structlog
 import trio
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
-from segstore.tiers.api import Buffer, ChunkInfo
+from segstore.tiers.api import Buffer, Check, ChunkInfo
 from segstore.tiers.s3.checks import METADATA_KEY, TEXT_CHARACTERS_MAX, CheckError, Checks
 from segstore.tiers.s3.failures import Kind, S3RequestError
 from segstore.tiers.s3.keys import (
@@ -198,7 +198,14 @@ class S3ChunkStorage:
         self._empty: _Remembered[str, bool] = _Remembered(KNOWN_CHUNKS_MAX)
         self._change_count = 0
 
-    async def write(self, name: str, *, offset: int, data: Sequence[Buffer]) -> None:
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
         chunk = await self._map(name)
         if not chunk.exists and offset != 0:
@@ -208,6 +215,8 @@ class S3ChunkStorage:
         self._refuse_when_fenced(name, chunk.epoch_max)
         length = sum(memoryview(part).nbytes for part in data)
         if chunk.exists and length == 0:
+            if meanwhile is not None:
+                meanwhile()
             return
         rewritten: list[Extent] = []
         if offset == chunk.length:
@@ -224,9 +233,13 @@ class S3ChunkStorage:
             self._end_change(name, None)
             raise
         self._end_change(name, chunk.with_piece(piece))
+        if meanwhile is not None:
+            meanwhile()
         await self._tidy(name)
 
-    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+    async def read(
+        self, name: str, *, offset: int, length: int, check: Check | None = None
+    ) -> bytes:
         """Read exactly ``length`` bytes."""
         for look in range(1, LOOKS_MAX + 1):
             chunk = await self._existing(name)
@@ -236,7 +249,7 @@ class S3ChunkStorage:
                 )
             try:
                 extents = chunk.within(offset, offset + length)
-                return b"".join(await self._read_extents(name, extents))
+                data = b"".join(await self._read_extents(name, extents))
             except S3RequestError as error:
                 # Pieces that were put together go; what replaced them is in the next listing.
                 if error.failure.kind is not Kind.MISSING:
@@ -247,6 +260,10 @@ class S3ChunkStorage:
                     raise StorageError(
                         f"chunk {name} is damaged: S3 lists a piece that it does not have"
                     ) from error
+            else:
+                if check is not None:
+                    check(data)
+                return data
         raise AssertionError("the last look ends the loop")
 
     async def info(self, name: str) -> ChunkInfo:

@@ -1,0 +1,95 @@
+"""Reads of chunks that return no byte which is not what was written.
+
+Owns: ``CheckedReads``: the check of every read of tier 2, and what is told of damage.
+
+Invariants:
+1. A read takes in whole blocks. Bytes of a block that does not match its checksum are returned to
+   nobody; those of blocks without a checksum are returned as they are.
+2. A block is called damaged when it was read twice: bytes may be damaged on their way.
+3. Damage is logged once for each block, however often it is read.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+import structlog
+
+from segstore.errors import ChunkDamagedError, ChunkNotFoundError, InvalidChunkOffsetError
+from segstore.storage.records import Chunk
+from segstore.tiers.api import Buffer, ChunkStorage
+
+LOOKS_MAX: Final = 2
+LOGGED_MAX: Final = 4096
+"""Damaged blocks that are remembered so that they are not logged again."""
+
+logger = structlog.get_logger(__name__)
+
+
+class CheckedReads:
+    """The reads of one owner's chunks."""
+
+    def __init__(self, chunks: ChunkStorage) -> None:
+        self._chunks = chunks
+        self._logged: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self.refused_count = 0
+        """Reads that were refused because of damage."""
+
+    async def read(self, segment: str, chunk: Chunk, start: int, end: int) -> Buffer:
+        """Read the bytes of a chunk from ``start`` to ``end``, counted from its first byte.
+
+        Raises ``ChunkDamagedError`` when they are not what was written, or fewer.
+        """
+        first, last = chunk.checksums.blocks_around(start, end)
+        for look in range(1, LOOKS_MAX + 1):
+            try:
+                data = await self._read(chunk, first, last, max(end, last))
+                break
+            except ChunkDamagedError as error:
+                if look == LOOKS_MAX:
+                    raise
+                logger.warning("a block is read again", segment=segment, error=str(error))
+        return data if (first, last) == (start, end) else data[start - first : end - first]
+
+    async def _read(self, chunk: Chunk, first: int, last: int, end: int) -> Buffer:
+        def check(data: Buffer) -> None:
+            found = chunk.checksums.find_damage(data, first, last)
+            if found is not None:
+                raise ChunkDamagedError(
+                    f"chunk {chunk.name} is damaged: the block at byte {found} does not match its"
+                    " checksum",
+                    offset=found,
+                )
+
+        checks = check if last > first else None
+        try:
+            return await self._chunks.read(
+                chunk.name, offset=first, length=end - first, check=checks
+            )
+        except ChunkNotFoundError as error:
+            raise ChunkDamagedError(f"chunk {chunk.name} is missing: {error}", offset=0) from error
+        except InvalidChunkOffsetError as error:
+            raise ChunkDamagedError(
+                f"chunk {chunk.name} is shorter than {end} bytes: {error}", offset=first
+            ) from error
+
+    def note_damage(self, segment: str, chunk: Chunk, damage: ChunkDamagedError) -> None:
+        """Log damage, unless it is known."""
+        self.refused_count += 1
+        place = chunk.name, damage.offset
+        if place in self._logged:
+            self._logged.move_to_end(place)
+            return
+        self._logged[place] = None
+        if len(self._logged) > LOGGED_MAX:
+            self._logged.popitem(last=False)
+        logger.error(
+            "tier 2 is damaged: reads of these bytes are refused until the chunk is restored from a"
+            " copy",
+            segment=segment,
+            segment_offset=chunk.start + damage.offset,
+            chunk=chunk.name,
+            chunk_offset=damage.offset,
+            reason=str(damage),
+        )
