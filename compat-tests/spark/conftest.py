@@ -1,0 +1,53 @@
+"""A Spark session and a store for the tests of the data source."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from compat_harness.server import Server
+
+from pravega_admin.controller_client import ControllerClient
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("spark-store")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def client(store: Server) -> Iterator[ControllerClient]:
+    with ControllerClient(store.controller_uri) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """Real Spark in this process; its Python workers are this interpreter too."""
+    from pyspark.sql import SparkSession
+
+    from pravega_spark import PravegaDataSource
+
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYSPARK_PYTHON", sys.executable)
+    patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    warehouse: Path = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("compat")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(warehouse))
+        .config("spark.driver.memory", "1g")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    session.dataSource.register(PravegaDataSource)
+    yield session
+    session.stop()
+    patch.undo()

@@ -1,0 +1,121 @@
+"""The options of the data source: their names, defaults and checks.
+
+Owns: ``Options``. Names and defaults are those of the official connector for Spark 3 where it has
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pravega_spark.errors import OptionError
+
+DEFAULT_CONTROLLER = "tcp://localhost:9090"
+EARLIEST = "earliest"
+LATEST = "latest"
+UNBOUNDED = "unbounded"
+
+STREAM_NUMBERS = (
+    "default_num_segments",
+    "default_scale_factor",
+    "default_segment_target_rate_bytes_per_sec",
+    "default_segment_target_rate_events_per_sec",
+    "default_retention_duration_milliseconds",
+    "default_retention_size_bytes",
+)
+"""Options for a stream that the data source makes itself."""
+
+_KNOWN = frozenset(
+    {
+        "controller",
+        "scope",
+        "stream",
+        "start_stream_cut",
+        "end_stream_cut",
+        "metadata",
+        "allow_create_scope",
+        "allow_create_stream",
+        "fail_on_data_loss",
+        "min_partitions",
+        "max_bytes_per_trigger",
+        "approx_bytes_per_trigger",
+        "max_rows_per_trigger",
+        *STREAM_NUMBERS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options as given, checked. Absent numbers are 0."""
+
+    controller: str = DEFAULT_CONTROLLER
+    scope: str = ""
+    stream: str = ""
+    start: str | None = None
+    end: str | None = None
+    metadata: str = ""
+    allow_create_scope: bool = True
+    allow_create_stream: bool = True
+    fail_on_data_loss: bool = True
+    min_partitions: int = 0
+    max_bytes_per_trigger: int = 0
+    max_rows_per_trigger: int = 0
+    stream_numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``scope/stream``."""
+        return f"{self.scope}/{self.stream}"
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Options:
+        """Check the options; ``OptionError`` names the one that makes no sense.
+
+        Options that are not ours are Spark's own and are left alone.
+        """
+        values = {name.lower(): value for name, value in given.items()}
+        values = {name: value for name, value in values.items() if name in _KNOWN}
+        for name in ("scope", *([] if "metadata" in values else ["stream"])):
+            if not values.get(name):
+                raise OptionError(f"the option {name} is missing: .option({name!r}, ...)")
+        metadata = values.get("metadata", "")
+        if metadata.lower() not in ("", "streams", "streaminfo"):
+            raise OptionError(f"metadata is Streams or StreamInfo, not {metadata!r}")
+        if metadata.lower() == "streaminfo" and not values.get("stream"):
+            raise OptionError("metadata StreamInfo needs the option stream")
+        bytes_option = "max_bytes_per_trigger"
+        if bytes_option not in values:
+            bytes_option = "approx_bytes_per_trigger"
+        return cls(
+            controller=values.get("controller", DEFAULT_CONTROLLER),
+            scope=values["scope"],
+            stream=values.get("stream", ""),
+            start=values.get("start_stream_cut"),
+            end=values.get("end_stream_cut"),
+            metadata=metadata.lower(),
+            allow_create_scope=_flag(values, "allow_create_scope", True),
+            allow_create_stream=_flag(values, "allow_create_stream", True),
+            fail_on_data_loss=_flag(values, "fail_on_data_loss", True),
+            min_partitions=_number(values, "min_partitions"),
+            max_bytes_per_trigger=_number(values, bytes_option),
+            max_rows_per_trigger=_number(values, "max_rows_per_trigger"),
+            stream_numbers={
+                name: _number(values, name) for name in STREAM_NUMBERS if name in values
+            },
+        )
+
+
+def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:
+    text = values.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"{name} is true or false, not {values[name]!r}")
+    return text == "true"
+
+
+def _number(values: Mapping[str, str], name: str) -> int:
+    text = values.get(name, "0")
+    if not text.isdecimal():
+        raise OptionError(f"{name} is a whole number, not {text!r}")
+    return int(text)

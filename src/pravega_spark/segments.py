@@ -1,0 +1,205 @@
+"""Asks segment stores for segments' states and bytes.
+
+Owns: one connection to each segment store, made again when it breaks.
+
+Invariants:
+1. ``read_slice`` yields exactly the bytes of the slice, in order, through restarts and moves of
+   the segment store, or raises.
+2. The next read is asked for before what came is handed on: the server works while Spark does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from pravega_spark.cuts import SegmentState, Slice
+from pravega_spark.errors import DataLossError, PravegaError, RefusedError, UnavailableError
+from pravega_wire.blocking import SegmentConnection
+from pravega_wire.commands import (
+    AuthTokenCheckFailed,
+    ErrorMessage,
+    GetStreamSegmentInfo,
+    NoSuchSegment,
+    ReadSegment,
+    Reply,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    SegmentRead,
+    StreamSegmentInfo,
+)
+from pravega_wire.errors import ProtocolError
+from pravega_wire.names import segment_name
+
+READ_BYTES = 2 * 1024 * 1024
+REPLY_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
+RETRY_SECONDS = 0.2
+
+Address = tuple[str, int]
+
+
+class SegmentStores:
+    """Connections to the segment stores of one stream. Use it in one thread and a ``with`` block.
+
+    ``locate`` says where a segment is served: it is asked once for each segment, and again when
+    its store is gone or serves it no more.
+    """
+
+    def __init__(
+        self,
+        scope: str,
+        stream: str,
+        locate: Callable[[int], Address],
+        *,
+        known: Mapping[int, Address] | None = None,
+    ) -> None:
+        self._scope = scope
+        self._stream = stream
+        self._locate = locate
+        self._addresses: dict[int, Address] = dict(known or {})
+        self._connections: dict[Address, SegmentConnection] = {}
+
+    def __enter__(self) -> SegmentStores:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop all connections. Idempotent."""
+        while self._connections:
+            self._connections.popitem()[1].close()
+
+    def address(self, segment_id: int) -> Address:
+        """Return where a segment is served, as last heard."""
+        found = self._addresses.get(segment_id)
+        if found is None:
+            found = self._addresses[segment_id] = self._locate(segment_id)
+        return found
+
+    def states(self, segments: Iterable[int]) -> dict[int, SegmentState]:
+        """Return the states of segments; those that do not exist any more are left out."""
+        states: dict[int, SegmentState] = {}
+        waiting = list(segments)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while waiting:
+            segment = waiting[-1]
+            try:
+                state = self._state(segment)
+            except (ProtocolError, OSError) as error:
+                self._retry(segment, error, deadline)
+                continue
+            waiting.pop()
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            if state is not None:
+                states[segment] = state
+        return states
+
+    def read_slice(self, piece: Slice, *, fail_on_data_loss: bool = True) -> Iterator[bytes]:
+        """Yield the bytes of a slice in pieces.
+
+        Where the stream was truncated behind the slice's start, ``DataLossError`` is raised, or
+        without ``fail_on_data_loss`` the rest is read.
+        """
+        offset = piece.start
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        asked = False
+        while offset < piece.end:
+            try:
+                if not asked:
+                    self._ask(piece, offset)
+                asked = False
+                reply = self._receive_read(piece.segment_id, offset)
+                if isinstance(reply, SegmentRead) and reply.data:
+                    data = reply.data
+                    offset += len(data)
+                    if offset < piece.end:
+                        self._ask(piece, offset)
+                        asked = True
+                    deadline = time.monotonic() + PATIENCE_SECONDS
+                    yield data
+                    continue
+            except (ProtocolError, OSError) as error:
+                asked = False
+                self._retry(piece.segment_id, error, deadline)
+                continue
+            offset = self._skip_lost(piece, offset, reply, fail_on_data_loss)
+
+    # ---- Within ----------------------------------------------------------------------------------
+
+    def _name(self, segment_id: int) -> str:
+        return segment_name(self._scope, self._stream, segment_id)
+
+    def _connection(self, segment_id: int) -> SegmentConnection:
+        address = self.address(segment_id)
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = SegmentConnection(*address, timeout=REPLY_SECONDS)
+            self._connections[address] = connection
+        return connection
+
+    def _state(self, segment_id: int) -> SegmentState | None:
+        connection = self._connection(segment_id)
+        request = GetStreamSegmentInfo(connection.next_request_id(), self._name(segment_id), "")
+        reply = connection.call(request)
+        if isinstance(reply, StreamSegmentInfo):
+            return SegmentState(reply.start_offset, reply.write_offset, reply.is_sealed)
+        if isinstance(reply, NoSuchSegment):
+            return None
+        raise self._refusal(segment_id, reply)
+
+    def _ask(self, piece: Slice, offset: int) -> None:
+        connection = self._connection(piece.segment_id)
+        length = min(READ_BYTES, piece.end - offset)
+        name = self._name(piece.segment_id)
+        connection.send(ReadSegment(name, offset, length, "", connection.next_request_id()))
+
+    def _receive_read(self, segment_id: int, offset: int) -> Reply:
+        reply = self._connection(segment_id).receive(timeout=REPLY_SECONDS)
+        if isinstance(reply, SegmentRead):
+            if reply.offset != offset:
+                raise ProtocolError(f"asked for offset {offset}, got {reply.offset}")
+            return reply
+        if isinstance(reply, NoSuchSegment | SegmentIsTruncated | SegmentIsSealed):
+            return reply
+        raise self._refusal(segment_id, reply)
+
+    def _refusal(self, segment_id: int, reply: Reply) -> Exception:
+        """Return what an unwanted reply means: an error that is final, or one that may pass."""
+        name = self._name(segment_id)
+        if isinstance(reply, AuthTokenCheckFailed):
+            return RefusedError(f"no permission to read segment {name}")
+        if isinstance(reply, ErrorMessage):
+            return RefusedError(f"the segment store refused to read {name}: {reply.message}")
+        return ProtocolError(f"unexpected {type(reply).__name__} for {name}")
+
+    def _skip_lost(self, piece: Slice, offset: int, reply: Reply, fail_on_data_loss: bool) -> int:
+        """Return where to go on behind what is gone."""
+        if isinstance(reply, SegmentIsTruncated):
+            end = max(offset, min(reply.start_offset, piece.end))
+        else:
+            end = piece.end
+        if fail_on_data_loss:
+            raise DataLossError(
+                f"bytes {offset} to {end} of segment {self._name(piece.segment_id)} are gone: the"
+                " stream was truncated before they were read. Set fail_on_data_loss to false to"
+                " go on without them"
+            )
+        return end
+
+    def _retry(self, segment_id: int, error: Exception, deadline: float) -> None:
+        """Forget the connection and where the segment was; wait a little, or give up."""
+        if isinstance(error, PravegaError):
+            raise error
+        address = self._addresses.pop(segment_id, None)
+        if address is not None and (connection := self._connections.pop(address, None)):
+            with suppress(OSError):
+                connection.close()
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                f"segment {self._name(segment_id)} could not be read for {PATIENCE_SECONDS:g} s:"
+                f" {error}"
+            ) from error
+        time.sleep(RETRY_SECONDS)

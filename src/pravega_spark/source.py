@@ -1,0 +1,224 @@
+"""The data source itself: what Spark calls, on the driver and in its tasks.
+
+Owns: ``PravegaDataSource`` and its readers. The driver plans with
+``stream_view``; a task gets a slice of one segment and reads it over the wire.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pravega_spark.controller import Controller
+from pravega_spark.cuts import Slice, cut_to_offset, offset_to_cut, slices_between
+from pravega_spark.event_batches import SCHEMA_DDL, EventBatches
+from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options
+from pravega_spark.segments import Address, SegmentStores
+from pravega_spark.stream_view import StreamView
+
+STREAM_INFO_DDL = "head_stream_cut string, tail_stream_cut string"
+STREAMS_DDL = "scope string, stream string"
+
+
+@dataclass
+class SlicePartition(InputPartition):
+    """A slice for one task, and where its segment was served when the slice was planned."""
+
+    piece: Slice
+    address: Address
+
+
+@dataclass
+class MetadataPartition(InputPartition):
+    """Rows that the driver has made already."""
+
+    rows: list[tuple[str, str]]
+
+
+class PravegaDataSource(DataSource):
+    """Streams as DataFrames: ``spark.read.format("pravega")`` and ``readStream``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "pravega"
+
+    def schema(self) -> str:
+        """Return the columns: those of events, or of what ``metadata`` asks for."""
+        metadata = Options.parse(self.options).metadata
+        return {"": SCHEMA_DDL, "streams": STREAMS_DDL, "streaminfo": STREAM_INFO_DDL}[metadata]
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
+        options = Options.parse(self.options)
+        return MetadataReader(options) if options.metadata else EventReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a streaming query."""
+        return EventStreamReader(Options.parse(self.options))
+
+
+class EventReader(DataSourceReader):
+    """Reads what lies between two cuts."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return a partition for each segment, or for each part of one."""
+        options = self._options
+        with StreamView(options) as view:
+            start = view.resolve(options.start, EARLIEST)
+            end = view.resolve(options.end, LATEST)
+            slices = view.batch_slices(
+                view.head() if start is None else start, view.tail() if end is None else end
+            )
+            return [SlicePartition(piece, view.address(piece.segment_id)) for piece in slices]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a slice."""
+        assert isinstance(partition, SlicePartition)
+        return read_slice(self._options, partition)
+
+
+class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream batch by batch. Spark keeps one on the driver for as long as a query runs."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._view: StreamView | None = None
+        self._end: dict[int, int] | None = None
+        self._end_is_known = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what tasks need: connections stay on the driver."""
+        return {"_options": self._options, "_view": None, "_end": None, "_end_is_known": False}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query begins."""
+        start = self._opened().resolve(self._options.start, LATEST)
+        return self._offset(self._opened().head() if start is None else start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that the options name; Spark hands it back to ``latestOffset``."""
+        if self._options.max_bytes_per_trigger:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        if self._options.max_rows_per_trigger:
+            return ReadMaxRows(self._options.max_rows_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Let this run of the query end with what is stored now."""
+        tail = self._opened().tail()
+        self._find_end()
+        if self._end is None:
+            self._end = tail
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return how far the next batch goes."""
+        cut = offset_to_cut(self._options.name, start)
+        limited = not isinstance(limit, ReadAllAvailable)
+        return self._offset(self._opened().advance(cut, self._find_end(), limited=limited))
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return where the stream ends, for the query's progress."""
+        return self._offset(self._opened().tail())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return a partition for each segment with new events."""
+        view, name = self._opened(), self._options.name
+        slices = slices_between(offset_to_cut(name, start), offset_to_cut(name, end))
+        return [SlicePartition(piece, view.address(piece.segment_id)) for piece in slices]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a slice."""
+        assert isinstance(partition, SlicePartition)
+        return read_slice(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: Spark's checkpoint says what was processed."""
+
+    def stop(self) -> None:
+        """Drop the connections."""
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+
+    def _opened(self) -> StreamView:
+        if self._view is None:
+            self._view = StreamView(self._options)
+        return self._view
+
+    def _find_end(self) -> dict[int, int] | None:
+        """Return the cut at which this query ends, asking for it once."""
+        if not self._end_is_known:
+            self._end = self._opened().resolve(self._options.end, UNBOUNDED)
+            self._end_is_known = True
+        return self._end
+
+    def _offset(self, cut: dict[int, int]) -> dict[str, Any]:
+        return cut_to_offset(self._options.name, cut)
+
+
+class MetadataReader(DataSourceReader):
+    """Reads what the controller knows: a scope's streams, or where a stream begins and ends."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one partition, with all rows."""
+        options = self._options
+        if options.metadata == "streams":
+            with Controller(options.controller) as controller:
+                names = controller.list_streams(options.scope)
+            return [MetadataPartition([(options.scope, name) for name in names])]
+        with StreamView(options) as view:
+            cuts = [cut_to_offset(options.name, cut) for cut in (view.head(), view.tail())]
+        head, tail = (json.dumps(cut) for cut in cuts)
+        return [MetadataPartition([(head, tail)])]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, str]]:
+        """Yield the rows."""
+        assert isinstance(partition, MetadataPartition)
+        yield from partition.rows
+
+
+def read_slice(options: Options, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a slice, in a task."""
+    piece = partition.piece
+    controllers: list[Controller] = []
+
+    def locate(segment_id: int) -> Address:
+        # Most tasks never ask: the address that the driver knew is right.
+        if not controllers:
+            controllers.append(Controller(options.controller))
+        return controllers[0].segment_address(options.scope, options.stream, segment_id)
+
+    known = {piece.segment_id: partition.address}
+    try:
+        with SegmentStores(options.scope, options.stream, locate, known=known) as stores:
+            pieces = stores.read_slice(piece, fail_on_data_loss=options.fail_on_data_loss)
+            batches = EventBatches(options.scope, options.stream, piece.segment_id)
+            yield from batches.read(pieces, start=piece.start, end=piece.end)
+    finally:
+        for controller in controllers:
+            controller.close()

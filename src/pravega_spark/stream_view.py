@@ -1,0 +1,265 @@
+"""Plans what is read: where a stream begins and ends, and how far a batch goes.
+
+Owns: what the driver asks of controller and segment stores. The rules are in ``cuts``.
+
+Invariants:
+1. Every position that comes out is between two events.
+2. A batch never goes behind the end it was given, nor behind what was stored when it was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from _fast.events import EventError, scan_events
+from pravega_spark.controller import Controller, stream_configuration
+from pravega_spark.cuts import (
+    Cut,
+    SegmentState,
+    Slice,
+    Successor,
+    find_completed,
+    parse_cut,
+    readable_end,
+    replace_completed,
+)
+from pravega_spark.errors import DataLossError, PravegaError
+from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options
+from pravega_spark.segments import Address, SegmentStores
+
+CALLS_AT_ONCE = 16
+SPAN_NUMBERS = 2
+
+
+class StreamView:
+    """One stream as the driver sees it. Use it within a ``with`` block."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._controller = Controller(options.controller)
+        self._stores = SegmentStores(options.scope, options.stream, self._locate)
+
+    def __enter__(self) -> StreamView:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop all connections. Idempotent."""
+        self._stores.close()
+        self._controller.close()
+
+    def ensure_stream(self) -> None:
+        """Create scope and stream where they are missing and the options allow it."""
+        options = self.options
+        if options.allow_create_scope:
+            self._controller.ensure_scope(options.scope)
+        if options.allow_create_stream:
+            self._controller.ensure_stream(
+                stream_configuration(options.scope, options.stream, options=options.stream_numbers)
+            )
+
+    def address(self, segment_id: int) -> Address:
+        """Return where a segment is served."""
+        return self._stores.address(segment_id)
+
+    # ---- Positions -------------------------------------------------------------------------------
+
+    def resolve(self, text: str | None, default: str) -> dict[int, int] | None:
+        """Return the cut that an option names; None for no bound."""
+        word = (text or default).lower()
+        if word == EARLIEST:
+            return self.head()
+        if word == LATEST:
+            return self.tail()
+        if word == UNBOUNDED:
+            return None
+        return parse_cut(self.options.name, text or default)
+
+    def head(self) -> dict[int, int]:
+        """Return the cut at which the stream begins."""
+        return self._controller.head(self.options.scope, self.options.stream)
+
+    def tail(self) -> dict[int, int]:
+        """Return the cut at which the stream ends now."""
+        options = self.options
+        current = self._controller.current_segments(options.scope, options.stream)
+        segments = [item.segmentId.segmentId for item in current] or self._last_segments()
+        states = self._stores.states(segments)
+        return {segment: state.length for segment, state in states.items()}
+
+    def advance(self, start: Cut, end: Cut | None, *, limited: bool) -> dict[int, int]:
+        """Return how far a batch from ``start`` goes, within ``end`` and, if asked, the limits."""
+        cut, states = self._enter_successors(start, end)
+        ends = {
+            segment: max(offset, readable_end(segment, states[segment], end))
+            for segment, offset in cut.items()
+        }
+        byte_limit = self.options.max_bytes_per_trigger if limited else 0
+        row_limit = self.options.max_rows_per_trigger if limited else 0
+        if byte_limit or row_limit:
+            return self._limit(cut, ends, byte_limit, row_limit)
+        return ends
+
+    def batch_slices(self, start: Cut, end: Cut) -> list[Slice]:
+        """Return what lies between two cuts, in slices; more of them if the options ask for it."""
+        options = self.options
+        segments = self._controller.segments_between(options.scope, options.stream, start, end)
+        states = self._stores.states(segments)
+        slices = []
+        for segment in sorted(segments):
+            state = states.get(segment)
+            first = start.get(segment, 0)
+            if state is None or first < state.start_offset:
+                self._refuse_loss(segment)
+            if state is None:
+                continue
+            piece = Slice(segment, max(first, state.start_offset), end.get(segment, state.length))
+            if piece.start < piece.end:
+                slices.append(piece)
+        return self._split(slices) if len(slices) < options.min_partitions else slices
+
+    # ---- Within ----------------------------------------------------------------------------------
+
+    def _locate(self, segment_id: int) -> Address:
+        options = self.options
+        return self._controller.segment_address(options.scope, options.stream, segment_id)
+
+    def _successors(self, segments: Sequence[int]) -> dict[int, list[Successor]]:
+        options = self.options
+
+        def ask(segment: int) -> list[Successor]:
+            return self._controller.successors(options.scope, options.stream, segment)
+
+        if len(segments) < 2:
+            return {segment: ask(segment) for segment in segments}
+        with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(segments))) as pool:
+            return dict(zip(segments, pool.map(ask, segments), strict=True))
+
+    def _last_segments(self) -> list[int]:
+        """Return the segments with which a sealed stream ends."""
+        options = self.options
+        head = self.head()
+        segments = self._controller.segments_between(options.scope, options.stream, head, {})
+        successors = self._successors(segments)
+        return [segment for segment in segments if not successors[segment]]
+
+    def _enter_successors(
+        self, start: Cut, end: Cut | None
+    ) -> tuple[dict[int, int], dict[int, SegmentState]]:
+        """Replace what was read to its end by what follows; also return the segments' states."""
+        cut = dict(start)
+        while True:
+            states = self._stores.states(cut)
+            for segment in list(cut):
+                state = states.get(segment)
+                if state is None:
+                    # Nobody can tell any more whether it had been read to its end.
+                    self._refuse_loss(segment)
+                    states[segment] = SegmentState(0, cut[segment], True)
+                elif cut[segment] < state.start_offset:
+                    self._refuse_loss(segment)
+                    cut[segment] = state.start_offset
+            completed = find_completed(cut, states, end)
+            successors = self._successors(sorted(completed))
+            replaced = replace_completed(cut, completed, successors, end)
+            if replaced == cut:
+                return cut, states
+            cut = replaced
+
+    def _refuse_loss(self, segment: int) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLossError(
+                f"events of segment {segment} of stream {self.options.name} are gone: the stream"
+                " was truncated before they were read. Set fail_on_data_loss to false to go on"
+                " without them"
+            )
+
+    # ---- Limits ----------------------------------------------------------------------------------
+
+    def _limit(
+        self, cut: Cut, ends: Mapping[int, int], byte_limit: int, row_limit: int
+    ) -> dict[int, int]:
+        """Return ends that keep a batch within the limits, each between two events.
+
+        Every segment gets a fair share of what is left; at least one event comes.
+        """
+        limited = dict(cut)
+        waiting = sorted(
+            (segment for segment in ends if ends[segment] > cut[segment]),
+            key=lambda segment: ends[segment] - cut[segment],
+        )
+        bytes_left = byte_limit or sum(ends.values())
+        rows_left = row_limit or sum(ends.values())
+        for number, segment in enumerate(waiting):
+            share = len(waiting) - number
+            byte_share, row_share = bytes_left // share, rows_left // share
+            start, end = cut[segment], ends[segment]
+            if not row_limit and end - start <= byte_share:
+                limited[segment] = end
+                bytes_left -= end - start
+                continue
+            is_first = limited == cut
+            offset, rows = self._find_boundary(
+                Slice(segment, start, end), byte_share, row_share, at_least_one=is_first
+            )
+            limited[segment] = offset
+            bytes_left -= offset - start
+            rows_left -= rows
+        return limited
+
+    def _find_boundary(
+        self, piece: Slice, byte_limit: int, row_limit: int, *, at_least_one: bool
+    ) -> tuple[int, int]:
+        """Return the last position in the slice within the limits, and the events before it."""
+        position, rows = piece.start, 0
+        for starts, after in self._scan(piece):
+            for next_start in (*starts[1:], after):
+                is_over = next_start - piece.start > byte_limit or rows + 1 > row_limit
+                if is_over and (rows or not at_least_one):
+                    return position, rows
+                position, rows = next_start, rows + 1
+                if is_over:
+                    return position, rows
+        return position, rows
+
+    def _scan(self, piece: Slice) -> Iterator[tuple[list[int], int]]:
+        """Yield the offsets at which events begin, some at a time, and the offset behind them."""
+        buffer = bytearray()
+        base = piece.start
+        for data in self._stores.read_slice(
+            piece, fail_on_data_loss=self.options.fail_on_data_loss
+        ):
+            buffer += data
+            try:
+                spans, consumed = scan_events(buffer)
+            except EventError as error:
+                raise PravegaError(
+                    f"segment {piece.segment_id} of {self.options.name} holds no event at offset"
+                    f" {base + error.position}: perhaps it is a byte stream"
+                ) from None
+            starts = [base + start - 8 for start in spans[::SPAN_NUMBERS]]
+            buffer = buffer[consumed:]
+            base += consumed
+            if starts:
+                yield starts, base
+
+    def _split(self, slices: Sequence[Slice]) -> list[Slice]:
+        """Cut slices between events, into ``min_partitions`` if the events allow it."""
+        total = sum(piece.end - piece.start for piece in slices)
+        if not total:
+            return list(slices)
+        target = max(1, total // self.options.min_partitions)
+        pieces: list[Slice] = []
+        for piece in slices:
+            start = piece.start
+            if piece.end - piece.start > target:
+                for starts, _ in self._scan(piece):
+                    for position in starts:
+                        if position - start >= target:
+                            pieces.append(Slice(piece.segment_id, start, position))
+                            start = position
+            pieces.append(Slice(piece.segment_id, start, piece.end))
+        return pieces
