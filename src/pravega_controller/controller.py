@@ -35,6 +35,7 @@ from pravega_controller.store_connection import OpenStream
 from pravega_controller.stream_operations import StreamOperations
 from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_controller.table_client import TableClient
+from pravega_controller.tag_index import TagIndex
 from pravega_wire import names
 
 log = structlog.get_logger(__name__)
@@ -106,7 +107,8 @@ def _assemble(
     random, now_ms, finish_later = environment.random, environment.now_ms, background.finish_later
     table_client = TableClient(segments)
     store = MetadataStore(table_client, random=random)
-    workflows = StreamWorkflows(store, segments, now_ms=now_ms, finish_later=finish_later)
+    tags = TagIndex(table_client, store)
+    workflows = StreamWorkflows(store, segments, tags, now_ms=now_ms, finish_later=finish_later)
     groups = ReaderGroupOperations(store, workflows, random=random, finish_later=finish_later)
     tables = KeyValueTableOperations(store, table_client, now_ms=now_ms, finish_later=finish_later)
     scopes = ScopeOperations(store, workflows, groups, tables, finish_later=finish_later)
@@ -114,7 +116,7 @@ def _assemble(
     background.register("group", groups.finish)
     background.register(TABLE_INTENT_KIND, tables.finish)
     background.register("scope", scopes.finish)
-    streams = StreamOperations(store, segments, workflows)
+    streams = StreamOperations(store, segments, workflows, tags)
     return Controller(store, scopes, streams, groups, tables, placement, now_ms, finish_later)
 
 

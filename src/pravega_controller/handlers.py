@@ -116,25 +116,21 @@ async def list_scopes(
 async def list_streams_in_scope(
     controller: Controller, request: pb.StreamsInScopeRequest, call: Call
 ) -> pb.StreamsInScopeResponse:
-    return await _list_streams(
-        controller, request.scope.scope, request.continuationToken.token, tag=None
-    )
+    scope, token = request.scope.scope, request.continuationToken.token
+    return await _streams_of(scope, controller.store.list_streams(scope, token))
 
 
 @rpc("listStreamsInScopeForTag", question=True)
 async def list_streams_in_scope_for_tag(
     controller: Controller, request: pb.StreamsInScopeWithTagRequest, call: Call
 ) -> pb.StreamsInScopeResponse:
-    return await _list_streams(
-        controller, request.scope.scope, request.continuationToken.token, tag=request.tag
-    )
+    scope, token = request.scope.scope, request.continuationToken.token
+    return await _streams_of(scope, controller.streams.list_with_tag(scope, request.tag, token))
 
 
-async def _list_streams(
-    controller: Controller, scope: str, token: str, *, tag: str | None
-) -> pb.StreamsInScopeResponse:
+async def _streams_of(scope: str, search: Awaitable[Listing]) -> pb.StreamsInScopeResponse:
     try:
-        listing = await controller.store.list_streams(scope, token, tag=tag)
+        listing = await search
     except ScopeNotFoundError:
         return pb.StreamsInScopeResponse(status=pb.StreamsInScopeResponse.SCOPE_NOT_FOUND)
     return pb.StreamsInScopeResponse(

@@ -10,6 +10,7 @@ Owns: which table and key a record lives under, the caches, and the history that
                                                 t/<table>             -> KeyValueTableRecord
     _system/_tables/controller/histories-<id>   epoch/<stream>/<n>    -> EpochRecord
                                                 subscribers/<stream>  -> SubscribersRecord
+    _system/_tables/controller/tags-<id>        see ``tag_index``
 
 Invariants:
 1. A record changes only by a conditional update on the version that was read; two controllers that
@@ -32,6 +33,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
 
+import structlog
 from msgspec import structs
 
 from pravega_controller.errors import (
@@ -60,6 +62,8 @@ from pravega_controller.records import (
 from pravega_controller.streams import Segment
 from pravega_controller.table_client import NOT_EXISTS, Entry, TableClient
 from pravega_wire import names
+
+log = structlog.get_logger(__name__)
 
 CACHED_STREAMS_MAX = 10_000
 CACHED_SCOPES_MAX = 10_000
@@ -95,6 +99,11 @@ class Scope:
     @property
     def histories(self) -> str:
         return _table(f"histories-{self.record.scope_id}")
+
+    @property
+    def tag_index(self) -> str:
+        """The table that ``tag_index`` keeps."""
+        return _table(f"tags-{self.record.scope_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +207,7 @@ class MetadataStore:
         """Raises ``TableNotEmptyError``, and deletes nothing, while the scope holds anything."""
         await self._tables.delete(scope.objects, must_be_empty=True)
         await self._tables.delete(scope.histories, must_be_empty=False)
+        await self._tables.delete(scope.tag_index, must_be_empty=False)
 
     async def list_scopes(self, token: str) -> Listing:
         """A page of scopes. The system's own comes last: clients look into the first one."""
@@ -269,21 +279,24 @@ class MetadataStore:
             )
         await self._tables.remove(table, _epoch_key(stream.name, 0))
 
-    async def list_streams(self, scope: str, token: str, *, tag: str | None = None) -> Listing:
-        """The streams of a scope, internal ones too; with ``tag``, those that carry it."""
-        found = await self._scope(scope)
+    async def list_streams(self, scope: str, token: str) -> Listing:
+        """The streams of a scope, internal ones too."""
+        return await self.list_objects(scope, "s", token)
 
-        def shown(entry: Entry) -> str | None:
-            kind, _, name = entry.key.decode().partition("/")
-            if kind != "s":
-                return None
-            if tag is not None:
-                record = decode(entry.value, StreamRecord)
-                if tag not in record.configuration.tags:
-                    return None
-            return name
-
-        return await self._list(found.objects, token, shown)
+    async def tagged_streams(self, scope: Scope) -> AsyncIterator[tuple[str, tuple[str, ...]]]:
+        """Every stream of a scope that has tags, with them, as far as its record can be read."""
+        async for entries in self._tables.pages(scope.objects):
+            for entry in entries:
+                kind, _, name = entry.key.decode().partition("/")
+                if kind != "s":
+                    continue
+                try:
+                    tags = decode(entry.value, StreamRecord).configuration.tags
+                except CorruptMetadataError as error:
+                    log.error("stream is damaged", scope=scope.name, stream=name, why=str(error))
+                    continue
+                if tags:
+                    yield name, tags
 
     async def list_groups(self, scope: str, token: str) -> Listing:
         """The reader groups of a scope."""

@@ -12,22 +12,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
 from msgspec import structs
 
 from pravega_controller import stream_cuts
 from pravega_controller.errors import (
+    CorruptMetadataError,
     IllegalStateError,
     InvalidRequestError,
     InvalidStreamCutError,
     NotFoundError,
     ScalePreconditionError,
+    ScopeNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
 )
 from pravega_controller.history import Successor, scaled_epoch
 from pravega_controller.records import Create, Delete, Scale, Seal, Truncate, Update
 from pravega_controller.segment_client import SegmentClient, for_each
-from pravega_controller.store import MetadataStore, Stream
+from pravega_controller.store import Listing, MetadataStore, Stream
 from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_controller.streams import (
     Segment,
@@ -35,7 +38,10 @@ from pravega_controller.streams import (
     StreamCut,
     validate_configuration,
 )
+from pravega_controller.tag_index import TagIndex, decode_position, encode_position
 from pravega_wire import names
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +56,16 @@ class StreamOperations:
     """Answers requests about streams."""
 
     def __init__(
-        self, store: MetadataStore, segments: SegmentClient, workflows: StreamWorkflows
+        self,
+        store: MetadataStore,
+        segments: SegmentClient,
+        workflows: StreamWorkflows,
+        tags: TagIndex,
     ) -> None:
         self._store = store
         self._segments = segments
         self._workflows = workflows
+        self._tags = tags
 
     # ---- Changes ---------------------------------------------------------------------------------
 
@@ -136,6 +147,31 @@ class StreamOperations:
 
     async def configuration(self, scope: str, name: str) -> StreamConfiguration:
         return (await self._store.stream(scope, name)).record.configuration
+
+    async def list_with_tag(self, scope: str, tag: str, token: str) -> Listing:
+        """A page of the streams that have a tag; without names the listing has ended.
+
+        Raises ``ScopeNotFoundError``, and ``InvalidRequestError`` for a foreign token.
+        """
+        position = decode_position(token)
+        owner = await self._store.find_scope(scope)
+        if owner is None or owner.record.phase == "creating":
+            raise ScopeNotFoundError(f"scope {scope} does not exist")
+        while True:
+            page = await self._tags.find(owner, tag, from_key=position)
+            found: list[str] = []
+
+            async def check(name: str, found: list[str] = found) -> None:
+                try:
+                    if tag in (await self.configuration(scope, name)).tags:
+                        found.append(name)
+                except (NotFoundError, CorruptMetadataError) as error:
+                    log.info("not listed", scope=scope, stream=name, reason=str(error))
+
+            await for_each(page.names, check)
+            if found or not page.next_key:
+                return Listing(sorted(found), encode_position(page.next_key))
+            position = page.next_key
 
     async def active_segments(self, scope: str, name: str) -> tuple[Segment, ...]:
         """The segments to write to, by key range; none when the stream is sealed."""

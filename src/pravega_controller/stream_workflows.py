@@ -55,6 +55,7 @@ from pravega_controller.streams import (
     even_ranges,
     fixed_configuration,
 )
+from pravega_controller.tag_index import TagIndex
 from pravega_wire import names
 
 log = structlog.get_logger(__name__)
@@ -67,12 +68,14 @@ class StreamWorkflows:
         self,
         store: MetadataStore,
         segments: SegmentClient,
+        tags: TagIndex,
         *,
         now_ms: Callable[[], int],
         finish_later: Callable[[IntentRecord], None],
     ) -> None:
         self._store = store
         self._segments = segments
+        self._tags = tags
         self._now_ms = now_ms
         self._finish_later = finish_later
         self._locks = KeyedLocks()
@@ -187,6 +190,7 @@ class StreamWorkflows:
         if not stream.name.startswith(names.MARK_PREFIX):
             mark = names.mark_stream(stream.name)
             await self.create_internal(stream.scope, mark, fixed_configuration(1))
+        await self._tags.add(stream.scope, stream.name, stream.record.configuration.tags)
         await self._create_segments(stream, pending.first)
         await self._store.write_epoch(stream, pending.first)
         return await self._store.write_stream(
@@ -222,6 +226,9 @@ class StreamWorkflows:
             )
 
         await for_each(stream.active, update)
+        before, after = stream.record.configuration.tags, pending.configuration.tags
+        await self._tags.add(stream.scope, stream.name, set(after) - set(before))
+        await self._tags.remove(stream.scope, stream.name, set(before) - set(after))
         count = len(stream.active)
         is_fixed = scaling.scale_type is ScaleType.FIXED
         rescale: Scale | None = None
@@ -255,6 +262,7 @@ class StreamWorkflows:
         await self._delete_segments(stream, [i for i in stream.history.segments if i not in gone])
         if not stream.name.startswith(names.MARK_PREFIX):
             await self.delete_internal(stream.scope.name, names.mark_stream(stream.name))
+        await self._tags.remove(stream.scope, stream.name, stream.record.configuration.tags)
         # Begun again after a crash, only the first epochs may be left: the number never goes back.
         scope = stream.scope.name
         reserved = await self._store.next_number(scope, stream.name)

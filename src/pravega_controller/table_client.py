@@ -165,6 +165,18 @@ class TableClient:
         entries = tuple(Entry(e.key.key, e.value, e.key.version) for e in reply.entries)
         return Page(entries, reply.continuation_token)
 
+    async def read_range(
+        self, table: str, first: bytes, last: bytes, *, count_max: int
+    ) -> tuple[Entry, ...]:
+        """The next entries of a table with keys of one length, sorted, both bounds included."""
+        args = TableIteratorArgs(from_key=first, to_key=last)
+        reply = await self._request(
+            table, lambda i: ReadTableEntries(i, table, NO_TOKEN, count_max, args)
+        )
+        expect(reply, TableEntriesRead)
+        assert isinstance(reply, TableEntriesRead)
+        return tuple(Entry(e.key.key, e.value, e.key.version) for e in reply.entries)
+
     async def pages(self, table: str) -> AsyncIterator[tuple[Entry, ...]]:
         """Every entry of a table, page by page."""
         token = b""

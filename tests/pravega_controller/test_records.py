@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_controller import autoscaling, key_value_tables, records
+from pravega_controller import autoscaling, key_value_tables, records, tag_index
 from pravega_controller.autoscaling import IDLE_SEGMENTS
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.history import Epoch
@@ -28,7 +28,7 @@ VALUE_BYTES_MAX = 1024 * 1024 - 8192
 
 STORED = {
     name: kind
-    for module in (records, key_value_tables, autoscaling)
+    for module in (records, key_value_tables, autoscaling, tag_index)
     for name, kind in vars(module).items()
     if name.endswith("Record")
 }

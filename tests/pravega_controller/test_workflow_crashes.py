@@ -154,6 +154,7 @@ async def update(c: Controller) -> None:
 
 async def check_updated(c: Controller, memory: MemorySegmentStore) -> None:
     assert (await c.streams.configuration("s", "a")).tags == ("t",)
+    assert (await c.streams.list_with_tag("s", "t", "")).names == ["a"]
     segments = await c.streams.active_segments("s", "a")
     assert [s.key_range for s in segments] == [(0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1)]
     for segment in segments:

@@ -304,6 +304,8 @@ class MemorySegmentStore:
         table = self.tables.get(q.segment)
         if table is None:
             return wire.NoSuchSegment(q.request_id, q.segment)
+        if table.key_length:
+            return self._iterate_range(q, table)
         after = q.args.continuation_token
         ordered = sorted((_hash(key), key) for key in table.entries)
         count = min(q.suggested_entry_count, self.page_entries_max)
@@ -314,6 +316,16 @@ class MemorySegmentStore:
             for _, key in rest
         )
         return wire.TableEntriesRead(q.request_id, q.segment, found, token)
+
+    def _iterate_range(self, q: wire.ReadTableEntries, table: MemoryTable) -> wire.Reply:
+        """Both bounds are included; there is no token."""
+        keys = sorted(key for key in table.entries if q.args.from_key <= key <= q.args.to_key)
+        count = min(q.suggested_entry_count, self.page_entries_max)
+        found = tuple(
+            wire.TableEntry(wire.TableKey(key, table.entries[key][1]), table.entries[key][0])
+            for key in keys[:count]
+        )
+        return wire.TableEntriesRead(q.request_id, q.segment, found, b"")
 
 
 _HANDLERS: dict[type[wire.Request], Callable[..., wire.Reply]] = {

@@ -1,0 +1,156 @@
+"""Which streams of a scope carry a tag: one sorted table per scope, read by range.
+
+Owns: the keys and values of the tables ``_system/_tables/controller/tags-<scope id>``.
+
+    hash of the tag (16 bytes)  hash of the stream's name (16 bytes)  ->  TagRecord
+    32 zeros: every stream that has tags is in the index              ->  empty TagRecord
+
+Invariants:
+1. An index is whole before anything is asked of it or changed in it: the first who needs it makes
+   it of what the streams say, and then writes the entry under zeros.
+2. A stream that has a tag is in a whole index, because the workflow that gives it the tag puts it
+   there before it ends. One that has it no more may still be there: whoever lists checks.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from pravega_controller.errors import InvalidRequestError, NoSuchTableError, ScopeNotFoundError
+from pravega_controller.records import decode, encode
+from pravega_controller.segment_client import for_each
+from pravega_controller.store import MetadataStore, Scope
+from pravega_controller.table_client import TableClient
+
+HASH_BYTES = 16
+KEY_BYTES = 2 * HASH_BYTES
+PAGE_ENTRIES = 500
+_FIRST = bytes(HASH_BYTES)
+_LAST = b"\xff" * HASH_BYTES
+_WHOLE_KEY = bytes(KEY_BYTES)
+
+log = structlog.get_logger(__name__)
+
+
+class TagRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """Says that a stream has the tag ``text``."""
+
+    text: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedPage:
+    """Names of streams that may have a tag, and where the next page begins; none: the end."""
+
+    names: list[str]
+    next_key: bytes
+
+
+class TagIndex:
+    """The tag indexes of all scopes."""
+
+    def __init__(self, tables: TableClient, store: MetadataStore) -> None:
+        self._tables = tables
+        self._store = store
+        self._whole: set[str] = set()
+
+    async def add(self, scope: Scope, stream: str, tags: Iterable[str]) -> None:
+        """Note that a stream has these tags, too."""
+        if not (wanted := list(tags)):
+            return
+        await self._make_whole(scope)
+        await self._put(scope, stream, wanted)
+
+    async def remove(self, scope: Scope, stream: str, tags: Iterable[str]) -> None:
+        """Note that a stream has these tags no more; fine if it never had them."""
+
+        async def remove(tag: str) -> None:
+            await self._tables.remove(scope.tag_index, _key(tag, stream))
+
+        if not (unwanted := list(tags)):
+            return
+        await self._make_whole(scope)
+        await for_each(unwanted, remove)
+
+    async def find(self, scope: Scope, tag: str, *, from_key: bytes = b"") -> TaggedPage:
+        """The next streams that may have a tag, in the index's order. ``ScopeNotFoundError``."""
+        tag_hash = _hash(tag)
+        first = from_key if from_key.startswith(tag_hash) else tag_hash + _FIRST
+        try:
+            await self._make_whole(scope)
+            entries = await self._tables.read_range(
+                scope.tag_index, first, tag_hash + _LAST, count_max=PAGE_ENTRIES
+            )
+        except NoSuchTableError as error:
+            raise ScopeNotFoundError("the scope does not exist any more") from error
+        records = [decode(entry.value, TagRecord) for entry in entries]
+        return TaggedPage(
+            [record.stream for record in records if record.text == tag],
+            _next_key(entries[-1].key) if entries else b"",
+        )
+
+    async def _make_whole(self, scope: Scope) -> None:
+        """Make the index of a scope that has none; of two who do it, either may finish first."""
+        table = scope.tag_index
+        if table in self._whole:
+            return
+        try:
+            is_whole = await self._tables.get(table, _WHOLE_KEY) is not None
+        except NoSuchTableError:
+            is_whole = False
+        if not is_whole:
+            log.info("making the index of tags", scope=scope.name)
+            await self._tables.create(table, key_length=KEY_BYTES)
+            async for stream, tags in self._store.tagged_streams(scope):
+                await self._put(scope, stream, tags)
+            await self._tables.put(table, _WHOLE_KEY, encode(TagRecord("", "")))
+        self._whole.add(table)
+
+    async def _put(self, scope: Scope, stream: str, tags: Iterable[str]) -> None:
+        async def put(tag: str) -> None:
+            value = encode(TagRecord(tag, stream))
+            await self._tables.put(scope.tag_index, _key(tag, stream), value)
+
+        await for_each(tags, put)
+
+
+def encode_position(key: bytes) -> str:
+    """A continuation token that resumes at a key."""
+    return "tag-" + base64.urlsafe_b64encode(key).decode()
+
+
+def decode_position(token: str) -> bytes:
+    """The key in a continuation token. ``InvalidRequestError`` for a foreign one."""
+    if not token:
+        return b""
+    try:
+        key = base64.b64decode(token.removeprefix("tag-"), altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise InvalidRequestError("the continuation token is none of ours") from error
+    if not token.startswith("tag-") or len(key) not in (0, KEY_BYTES):
+        raise InvalidRequestError("the continuation token is none of ours")
+    return key
+
+
+def _key(tag: str, stream: str) -> bytes:
+    return _hash(tag) + _hash(stream)
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=HASH_BYTES).digest()
+
+
+def _next_key(key: bytes) -> bytes:
+    """The first key behind another one; none behind the last of a tag."""
+    tag_hash, stream_hash = key[:HASH_BYTES], key[HASH_BYTES:]
+    if stream_hash == _LAST:
+        return b""
+    return tag_hash + (int.from_bytes(stream_hash) + 1).to_bytes(HASH_BYTES)
