@@ -3,9 +3,11 @@
 Owns: which journal, cache and tier 2 the containers of a process share, and their lifetimes.
 
 Invariants:
-1. Tier 1 outlives every container; a container that is being closed can still write.
-2. A container's run has a view of tier 2 of its own, which knows the epoch of its log.
-3. A journal that failed takes its containers offline, and is opened again; other containers go on.
+1. Nothing is read from or written to a tier before ``segstore.identity`` has found that it is the
+   store's, unless the logs are given.
+2. Tier 1 outlives every container; a container that is being closed can still write.
+3. A container's run has a view of tier 2 of its own, which knows the epoch of its log.
+4. A journal that failed takes its containers offline, and is opened again; other containers go on.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
 from segstore.data_directory import DataDirectory
 from segstore.errors import DataLogError, LogBehindError, leaf_errors
+from segstore.identity import check_journal, owned
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.registry import OpenContainer
 from segstore.storage.chunked import ChunkedSegmentStorage
@@ -54,24 +57,28 @@ async def open_containers(
     """Open the data directory and yield what opens a container in it.
 
     Measurements give tiers of their own, tests disks that fail; by default these are journals and
-    what the configuration says. Raises ``DataDirectoryError`` when the data directory cannot be
-    used, ``StorageConfigurationError`` or ``StorageUnreachableError`` when tier 2 cannot, and
-    ``DataLogError`` when no journal can be opened.
+    what the configuration says. Raises ``DataDirectoryError`` when the data directory or a tier
+    that is not its own cannot be used, ``StorageConfigurationError`` or
+    ``StorageUnreachableError`` when tier 2 cannot, and ``DataLogError`` when no journal can be
+    opened.
     """
     directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
     is_open = False
     try:
         async with AsyncExitStack() as stack:
-            storage_of = await stack.enter_async_context(
+            tier = await stack.enter_async_context(
                 open_storage(config, directory, given=chunk_storage)
             )
-            numbers = {directory.journal_of(n) for n in config.hosted_containers}
+            numbers: list[int] = []
+            if data_logs is None:
+                numbers = sorted({directory.journal_of(n) for n in config.hosted_containers})
+                for number in numbers:
+                    stack.enter_context(directory.lock_journal(number))
+                directory = await stack.enter_async_context(owned(directory, tier, numbers))
             journals = {
-                number: _kept_journal(
-                    number, stack.enter_context(directory.lock_journal(number)), config, disk_of
-                )
-                for number in (sorted(numbers) if data_logs is None else ())
+                number: _kept_journal(directory, number, config, disk_of) for number in numbers
             }
+            storage_of = await tier.open()
             nursery = await stack.enter_async_context(trio.open_nursery())
             await _start_journals(journals.values(), nursery, stack)
             is_open = True
@@ -105,13 +112,18 @@ async def _start_journals(
 
 
 def _kept_journal(
-    number: int, path: Path, config: SegmentStoreConfig, disk_of: Callable[[Path], Disk]
+    directory: DataDirectory,
+    number: int,
+    config: SegmentStoreConfig,
+    disk_of: Callable[[Path], Disk],
 ) -> KeptJournal:
+    path = directory.journal_path(number)
     settings = JournalSettings(
         file_bytes=config.journal_file_bytes, journal_bytes_max=config.journal_bytes_max
     )
 
     def open_it() -> AbstractAsyncContextManager[Journal]:
+        check_journal(directory, number)  # its disk may have gone since it was opened last
         return open_journal(
             path,
             settings,

@@ -4,9 +4,9 @@ Owns: ``DataDirectory``, the version file and the locks; docs/formats/data-direc
 the layout.
 
 Invariants:
-1. ``segstore.toml`` is written whole, before anything else of a store, and again only to raise its
-   version; nothing else that was there before is overwritten, and a directory that is not empty
-   and has no such file is refused.
+1. ``segstore.toml`` is written whole, before anything else of a store, and again only to note that
+   the store is made (``segstore.identity``) or where its tier 2 is now; nothing else that was there
+   before is overwritten, and a directory that is not empty and has no such file is refused.
 2. A journal is used by one process at a time: whoever opens it holds its lock until the process
    ends, however it ends.
 3. A directory that cannot be used is not changed.
@@ -16,34 +16,56 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+import re
 import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from segstore.errors import DataDirectoryError
 
-FORMAT_VERSION = 2
-OLDER_VERSIONS = frozenset({1})
-"""Versions that are read, and become this one when they are opened: an older segstore would not
-know the chunks that are written from then on, and must not open what has them."""
+FORMAT_VERSION = 3
+OLDER_VERSIONS = frozenset({1, 2})
+"""Versions that are read, and become this one when their tiers get identities: an older segstore
+knows nothing of these, and must not open what has them."""
 VERSION_FILE = "segstore.toml"
 FOREIGN_NAMES = frozenset({"run", "logs", "lost+found"})
 """What may lie in a directory before a store is made in it: supervisors' files, a fresh disk's."""
 LOCK_SECONDS = 3.0
 """How long a process that was killed may take to be gone."""
+_STORE_ID = re.compile("[0-9a-f]{32}", re.ASCII)
+
+
+class StoreState(StrEnum):
+    """How far the making of a store has come."""
+
+    NEW = "new"
+    """Its tiers may have no identities yet, and no data either."""
+    OLDER = "older"
+    """Its tiers may have no identities yet, and data of an older version."""
+    COMPLETE = "complete"
+    """Every tier has its identity; one that has none is not the store's."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """A data directory of this version. Use ``DataDirectory.open``."""
+    """A data directory. Use ``DataDirectory.open``."""
 
     path: Path
     container_count: int
     journal_count: int
+    store_id: str = ""
+    """Whose the tiers are: 32 hexadecimal digits. Older versions have none."""
+    state: StoreState = StoreState.OLDER
+    tier_2: str = ""
+    """Where tier 2 was at the last start; empty before the store is made."""
+    format_version: int = FORMAT_VERSION
 
     @classmethod
     def open(cls, path: Path, *, container_count: int = 4, journal_count: int = 1) -> DataDirectory:
@@ -69,13 +91,31 @@ class DataDirectory:
                 f"data directory {path} was made for {found.container_count} containers and cannot"
                 f" be used with {container_count}"
             )
+        return found
+
+    def read_again(self) -> DataDirectory:
+        """What the version file says now. Raises ``DataDirectoryError``."""
+        found = _read_version_file(self.path)
+        if found is None:
+            raise DataDirectoryError(f"{self.path / VERSION_FILE} is missing")
+        return found
+
+    def write(self, *, store_id: str, state: StoreState, tier_2: str) -> DataDirectory:
+        """Write the version file anew, in this version, durably. Blocks.
+
+        Only for whoever holds the lock of a role in the directory. Raises ``DataDirectoryError``.
+        """
+        written = replace(
+            self, store_id=store_id, state=state, tier_2=tier_2, format_version=FORMAT_VERSION
+        )
         try:
-            _raise_version(found)
+            os.replace(_write_unfinished(written), self.path / VERSION_FILE)
+            sync_directory(self.path)
         except OSError as error:
             raise DataDirectoryError(
-                f"data directory {path} cannot be used: {error.strerror or error}"
+                f"data directory {self.path} cannot be used: {error.strerror or error}"
             ) from error
-        return found
+        return written
 
     @property
     def storage_path(self) -> Path:
@@ -92,21 +132,23 @@ class DataDirectory:
 
     @contextmanager
     def lock_journal(self, journal: int, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[Path]:
-        """Hold a journal and yield its directory, which exists.
+        """Hold a journal and yield its directory, which may be missing.
 
         Waits up to ``wait_seconds`` for a killed process to be gone, blocking; raises
         ``DataDirectoryError`` naming the process that holds it.
         """
         assert 0 <= journal < self.journal_count
-        path = self.journal_path(journal)
         with self.lock(f"journal-{journal}", wait_seconds=wait_seconds):
-            try:
-                _make_directory(path)
-            except OSError as error:
-                raise DataDirectoryError(
-                    f"journal directory {path} cannot be made: {error.strerror}"
-                ) from error
-            yield path
+            yield self.journal_path(journal)
+
+    def lock_inode(self, journal: int) -> int:
+        """The number of the file by which a journal is locked: a copy of the directory has another
+        one. Raises ``DataDirectoryError``."""
+        path = self.path / f"journal-{journal}.lock"
+        try:
+            return path.stat().st_ino
+        except OSError as error:
+            raise DataDirectoryError(f"{path} cannot be looked up: {error.strerror}") from error
 
     @contextmanager
     def lock(self, role: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[int]:
@@ -170,9 +212,22 @@ def _read_version_file(path: Path) -> DataDirectory | None:
     counts = [fields.get("container_count"), fields.get("journal_count")]
     match counts:
         case [int(container_count), int(journal_count)] if container_count > 0 < journal_count:
-            return DataDirectory(path, container_count, journal_count)
+            found = DataDirectory(path, container_count, journal_count, format_version=version)
         case _:
             raise DataDirectoryError(f"{path / VERSION_FILE} is damaged: its counts are {counts}")
+    return found if version in OLDER_VERSIONS else _with_identity(found, fields)
+
+
+def _with_identity(found: DataDirectory, fields: dict[str, Any]) -> DataDirectory:
+    match fields:
+        case {"store_id": str(store_id), "state": str(state), "tier_2": str(tier_2)} if (
+            _STORE_ID.fullmatch(store_id) and state in list(StoreState)
+        ):
+            return replace(found, store_id=store_id, state=StoreState(state), tier_2=tier_2)
+        case _:
+            raise DataDirectoryError(
+                f"{found.path / VERSION_FILE} is damaged: it does not say which store it belongs to"
+            )
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -193,59 +248,69 @@ def _make(path: Path, *, container_count: int, journal_count: int) -> None:
     """Make the directory and its version file, unless another process is faster."""
     assert container_count > 0
     assert journal_count > 0
-    _make_directory(path)
-    unfinished = _write_unfinished(path, container_count, journal_count)
+    make_directory(path)
+    new = DataDirectory(path, container_count, journal_count, new_store_id(), StoreState.NEW)
+    unfinished = _write_unfinished(new)
     try:
         with suppress(FileExistsError):
             os.link(unfinished, path / VERSION_FILE)
     finally:
         unfinished.unlink()
-    _sync_directory(path)
+    sync_directory(path)
 
 
-def _raise_version(directory: DataDirectory) -> None:
-    """Write the version file anew if it is of an older version."""
-    path = directory.path / VERSION_FILE
-    if tomllib.loads(path.read_text("utf-8"))["format_version"] == FORMAT_VERSION:
-        return
-    os.replace(
-        _write_unfinished(directory.path, directory.container_count, directory.journal_count), path
-    )
-    _sync_directory(directory.path)
+def new_store_id() -> str:
+    """An identity that no other store has."""
+    return os.urandom(16).hex()
 
 
-def _write_unfinished(path: Path, container_count: int, journal_count: int) -> Path:
+def _write_unfinished(directory: DataDirectory) -> Path:
     """Write a version file under another name, durably."""
     text = (
         "# A segstore data directory. Do not edit.\n"
-        f"format_version = {FORMAT_VERSION}\n"
-        f"container_count = {container_count}\n"
-        f"journal_count = {journal_count}\n"
+        f"format_version = {directory.format_version}\n"
+        f"container_count = {directory.container_count}\n"
+        f"journal_count = {directory.journal_count}\n"
+        f'store_id = "{directory.store_id}"\n'
+        f'state = "{directory.state}"\n'
+        f"tier_2 = {quote_toml(directory.tier_2)}\n"
     )
-    unfinished = path / f"{VERSION_FILE}.new-{os.getpid()}"
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    unfinished = directory.path / f"{VERSION_FILE}.new-{os.getpid()}"
+    write_durably(unfinished, text)
+    return unfinished
+
+
+def quote_toml(text: str) -> str:
+    """A text as a value in TOML; what cannot be printed, such as a path's stray bytes, is lost."""
+    printable = "".join(each if each.isprintable() else "?" for each in text)
+    return json.dumps(printable, ensure_ascii=False)
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Write a file and sync it; its name is not durable by that. Blocks, raises ``OSError``."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.write(descriptor, text.encode())
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return unfinished
 
 
-def _make_directory(path: Path) -> None:
-    """Make a directory and those above it, durably."""
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, durably. Blocks, raises ``OSError``."""
     if path.is_dir():
         return
     if path.parent != path:
-        _make_directory(path.parent)
+        make_directory(path.parent)
     with suppress(FileExistsError):
         path.mkdir()
     if not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a directory")
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Blocks, raises ``OSError``."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 
 
 class SegmentStoreError(Exception):
@@ -172,3 +173,30 @@ def leaf_errors(error: BaseException) -> Iterator[BaseException]:
             yield from leaf_errors(inner)
     else:
         yield error
+
+
+class IdentityProblem(StrEnum):
+    """What is wrong with a tier that a store was started on."""
+
+    MISSING = "missing"
+    """Nothing is there, or what is there has no identity."""
+    FOREIGN = "foreign"
+    """It belongs to another store."""
+    OLDER = "older"
+    """It is an earlier state of the right one: what other tiers rely on is not in it."""
+    CLAIMED = "claimed"
+    """Another copy of the data directory has used tier 2, or may still use it."""
+    CHANGED = "changed"
+    """The version file was changed by hand."""
+
+
+class IdentityError(DataDirectoryError):
+    """A tier is not the one that belongs to the data directory. Nothing was changed.
+
+    ``tier`` is ``"tier 2"`` or ``"journal <n>"``.
+    """
+
+    def __init__(self, message: str, *, tier: str, problem: IdentityProblem) -> None:
+        super().__init__(message)
+        self.tier = tier
+        self.problem = problem

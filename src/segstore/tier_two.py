@@ -1,20 +1,18 @@
 """Which storage a process uses as tier 2.
 
-Owns: the choice by configuration, and the note in the data directory that holds a store to it;
-docs/formats/data-directory.md describes the note.
+Owns: the choice by configuration, ``TierTwo``.
 
 Invariants:
-1. The data directory's log and tier 2 belong together: a store whose chunks are in S3 is not
-   started on anything else, nor one that has chunks in a directory on S3.
-2. The note is written whole and durable before anything is put into S3.
+1. A store whose chunks are in S3 is not started on anything else, nor one that has chunks in a
+   directory on S3.
+2. Nothing in tier 2 is changed before ``segstore.identity`` has found that it is the store's.
 """
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +20,7 @@ import trio
 
 from pravega_wire.names import container_of
 from segstore.config import SegmentStoreConfig
-from segstore.data_directory import DataDirectory
+from segstore.data_directory import DataDirectory, StoreState, make_directory
 from segstore.descriptors import descriptor_limit, share_out
 from segstore.errors import StorageConfigurationError
 from segstore.storage.older_layout import Belongs
@@ -32,6 +30,8 @@ from segstore.tiers.filesystem import FilesystemChunkStorage
 from segstore.tiers.s3 import S3Location, S3LocationError
 
 NOTE_FILE = "tier-2.toml"
+"""Of older versions."""
+S3_SCHEME = "s3://"
 DOUBTS_FILE = "tier-2-doubts.txt"
 
 StorageOfOwner = Callable[[Callable[[], int]], ChunkStorage]
@@ -76,76 +76,151 @@ class EpochNotingLogs:
         return self.epoch
 
 
+@dataclass(slots=True)
+class TierTwo:
+    """What is configured as tier 2, before anybody knows whose it is."""
+
+    where: str
+    """A directory's path or a location in S3: for users, and for the next start."""
+    chunks_under: Callable[[int], ChunkStorage]
+    """The chunks, for whoever claims them under that number."""
+    open: Callable[[], Awaitable[StorageOfOwner]]
+    """Begin to use it: only once it is known to be the store's. May change what is in it."""
+    marked_by: Callable[[], Awaitable[str | None]]
+    """The store that an older version has marked it with."""
+    make: Callable[[], Awaitable[None]]
+    """See that a new store can use it."""
+
+
+async def _marked_by_nobody() -> None:
+    await trio.lowlevel.checkpoint()
+
+
 @asynccontextmanager
 async def open_storage(
     config: SegmentStoreConfig, directory: DataDirectory, *, given: ChunkStorage | None = None
-) -> AsyncIterator[StorageOfOwner]:
-    """Open tier 2 as configured, for the block, unless it is ``given``.
+) -> AsyncIterator[TierTwo]:
+    """Find tier 2 as configured, for the block, unless it is ``given``.
 
     Raises ``StorageConfigurationError`` or ``StorageUnreachableError`` with a sentence for users.
     """
     if given is not None:
-        yield lambda _: given
-        return
-    note = directory.path / NOTE_FILE
-    noted = await trio.to_thread.run_sync(_read_note, note)
-    if config.tier2 is None:
-        if noted is not None:
-            raise StorageConfigurationError(
-                f"data directory {directory.path} has its tier 2 in {noted[0]}: start with"
-                f" --tier2 {noted[0]}"
-            )
-        path = config.storage_dir or directory.storage_path
-        path.mkdir(parents=True, exist_ok=True)
-        storage = FilesystemChunkStorage(
-            path,
-            doubts=DoubtNotes(directory.path / DOUBTS_FILE),
-            kept_files_max=share_out(descriptor_limit()).kept_files,
+
+        async def open_given() -> StorageOfOwner:
+            return lambda _: given
+
+        yield TierTwo(
+            where=f"{type(given).__name__} of this process",
+            chunks_under=lambda _: given,
+            open=open_given,
+            marked_by=_marked_by_nobody,
+            make=_marked_by_nobody,
         )
-        try:
-            yield lambda _: storage
-        finally:
-            storage.close()
+        return
+    noted = await trio.to_thread.run_sync(noted_location, directory)
+    if config.tier2 is None:
+        if noted.startswith(S3_SCHEME):
+            raise StorageConfigurationError(
+                f"data directory {directory.path} has its tier 2 in {noted}: start with"
+                f" --tier2 {noted}"
+            )
+        with closing(_Directory(config.storage_dir or directory.storage_path, directory)) as files:
+            yield TierTwo(
+                where=str(files.path.absolute()),
+                chunks_under=lambda _: files.unclaimed(),
+                open=files.open,
+                marked_by=_marked_by_nobody,
+                make=files.make,
+            )
         return
     try:
         location = S3Location.parse(config.tier2)
     except S3LocationError as error:
         raise StorageConfigurationError(f"--tier2 {error}") from error
-    if noted is None:
-        _refuse_directory(config, directory)
-    elif noted[0] != str(location):
-        raise StorageConfigurationError(
-            f"data directory {directory.path} has its tier 2 in {noted[0]}, not in {location}"
-        )
-
-    async def new_store_id() -> str:
-        _, store_id = await trio.to_thread.run_sync(_write_note, note, str(location))
-        return store_id
-
+    _refuse_other_place(config, directory, noted, str(location))
     # boto3 takes a tenth of a second to import.
     from segstore.tiers.s3.opening import open_s3
 
-    tier = await open_s3(
-        location, config.s3, store_id=noted and noted[1], new_store_id=new_store_id
-    )
-    try:
-        yield tier.owned_by
-    finally:
-        tier.close()
+    opened = await open_s3(location, config.s3)
+    with closing(opened.tier):
+        yield TierTwo(
+            where=str(location),
+            chunks_under=lambda number: opened.tier.owned_by(lambda: number),
+            open=opened.open,
+            marked_by=opened.marked_by,
+            make=opened.try_everything,
+        )
 
 
-def _refuse_directory(config: SegmentStoreConfig, directory: DataDirectory) -> None:
-    path = config.storage_dir or directory.storage_path
+class _Directory:
+    """Tier 2 in a directory."""
+
+    def __init__(self, path: Path, directory: DataDirectory) -> None:
+        self.path = path
+        self._doubts = directory.path / DOUBTS_FILE
+        self._opened: list[FilesystemChunkStorage] = []
+
+    async def make(self) -> None:
+        try:
+            await trio.to_thread.run_sync(make_directory, self.path)
+        except OSError as error:
+            raise StorageConfigurationError(
+                f"tier 2 in {self.path} cannot be made: {error.strerror}"
+            ) from error
+
+    def unclaimed(self) -> FilesystemChunkStorage:
+        """Nothing that an earlier process could not undo is cut off yet: it may be another's."""
+        return self._noted(FilesystemChunkStorage(self.path))
+
+    async def open(self) -> StorageOfOwner:
+        storage = self._noted(
+            FilesystemChunkStorage(
+                self.path,
+                doubts=DoubtNotes(self._doubts),
+                kept_files_max=share_out(descriptor_limit()).kept_files,
+            )
+        )
+        return lambda _: storage
+
+    def _noted(self, storage: FilesystemChunkStorage) -> FilesystemChunkStorage:
+        self._opened.append(storage)
+        return storage
+
+    def close(self) -> None:
+        for storage in self._opened:
+            storage.close()
+
+
+def _refuse_other_place(
+    config: SegmentStoreConfig, directory: DataDirectory, noted: str, location: str
+) -> None:
+    """Refuse to start on S3 a store whose tier 2 is elsewhere."""
+    if noted.startswith(S3_SCHEME):
+        if noted != location:
+            raise StorageConfigurationError(
+                f"data directory {directory.path} has its tier 2 in {noted}, not in {location}"
+            )
+        return
+    path = Path(noted) if noted else config.storage_dir or directory.storage_path
     with suppress(FileNotFoundError):
-        if any(path.iterdir()):
+        if noted or any(path.iterdir()):
             raise StorageConfigurationError(
                 f"data directory {directory.path} has its tier 2 in {path}: it cannot be moved to"
                 " S3; start without --tier2 or with another --data-dir"
             )
 
 
-def _read_note(path: Path) -> tuple[str, str] | None:
-    """Where tier 2 is and which store this is, or None if nothing is noted."""
+def noted_location(directory: DataDirectory) -> str:
+    """Where tier 2 was at the last start, empty if nobody knows. Blocks."""
+    if directory.tier_2 or directory.state is not StoreState.OLDER:
+        return directory.tier_2
+    note = read_older_note(directory)
+    return note[0] if note is not None else ""
+
+
+def read_older_note(directory: DataDirectory) -> tuple[str, str] | None:
+    """Where in S3 an older version has its tier 2 and which store it calls itself. Blocks."""
+    path = directory.path / NOTE_FILE
     try:
         fields = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -157,30 +232,3 @@ def _read_note(path: Path) -> tuple[str, str] | None:
             return location, store_id
         case _:
             raise StorageConfigurationError(f"{path} is damaged or of another version: {fields}")
-
-
-def _write_note(path: Path, location: str) -> tuple[str, str]:
-    """Note where tier 2 is, unless another process just did; what is noted."""
-    text = (
-        "# Written by segstore. What it names belongs to this data directory.\n"
-        f'format_version = 1\nlocation = "{location}"\nstore_id = "{os.urandom(16).hex()}"\n'
-    )
-    unfinished = path.with_name(f"{path.name}.new-{os.getpid()}")
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(unfinished, path)
-        unfinished.unlink()
-        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise StorageConfigurationError(f"{path} cannot be written: {error.strerror}") from error
-    noted = _read_note(path)
-    assert noted is not None, "it was just written"
-    return noted

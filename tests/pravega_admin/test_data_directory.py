@@ -83,7 +83,7 @@ def test_a_directory_of_another_version_is_refused(tmp_path: Path) -> None:
         pass
     version_file = tmp_path / "segstore.toml"
     version_file.write_text(
-        version_file.read_text().replace("format_version = 2", "format_version = 99")
+        version_file.read_text().replace("format_version = 3", "format_version = 99")
     )
     with (
         pytest.raises(ConfigurationError, match="format version 99"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from segstore import data_directory
-from segstore.data_directory import VERSION_FILE, DataDirectory
+from segstore.data_directory import VERSION_FILE, DataDirectory, StoreState
 from segstore.errors import DataDirectoryError
 
 
@@ -46,23 +46,46 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
             DataDirectory.open(path)
 
 
-def test_a_directory_of_version_1_is_taken_over(tmp_path: Path) -> None:
-    older = "format_version = 1\ncontainer_count = 8\njournal_count = 2\n"
-    version_file = tmp_path / "segstore.toml"
-    version_file.write_text(older)
-    with pytest.raises(DataDirectoryError):
-        DataDirectory.open(tmp_path, container_count=4)
-    assert version_file.read_text() == older
-    for _ in range(2):
-        assert DataDirectory.open(tmp_path, container_count=8).journal_count == 2
-        assert "format_version = 2\n" in version_file.read_text()
-    assert [path.name for path in tmp_path.iterdir()] == ["segstore.toml"]
+def test_an_older_directory_is_not_changed_before_its_tiers_are_known(tmp_path: Path) -> None:
+    for version in (1, 2):
+        older = f"format_version = {version}\ncontainer_count = 8\njournal_count = 2\n"
+        version_file = tmp_path / "segstore.toml"
+        version_file.write_text(older)
+        with pytest.raises(DataDirectoryError):
+            DataDirectory.open(tmp_path, container_count=4)
+        found = DataDirectory.open(tmp_path, container_count=8)
+        assert (found.journal_count, found.state, found.store_id) == (2, StoreState.OLDER, "")
+        assert version_file.read_text() == older
+        assert [path.name for path in tmp_path.iterdir()] == ["segstore.toml"]
+
+
+def test_a_new_directory_has_an_identity_of_its_own(tmp_path: Path) -> None:
+    one, other = DataDirectory.open(tmp_path / "1"), DataDirectory.open(tmp_path / "2")
+    assert len(one.store_id) == len(other.store_id) == 32
+    assert one.store_id != other.store_id
+    assert one.state is StoreState.NEW
+
+
+def test_what_is_noted_is_read_again(tmp_path: Path) -> None:
+    directory = DataDirectory.open(tmp_path, container_count=3, journal_count=2)
+    for place in ("s3://bucket/a/", '/a "b" \\ \u00e4 \U0001f600', "/b\n\udcff"):
+        written = directory.write(
+            store_id=directory.store_id, state=StoreState.COMPLETE, tier_2=place
+        )
+        found = DataDirectory.open(tmp_path, container_count=3)
+        assert found == directory.read_again()
+        assert found.tier_2 == "".join(each if each.isprintable() else "?" for each in place)
+        assert (found.store_id, found.state) == (written.store_id, StoreState.COMPLETE)
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("format_version = 3\n", "has format version 3; this segstore reads version 2"),
+        ("format_version = 4\n", "has format version 4; this segstore reads version 3"),
+        (
+            "format_version = 3\ncontainer_count = 4\njournal_count = 1\n",
+            "does not say which store it belongs to",
+        ),
         ("", "has format version None"),
         ("format_version = ", "is damaged"),
         ("format_version = 1\n", "its counts are"),
@@ -108,7 +131,6 @@ def test_a_directory_without_permission_is_an_error(tmp_path: Path) -> None:
 def test_a_journal_has_one_user_in_a_process(tmp_path: Path) -> None:
     directory = DataDirectory.open(tmp_path, journal_count=2)
     with directory.lock_journal(0) as path, directory.lock_journal(1) as other:
-        assert path.is_dir()
         assert path != other
         with (
             pytest.raises(DataDirectoryError, match=f"process {os.getpid()}"),

@@ -14,6 +14,7 @@ from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.config import SegmentStoreConfig
 from segstore.data_directory import DataDirectory
 from segstore.errors import DataDirectoryError
+from segstore.testing.older_stores import make_older
 from segstore.tier_two import belongs_to
 from segstore.tiers.filesystem import FilesystemChunkStorage
 
@@ -39,8 +40,9 @@ async def with_containers(path: Path, use: object) -> None:
             await use(containers[number], name)  # type: ignore[operator]
 
 
-async def make_older(path: Path) -> int:
+async def make_version_1(path: Path) -> int:
     """Give every chunk the name that it had in version 1, and forget the metadata."""
+    make_older(path, format_version=1)
     storage = FilesystemChunkStorage(path / "storage")
     count = 0
     for chunk in await storage.list_chunks(""):
@@ -51,8 +53,6 @@ async def make_older(path: Path) -> int:
             count += 1
         await storage.delete(chunk.name)
     storage.close()
-    version_file = path / "segstore.toml"
-    version_file.write_text(version_file.read_text().replace("version = 2", "version = 1"))
     return count
 
 
@@ -76,19 +76,19 @@ async def test_what_version_1_has_stored_is_there(tmp_path: Path) -> None:
         await container.append(name, expected)
 
     await with_containers(tmp_path, write)
-    assert await make_older(tmp_path) == 2 * len(NAMES)
+    assert await make_version_1(tmp_path) == 2 * len(NAMES)
     for _ in range(3):
         await with_containers(tmp_path, check)
-        assert "format_version = 2" in (tmp_path / "segstore.toml").read_text()
+        assert "format_version = 3" in (tmp_path / "segstore.toml").read_text()
 
 
 async def test_an_older_segstore_refuses_what_this_one_has_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     DataDirectory.open(tmp_path)
-    monkeypatch.setattr("segstore.data_directory.FORMAT_VERSION", 1)
+    monkeypatch.setattr("segstore.data_directory.FORMAT_VERSION", 2)
     monkeypatch.setattr("segstore.data_directory.OLDER_VERSIONS", frozenset())
-    with pytest.raises(DataDirectoryError, match="has format version 2; this segstore reads"):
+    with pytest.raises(DataDirectoryError, match="has format version 3; this segstore reads"):
         DataDirectory.open(tmp_path)
     await trio.lowlevel.checkpoint()
 

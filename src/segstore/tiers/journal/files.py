@@ -42,6 +42,10 @@ GENTLE_SYNC_BYTES = 1024 * 1024
 HURRY_SECONDS = 2.0
 """Files that are filled faster than that are made in a hurry."""
 
+IDENTITY_FILE = "identity.toml"
+IDENTITY_NAMES = frozenset({IDENTITY_FILE, f"{IDENTITY_FILE}.new"})
+"""Files beside the journal's own: whose it is, see ``segstore.identity``."""
+
 _NAME = re.compile(r"(\d{20})\.(journal|new)")
 _log = structlog.get_logger(__name__)
 

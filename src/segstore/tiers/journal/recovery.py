@@ -24,7 +24,13 @@ import structlog
 from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.tiers.journal.contents import NotedContents
 from segstore.tiers.journal.disk import Disk
-from segstore.tiers.journal.files import JournalFile, journal_name, open_existing, parse_name
+from segstore.tiers.journal.files import (
+    IDENTITY_NAMES,
+    JournalFile,
+    journal_name,
+    open_existing,
+    parse_name,
+)
 from segstore.tiers.journal.format import (
     BATCH_HEADER_BYTES,
     FILE_HEADER_BYTES,
@@ -119,6 +125,8 @@ class _Recovery:
 
     def open_files(self) -> None:
         for name in self.disk.list_files():
+            if name in IDENTITY_NAMES:
+                continue
             parsed = parse_name(name)
             if parsed is None:
                 raise DataLogError(f"{name} is not a journal file: the directory is not a journal")

@@ -1,20 +1,19 @@
-"""Opens tier 2 in S3: finds out within seconds whether it can be used, and by whom it is used.
+"""Opens tier 2 in S3: finds out within seconds whether it can be used.
 
-Owns: the boto3 client's configuration, the checks at the start, what each failure means to a user,
-and the marker object that ties a prefix to one store.
+Owns: the boto3 client's configuration, the checks at the start, and what each failure means to a
+user.
 
 Invariants:
-1. A prefix belongs to one store for ever: names of segments begin anew in every store, so that two
-   of them in one prefix would take each other's bytes for their own.
-2. Every permission that is needed later is tried at a store's first start, on objects of its own;
-   later starts are quick, and try only what tells whether it is there and the store's.
+1. Every permission that is needed later is tried at a store's first start, on objects of its own;
+   later starts are quick, and try only what tells whether it is there.
+2. A prefix that an older version has marked as its store's is known by that: ``marked_by``.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -32,7 +31,7 @@ from segstore.tiers.s3.objects import (
     RetryLimits,
     S3Client,
 )
-from segstore.tiers.s3.storage import S3Tier
+from segstore.tiers.s3.storage import S3ChunkStorage, S3Tier
 
 MARKER_KEY: Final = "segstore-store"
 STORE_ID: Final = "segstore-store-id"
@@ -75,22 +74,59 @@ def boto3_client(settings: S3Settings, *, read_seconds_max: float = READ_SECONDS
     return client
 
 
+class OpenedS3:
+    """A prefix that can be listed; whose it is remains to be seen."""
+
+    def __init__(
+        self,
+        tier: S3Tier,
+        trial: ObjectStore,
+        explain: Callable[[S3RequestError], StorageError],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self.tier = tier
+        self._trial = trial
+        self._explain = explain
+        self._random_bytes = random_bytes
+
+    async def open(self) -> Callable[[Callable[[], int]], S3ChunkStorage]:
+        """What gives the chunks to their owners, once the prefix is known to be the store's."""
+        try:
+            aborted = await self._trial.abort_old_uploads(older_than_seconds=OLD_UPLOAD_SECONDS)
+            if aborted:
+                logger.info("aborted unfinished uploads", tier2=str(self._trial), count=aborted)
+        except S3RequestError as error:
+            logger.warning("cannot look for unfinished uploads", error=str(error))
+        return self.tier.owned_by
+
+    async def marked_by(self) -> str | None:
+        """The store that an older version has marked the prefix with."""
+        try:
+            _, metadata = await self._trial.metadata(MARKER_KEY)
+        except S3RequestError as error:
+            if error.failure.kind is Kind.MISSING:
+                return None
+            raise self._explain(error) from error
+        return metadata.get(STORE_ID, "?")
+
+    async def try_everything(self) -> None:
+        """See that a new store can use it. Raises ``StorageError`` with a sentence for users."""
+        try:
+            await _try_everything(self._trial, self._random_bytes(8).hex())
+        except S3RequestError as error:
+            raise self._explain(error) from error
+
+
 async def open_s3(
     location: S3Location,
     settings: S3Settings,
     *,
-    store_id: str | None,
-    new_store_id: Callable[[], Awaitable[str]],
     client_factory: ClientFactory = boto3_client,
     random: Callable[[], float] = random.random,
     random_bytes: Callable[[int], bytes] = os.urandom,
-) -> S3Tier:
-    """Try what is needed, see that the prefix is the store's, and open it.
-
-    A store that was never here has no ``store_id``; ``new_store_id`` gives it one, and has made
-    it durable, when the prefix can be had. Raises ``StorageConfigurationError`` or
-    ``StorageUnreachableError`` with a sentence for users.
-    """
+) -> OpenedS3:
+    """Open a prefix. Raises ``StorageConfigurationError`` or ``StorageUnreachableError`` with a
+    sentence for users."""
     try:
         client = client_factory(settings)
     except (BotoCoreError, ValueError) as error:
@@ -101,26 +137,20 @@ async def open_s3(
             client, bucket=location.bucket, prefix=location.prefix, random=random, limits=limits
         )
 
+    def explain(error: S3RequestError) -> StorageError:
+        return _explained(error.failure, location, settings)
+
     trial = objects(START_LIMITS)
     try:
         # This tells of a missing bucket, wrong credentials and so on, which a HEAD cannot.
         await trial.list_all(MARKER_KEY)
-        if store_id is None:
-            await _try_everything(trial, random_bytes(8).hex())
-        await _claim(trial, store_id, new_store_id)
     except S3RequestError as error:
         client.close()
-        raise _explained(error.failure, location, settings) from error
+        raise explain(error) from error
     except BaseException:
         client.close()
         raise
-    try:
-        aborted = await trial.abort_old_uploads(older_than_seconds=OLD_UPLOAD_SECONDS)
-        if aborted:
-            logger.info("aborted unfinished uploads", tier2=str(location), count=aborted)
-    except S3RequestError as error:
-        logger.warning("cannot look for unfinished uploads", error=str(error))
-    return S3Tier(objects(RetryLimits()))
+    return OpenedS3(S3Tier(objects(RetryLimits())), trial, explain, random_bytes)
 
 
 async def _try_everything(objects: ObjectStore, nonce: str) -> None:
@@ -139,30 +169,6 @@ async def _try_everything(objects: ObjectStore, nonce: str) -> None:
             raise StorageConfigurationError(f"tier 2 in {objects} returns other bytes than put")
     finally:
         await objects.delete(key)
-
-
-async def _claim(
-    objects: ObjectStore, store_id: str | None, new_store_id: Callable[[], Awaitable[str]]
-) -> None:
-    """Find that the prefix is this store's, or make it that when it is nobody's."""
-    try:
-        _, metadata = await objects.metadata(MARKER_KEY)
-    except S3RequestError as error:
-        if error.failure.kind is not Kind.MISSING:
-            raise
-    else:
-        if (owner := metadata.get(STORE_ID)) != store_id:
-            raise StorageConfigurationError(
-                f"{objects} belongs to another store ({owner}): choose another prefix"
-            )
-        return
-    if store_id is None:
-        store_id = await new_store_id()
-    else:  # the first start was killed here, or somebody emptied the bucket
-        logger.warning("the marker is missing and put again", tier2=str(objects))
-    body = f"This prefix belongs to the segstore store {store_id}.\n".encode()
-    # Fails when another store was quicker.
-    await objects.put(MARKER_KEY, body, {STORE_ID: store_id})
 
 
 def _explained(failure: S3Failure, location: S3Location, settings: S3Settings) -> StorageError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import boto3
@@ -12,11 +14,18 @@ import trio
 
 from segstore.config import S3Settings, SegmentStoreConfig
 from segstore.data_directory import DataDirectory
-from segstore.errors import StorageConfigurationError, StorageUnreachableError
+from segstore.errors import (
+    IdentityError,
+    IdentityProblem,
+    StorageConfigurationError,
+    StorageUnreachableError,
+)
+from segstore.identity import owned
 from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault
-from segstore.tier_two import open_storage
+from segstore.tier_two import StorageOfOwner, open_storage
 from segstore.tiers.s3.location import S3Location, S3LocationError
 
+OLDER_ID = "0123456789abcdef0123456789abcdef"
 NAME = "scope/stream/0.#epoch.0#1$00000000000000000000"
 
 
@@ -29,12 +38,20 @@ async def start(
 ) -> bytes:
     """Open tier 2 as a process does, write to a chunk when there is data, and read all of it."""
     settings = config(directory, tier2, endpoint)
-    async with open_storage(settings, DataDirectory.open(directory)) as storage_of:
+    async with opened(settings) as storage_of:
         storage = storage_of(lambda: 1)
         if data:
             await storage.write(NAME, offset=0, data=[data])
         length = (await storage.info(NAME)).length
-        return await storage.read(NAME, offset=0, length=length)
+        return bytes(await storage.read(NAME, offset=0, length=length))
+
+
+@asynccontextmanager
+async def opened(settings: SegmentStoreConfig) -> AsyncIterator[StorageOfOwner]:
+    directory = DataDirectory.open(settings.data_dir)
+    with directory.lock_journal(0):
+        async with open_storage(settings, directory) as tier, owned(directory, tier, [0]):
+            yield await tier.open()
 
 
 async def test_a_store_finds_its_chunks_again(
@@ -62,8 +79,9 @@ async def test_a_prefix_belongs_to_one_store(
 ) -> None:
     bucket = new_bucket(moto)
     await start(tmp_path / "one", f"s3://{bucket}/a", moto, b"hello")
-    with pytest.raises(StorageConfigurationError, match=r"belongs to another store \([0-9a-f]{32}"):
+    with pytest.raises(IdentityError, match=r"belongs to another store \([0-9a-f]{32}") as caught:
         await start(tmp_path / "two", f"s3://{bucket}/a", moto)
+    assert caught.value.problem is IdentityProblem.FOREIGN
     # It is not bound to what it could not have.
     assert await start(tmp_path / "two", f"s3://{bucket}/b", moto, b"other") == b"other"
 
@@ -139,18 +157,99 @@ async def test_a_bucket_that_may_not_be_written_is_told(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_start_leaves_no_probe(
+async def objects_in(endpoint: str, bucket: str) -> list[str]:
+    client = boto3.client("s3", endpoint_url=endpoint)
+    found = client.list_objects_v2(Bucket=bucket).get("Contents", ())
+    client.close()
+    await trio.lowlevel.checkpoint()
+    return [each["Key"] for each in found]
+
+
+async def test_a_start_leaves_its_identity_and_no_probe(
     moto: str, new_bucket: Callable[[str], str], tmp_path: Path
 ) -> None:
     bucket = new_bucket(moto)
-    async with open_storage(
-        config(tmp_path, f"s3://{bucket}/a", moto), DataDirectory.open(tmp_path)
-    ):
-        pass
+    for turn in (1, 2):
+        async with opened(config(tmp_path, f"s3://{bucket}/a", moto)):
+            pass
+        chunks = {key.partition(".chunk/")[0] for key in await objects_in(moto, bucket)}
+        store_id = DataDirectory.open(tmp_path).store_id
+        claim, made = sorted(chunks)
+        assert claim.startswith(f"a/_system/store$claim-0-{turn:010d}-")
+        assert made == f"a/_system/store$identity-{store_id}"
+
+
+async def test_an_emptied_prefix_is_refused(
+    moto: str, new_bucket: Callable[[str], str], tmp_path: Path
+) -> None:
+    bucket = new_bucket(moto)
+    await start(tmp_path, f"s3://{bucket}/a", moto, b"hello")
     client = boto3.client("s3", endpoint_url=moto)
-    found = client.list_objects_v2(Bucket=bucket)["Contents"]
+    for key in await objects_in(moto, bucket):
+        client.delete_object(Bucket=bucket, Key=key)
     client.close()
-    assert [each["Key"] for each in found] == ["a/segstore-store"]
+    with pytest.raises(IdentityError, match=f"in s3://{bucket}/a/, and it is not there") as caught:
+        await start(tmp_path, f"s3://{bucket}/a", moto)
+    assert caught.value.problem is IdentityProblem.MISSING
+    assert await objects_in(moto, bucket) == []
+
+
+async def test_a_copy_of_a_running_store_gets_nothing(
+    moto: str, new_bucket: Callable[[str], str], tmp_path: Path
+) -> None:
+    bucket = new_bucket(moto)
+    tier2 = f"s3://{bucket}/a"
+    one, copy = tmp_path / "one", tmp_path / "copy"
+    await start(one, tier2, moto, b"hello")
+    async with opened(config(one, tier2, moto)):
+        shutil.copytree(one, copy)
+        with pytest.raises(IdentityError, match="which may use it still") as caught:
+            await start(copy, tier2, moto)
+        assert caught.value.problem is IdentityProblem.CLAIMED
+    assert await start(one, tier2, moto) == b"hello"
+    # Of copies that were made after a clean stop one may go on.
+    shutil.rmtree(copy)
+    shutil.copytree(one, copy)
+    assert await start(copy, tier2, moto) == b"hello"
+    with pytest.raises(IdentityError, match="was used since by the store in") as caught:
+        await start(one, tier2, moto)
+    assert caught.value.problem is IdentityProblem.CLAIMED
+
+
+def make_version_2(directory: Path, tier2: str) -> None:
+    """A data directory that an older version bound to a prefix, before it wrote anything."""
+    directory.mkdir()
+    (directory / "segstore.toml").write_text(
+        "format_version = 2\ncontainer_count = 4\njournal_count = 1\n"
+    )
+    (directory / "tier-2.toml").write_text(
+        f'format_version = 1\nlocation = "{tier2}"\nstore_id = "{OLDER_ID}"\n'
+    )
+
+
+async def test_the_marker_of_an_older_version_counts(
+    moto: str, new_bucket: Callable[[str], str], tmp_path: Path
+) -> None:
+    bucket = new_bucket(moto)
+    tier2 = f"s3://{bucket}/a/"
+    client = boto3.client("s3", endpoint_url=moto)
+    metadata = {"segstore-store-id": OLDER_ID}
+    client.put_object(Bucket=bucket, Key="a/segstore-store", Body=b"", Metadata=metadata)
+    with pytest.raises(IdentityError, match=f"belongs to another store \\({OLDER_ID}\\)"):
+        await start(tmp_path / "new", tier2, moto)
+    make_version_2(tmp_path / "older", tier2)
+    with pytest.raises(StorageConfigurationError, match=f"start with --tier2 {tier2}"):
+        await start(tmp_path / "older", None)
+    assert await start(tmp_path / "older", tier2, moto, b"hello") == b"hello"
+    assert DataDirectory.open(tmp_path / "older").store_id == OLDER_ID
+    assert not (tmp_path / "older" / "tier-2.toml").exists()
+    make_version_2(tmp_path / "other", tier2)
+    other_id = OLDER_ID[::-1]
+    note = tmp_path / "other" / "tier-2.toml"
+    note.write_text(note.read_text().replace(OLDER_ID, other_id))
+    with pytest.raises(IdentityError, match=f"belongs to another store \\({OLDER_ID}\\)"):
+        await start(tmp_path / "other", tier2, moto)
+    client.close()
 
 
 @pytest.mark.parametrize(

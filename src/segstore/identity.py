@@ -1,0 +1,584 @@
+"""Whose the tiers of a store are: identities, and the claim by which one owner uses tier 2.
+
+Owns: the identity files of journals, the identity and the claims in tier 2, and the checks of all
+of them at a start; docs/formats/identities.md describes the bytes, docs/adr/0201 tells why.
+
+Invariants:
+1. A store makes the identities of its journals and of tier 2 together, before it takes any data,
+   and notes in the data directory when they are all there. From then on nothing is made where one
+   is missing.
+2. A tier 2 belongs to one store. One that finds another's identity, or meets one while it makes
+   its own, is refused; only a store that met nobody is complete.
+3. The claims of a journal are numbered. Each start makes one, and the journal knows it before tier
+   2 has it. A journal that does not know the last claim is an older state, or a copy whose
+   original went on: it is refused.
+4. The last claim is taken over where its owner cannot live any more: it held the same lock file,
+   or it gave the claim back and the journal was copied after that.
+5. Whatever is refused is not changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import tomllib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from segstore.data_directory import (
+    FORMAT_VERSION,
+    VERSION_FILE,
+    DataDirectory,
+    StoreState,
+    make_directory,
+    new_store_id,
+    quote_toml,
+    sync_directory,
+    write_durably,
+)
+from segstore.errors import (
+    ChunkNotFoundError,
+    DataDirectoryError,
+    IdentityError,
+    IdentityProblem,
+    StorageConfigurationError,
+    StorageError,
+    StorageUnreachableError,
+)
+from segstore.older_store import refuse_implausible
+from segstore.tier_two import NOTE_FILE, TierTwo, read_older_note
+from segstore.tiers.api import ChunkStorage
+from segstore.tiers.journal.files import IDENTITY_FILE, parse_name
+
+STORE_PREFIX: Final = "_system/store$"
+TIER_2: Final = "tier 2"
+RELEASED: Final = b"released\n"
+RELEASE_SECONDS_MAX: Final = 5.0
+LOCK: Final = "identity"
+"""The role of whoever makes identities."""
+
+_IDENTITY: Final = re.compile(r"identity-([0-9a-f]{32})", re.ASCII)
+_CLAIM: Final = re.compile(r"claim-([0-9]+)-([0-9]{10})-([0-9a-f]{16})", re.ASCII)
+_OWNER: Final = re.compile(r"([0-9a-f]{16})?", re.ASCII)
+
+logger = structlog.get_logger(__name__)
+
+
+# ---- A journal's identity ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JournalIdentity:
+    """What a journal's directory says of itself."""
+
+    store_id: str
+    journal: int
+    journal_count: int
+    container_count: int
+    turn: int = 0
+    """The number of the last claim that tier 2 is known to have; 0 for none."""
+    owner: str = ""
+    """Whose that claim is."""
+    next_owner: str = ""
+    """Whose the claim with the next number is, if tier 2 has it; empty when nobody tried."""
+    lock_inode: int = 0
+    """The lock file that the owner held."""
+    is_released: bool = False
+    """Whether the owner gave its claim back."""
+
+
+def read_journal_identity(path: Path) -> JournalIdentity | None:
+    """The identity of the journal in a directory; None without one. Blocks.
+
+    Raises ``DataDirectoryError`` when it cannot be read.
+    """
+    file = path / IDENTITY_FILE
+    try:
+        fields = tomllib.loads(file.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataDirectoryError(f"{file} cannot be read: {error}") from error
+    match fields:
+        case {
+            "format_version": 1,
+            "store_id": str(store_id),
+            "journal": int(journal),
+            "journal_count": int(journal_count),
+            "container_count": int(container_count),
+            "turn": int(turn),
+            "owner": str(owner),
+            "next_owner": str(next_owner),
+            "lock_inode": int(lock_inode),
+            "is_released": bool(is_released),
+        } if _OWNER.fullmatch(owner) and _OWNER.fullmatch(next_owner):
+            return JournalIdentity(
+                store_id,
+                journal,
+                journal_count,
+                container_count,
+                turn,
+                owner,
+                next_owner,
+                lock_inode,
+                is_released,
+            )
+        case _:
+            raise DataDirectoryError(f"{file} is damaged or of another version: {fields}")
+
+
+def write_journal_identity(path: Path, identity: JournalIdentity) -> None:
+    """Write a journal's identity, durably. Blocks. Raises ``DataDirectoryError``."""
+    file = path / IDENTITY_FILE
+    unfinished = path / f"{IDENTITY_FILE}.new"
+    text = (
+        "# The identity of a segstore journal. Do not edit, and do not copy a journal alone.\n"
+        "format_version = 1\n"
+        f'store_id = "{identity.store_id}"\n'
+        f"journal = {identity.journal}\n"
+        f"journal_count = {identity.journal_count}\n"
+        f"container_count = {identity.container_count}\n"
+        f"turn = {identity.turn}\n"
+        f'owner = "{identity.owner}"\n'
+        f'next_owner = "{identity.next_owner}"\n'
+        f"lock_inode = {identity.lock_inode}\n"
+        f"is_released = {str(identity.is_released).lower()}\n"
+    )
+    try:
+        write_durably(unfinished, text)
+        os.replace(unfinished, file)
+        sync_directory(path)
+    except OSError as error:
+        raise DataDirectoryError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def check_journal(directory: DataDirectory, journal: int) -> JournalIdentity:
+    """See that a journal is the store's. Blocks. Raises ``IdentityError`` when it is not."""
+    path = directory.journal_path(journal)
+    found = read_journal_identity(path)
+    tier = f"journal {journal}"
+    if found is None:
+        what = f"{IDENTITY_FILE} is not there" if path.is_dir() else "it does not exist"
+        raise IdentityError(
+            f"{tier} of store {directory.store_id} is expected in {path}, and {what}: mount the"
+            " right directory or put the journal back; acknowledged data may be in it alone",
+            tier=tier,
+            problem=IdentityProblem.MISSING,
+        )
+    if (found.store_id, found.journal) != (directory.store_id, journal):
+        raise IdentityError(
+            f"{tier} of store {directory.store_id} is expected in {path}, which has journal"
+            f" {found.journal} of store {found.store_id}: put the right journal there",
+            tier=tier,
+            problem=IdentityProblem.FOREIGN,
+        )
+    for name in ("journal_count", "container_count"):
+        made, said = getattr(found, name), getattr(directory, name)
+        if made != said:
+            raise IdentityError(
+                f"{directory.path / VERSION_FILE} says {name} = {said}, {path} was made with"
+                f" {made}: these numbers never change; write {name} = {made} there again",
+                tier=tier,
+                problem=IdentityProblem.CHANGED,
+            )
+    return found
+
+
+# ---- What tier 2 says of itself ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Claim:
+    """A claim of tier 2 for the containers of one journal."""
+
+    turn: int
+    owner: str
+
+
+@dataclass(slots=True)
+class TierTwoIdentity:
+    """The identities and claims that a listing of tier 2 shows."""
+
+    store_ids: set[str] = field(default_factory=set)
+    claims: dict[int, list[Claim]] = field(default_factory=dict)
+    """By journal, in ascending order."""
+
+    @classmethod
+    async def read(cls, chunks: ChunkStorage) -> TierTwoIdentity:
+        """List them. Raises ``StorageError``."""
+        found = cls()
+        for each in await chunks.list_chunks(STORE_PREFIX):
+            name = each.name.removeprefix(STORE_PREFIX)
+            if match := _IDENTITY.fullmatch(name):
+                found.store_ids.add(match[1])
+            elif match := _CLAIM.fullmatch(name):
+                claim = Claim(int(match[2]), match[3])
+                found.claims.setdefault(int(match[1]), []).append(claim)
+        for claims in found.claims.values():
+            claims.sort()
+        return found
+
+
+def identity_name(store_id: str) -> str:
+    """The chunk whose name says whose a tier 2 is."""
+    return f"{STORE_PREFIX}identity-{store_id}"
+
+
+def claim_name(journal: int, claim: Claim) -> str:
+    """The chunk that is a claim."""
+    return f"{STORE_PREFIX}claim-{journal}-{claim.turn:010d}-{claim.owner}"
+
+
+def refuse_other_store(directory: DataDirectory, where: str, store_ids: set[str]) -> None:
+    """Raise ``IdentityError`` when a tier 2 is another store's."""
+    if others := sorted(store_ids - {directory.store_id}):
+        whose = f"tier 2 of store {directory.store_id}" if directory.store_id else "a tier 2"
+        raise IdentityError(
+            f"data directory {directory.path} expects {whose} in {where}, which belongs to another"
+            f" store ({', '.join(others)}): name the right place, or an empty one for a new store",
+            tier=TIER_2,
+            problem=IdentityProblem.FOREIGN,
+        )
+
+
+def _missing_tier_2(directory: DataDirectory, where: str) -> IdentityError:
+    last = f", where it was before is {directory.tier_2}" if directory.tier_2 != where else ""
+    whose = f"store {directory.store_id}" if directory.store_id else "an older version"
+    return IdentityError(
+        f"data directory {directory.path} expects tier 2 of {whose} in {where}, and it is not"
+        f" there{last}: mount what is missing or name the right place; nothing was written",
+        tier=TIER_2,
+        problem=IdentityProblem.MISSING,
+    )
+
+
+# ---- Making --------------------------------------------------------------------------------------
+
+
+async def complete_store(directory: DataDirectory, tier: TierTwo) -> DataDirectory:
+    """Make the identities that a new store and one of an older version have not, once.
+
+    Goes on where an interrupted making has ended. Raises ``IdentityError`` when what is there
+    cannot be the store's, or another error that ends the start.
+    """
+    if directory.state is StoreState.COMPLETE:
+        return directory
+    with directory.lock(LOCK):
+        directory = directory.read_again()
+        if directory.state is StoreState.COMPLETE:
+            return directory
+        if directory.state is StoreState.NEW:
+            await _prepare_new(directory, tier)
+        else:
+            directory = await _prepare_older(directory, tier)
+        await trio.to_thread.run_sync(_make_journals, directory)
+        await _make_identity(directory, tier)
+        directory = directory.write(
+            store_id=directory.store_id, state=StoreState.COMPLETE, tier_2=tier.where
+        )
+        with suppress(FileNotFoundError):
+            (directory.path / NOTE_FILE).unlink()
+        return directory
+
+
+async def _read_while_making(
+    directory: DataDirectory, tier: TierTwo, chunks: ChunkStorage
+) -> TierTwoIdentity:
+    """What tier 2 says of itself to a store that is not complete: nobody else may be there."""
+    found = await TierTwoIdentity.read(chunks)
+    if directory.store_id in found.store_ids and len(found.store_ids) > 1:
+        # We were killed when we met it. Whoever is there must not find us any more.
+        await chunks.delete(identity_name(directory.store_id))
+    refuse_other_store(directory, tier.where, found.store_ids)
+    return found
+
+
+async def _prepare_new(directory: DataDirectory, tier: TierTwo) -> None:
+    """See that a new store finds nothing, or what it has begun to make itself."""
+    for journal in range(directory.journal_count):
+        path = directory.journal_path(journal)
+        if _journal_files(path) and read_journal_identity(path) is None:
+            raise IdentityError(
+                f"data directory {directory.path} is new, and {path} has journal files already:"
+                f" put back the {VERSION_FILE} that belongs to them, or start with another"
+                " --data-dir",
+                tier=f"journal {journal}",
+                problem=IdentityProblem.FOREIGN,
+            )
+    # It may have to be made: nobody can have put anything into what does not exist.
+    await tier.make()
+    chunks = tier.chunks_under(1)
+    found = await _read_while_making(directory, tier, chunks)
+    if found.store_ids:
+        return
+    if marker := await tier.marked_by():
+        refuse_other_store(directory, tier.where, {marker})
+    if some := await chunks.list_chunks(""):
+        raise IdentityError(
+            f"data directory {directory.path} is new, and {tier.where} has chunks already, such as"
+            f" {some[0].name}: start with the data directory that they belong to, or name an empty"
+            " place for tier 2",
+            tier=TIER_2,
+            problem=IdentityProblem.FOREIGN,
+        )
+
+
+async def _prepare_older(directory: DataDirectory, tier: TierTwo) -> DataDirectory:
+    """See that tiers without identities are plausibly the store's, and give it its own."""
+    note = read_older_note(directory)
+    if not directory.store_id and note is not None:
+        directory = replace(directory, store_id=note[1])
+    chunks = tier.chunks_under(1)
+    found = await _read_while_making(directory, tier, chunks)
+    if not found.store_ids:
+        if marker := await tier.marked_by():
+            refuse_other_store(directory, tier.where, {marker})
+        for journal in range(directory.journal_count):
+            await refuse_implausible(directory, journal, chunks, tier.where)
+        # A store that was never written to may have none yet.
+        await tier.make()
+    if directory.store_id and directory.format_version == FORMAT_VERSION:
+        return directory
+    return directory.write(
+        store_id=directory.store_id or new_store_id(), state=StoreState.OLDER, tier_2=""
+    )
+
+
+def _journal_files(path: Path) -> list[str]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return [name for name in os.listdir(path) if parse_name(name) is not None]
+    return []
+
+
+def _make_journals(directory: DataDirectory) -> None:
+    for journal in range(directory.journal_count):
+        path = directory.journal_path(journal)
+        try:
+            make_directory(path)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"journal directory {path} cannot be made: {error.strerror}"
+            ) from error
+        if read_journal_identity(path) is None:
+            write_journal_identity(
+                path,
+                JournalIdentity(
+                    directory.store_id, journal, directory.journal_count, directory.container_count
+                ),
+            )
+        check_journal(directory, journal)
+
+
+async def _make_identity(directory: DataDirectory, tier: TierTwo) -> None:
+    """Make tier 2 the store's, unless another store does so at the same time."""
+    chunks = tier.chunks_under(1)
+    name = identity_name(directory.store_id)
+    text = (
+        f"This is tier 2 of the segstore store {directory.store_id}, whose data directory was"
+        f" {directory.path.absolute()} on {socket.gethostname()}.\n"
+    )
+    await chunks.write(name, offset=0, data=[text.encode(errors="replace")])
+    # Each of two that meet here goes away: whoever was first may not have seen the other.
+    found = await _read_while_making(directory, tier, chunks)
+    if not found.store_ids:
+        raise StorageError(f"tier 2 in {tier.where} does not list {name}, which was just written")
+
+
+# ---- Claims --------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def owned(
+    directory: DataDirectory, tier: TierTwo, journals: Sequence[int]
+) -> AsyncIterator[DataDirectory]:
+    """Own tier 2 for the containers of these journals, which are locked, during the block.
+
+    A store that is not complete is completed first; yields what the directory is then. Raises
+    ``IdentityError`` when a tier is not the store's, or is somebody else's now, and
+    ``StorageUnreachableError`` when that cannot be found out.
+    """
+    try:
+        directory = await complete_store(directory, tier)
+        ownerships = await _take(directory, tier, journals)
+    except (StorageConfigurationError, StorageUnreachableError):
+        raise
+    except StorageError as error:
+        raise StorageUnreachableError(f"tier 2 in {tier.where} cannot be used: {error}") from error
+    if directory.tier_2 != tier.where:
+        with directory.lock(LOCK):
+            directory = directory.write(
+                store_id=directory.store_id, state=StoreState.COMPLETE, tier_2=tier.where
+            )
+    try:
+        yield directory
+    finally:
+        with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
+            for ownership in ownerships:
+                await ownership.release()
+
+
+async def _take(
+    directory: DataDirectory, tier: TierTwo, journals: Sequence[int]
+) -> list[_Ownership]:
+    """Check everything, then claim tier 2 for all of these journals."""
+    for journal in journals:
+        await trio.to_thread.run_sync(check_journal, directory, journal)
+    found = await TierTwoIdentity.read(tier.chunks_under(1))
+    if directory.store_id not in found.store_ids:
+        refuse_other_store(directory, tier.where, found.store_ids)
+        raise _missing_tier_2(directory, tier.where)
+    # Another identity beside ours is that of a store which was refused while it was made.
+    ownerships = [_Ownership(directory, tier, journal) for journal in journals]
+    for ownership in ownerships:
+        await ownership.check(found)
+    for ownership in ownerships:
+        await ownership.take()
+    return ownerships
+
+
+class _Ownership:
+    """The claim of one journal."""
+
+    def __init__(self, directory: DataDirectory, tier: TierTwo, journal: int) -> None:
+        self._directory = directory
+        self._tier = tier
+        self._journal = journal
+        self._path = directory.journal_path(journal)
+        self._identity = check_journal(directory, journal)
+        self._lock_inode = directory.lock_inode(journal)
+        self._last: Claim | None = None
+        """The last claim in tier 2 that the journal knows."""
+        self._claim = Claim(0, "")
+        self._text = b""
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether the last owner held another lock file: it may hold it still."""
+        identity = self._identity
+        return identity.lock_inode not in (0, self._lock_inode)
+
+    async def check(self, found: TierTwoIdentity) -> None:
+        """See that the journal may take tier 2. Changes nothing."""
+        identity = self._identity
+        known = {
+            Claim(identity.turn, identity.owner),
+            Claim(identity.turn + 1, identity.next_owner),
+        }
+        claims = found.claims.get(self._journal, [])
+        # One with the same number as ours was refused, and ended before it could go away.
+        strangers = [each for each in claims if each.turn > identity.turn and each not in known]
+        if strangers:
+            raise self._claimed(
+                f"is older than tier 2 in {self._tier.where}, which was used since by"
+                f" {await self._describe(strangers[-1])}: this is a copy or an earlier state of"
+                " what belongs to it; start the right one"
+            )
+        last = max((each for each in claims if each in known), default=None)
+        if last is None and identity.turn > 0:
+            raise IdentityError(
+                f"tier 2 in {self._tier.where} is older than {self._path}: it has no claim since"
+                f" number {claims[-1].turn if claims else 0}, and had number {identity.turn}; put"
+                " back what belongs to this data directory",
+                tier=TIER_2,
+                problem=IdentityProblem.OLDER,
+            )
+        if last is not None and self._is_elsewhere:
+            is_released = identity.is_released and (await self._read(last)).endswith(RELEASED)
+            if not is_released:
+                raise self._claimed(
+                    f"was copied or moved while tier 2 in {self._tier.where} was in use by"
+                    f" {await self._describe(last)}, which may use it still: start and stop the"
+                    " store where it was, then move it; or see docs/guides/running.md"
+                )
+        self._last = last
+
+    async def take(self) -> None:
+        """Claim tier 2. Raises ``IdentityError`` when another one does so at the same time."""
+        identity, last = self._identity, self._last
+        # A claim that never came may still be on its way: then it has to be ours.
+        pending = "" if self._is_elsewhere else identity.next_owner
+        if last is None:
+            last = Claim(identity.turn, identity.owner)
+        elif last.turn > identity.turn:
+            pending = ""  # it has come
+        self._claim = claim = Claim(last.turn + 1, pending or os.urandom(8).hex())
+        self._identity = replace(
+            identity,
+            turn=last.turn,
+            owner=last.owner,
+            next_owner=claim.owner,
+            lock_inode=self._lock_inode,
+            is_released=False,
+        )
+        await self._write_identity()
+        chunks = self._tier.chunks_under(claim.turn)
+        self._text = _text_of(self._directory)
+        await chunks.write(claim_name(self._journal, claim), offset=0, data=[self._text])
+        found = await TierTwoIdentity.read(chunks)
+        claims = found.claims.get(self._journal, [])
+        rivals = [each for each in claims if each.turn >= claim.turn and each != claim]
+        if rivals or claim not in claims:
+            # Each of two that meet here goes away: whoever was first may not have seen the other.
+            await self._delete(chunks, claim)
+            who = await self._describe(rivals[-1]) if rivals else "nobody: it does not list claims"
+            raise self._claimed(f"meets another start on tier 2 in {self._tier.where}: {who}")
+        self._identity = replace(self._identity, turn=claim.turn, owner=claim.owner, next_owner="")
+        await self._write_identity()
+        for each in claims:
+            if each != claim:
+                await self._delete(chunks, each)
+
+    async def _delete(self, chunks: ChunkStorage, claim: Claim) -> None:
+        try:
+            await chunks.delete(claim_name(self._journal, claim))
+        except StorageError as error:
+            logger.warning("an earlier claim of tier 2 is not deleted", error=str(error))
+
+    async def release(self) -> None:
+        """Give the claim back: from now on a copy of the data directory may take it, once."""
+        claim = self._claim
+        chunks = self._tier.chunks_under(claim.turn)
+        name = claim_name(self._journal, claim)
+        try:
+            await chunks.write(name, offset=len(self._text), data=[RELEASED])
+            self._identity = replace(self._identity, is_released=True)
+            await self._write_identity()
+        except (StorageError, DataDirectoryError) as error:
+            logger.warning("the claim of tier 2 is not given back", error=str(error))
+
+    async def _write_identity(self) -> None:
+        await trio.to_thread.run_sync(write_journal_identity, self._path, self._identity)
+
+    async def _read(self, claim: Claim) -> bytes:
+        chunks = self._tier.chunks_under(max(claim.turn, 1))
+        name = claim_name(self._journal, claim)
+        try:
+            length = (await chunks.info(name)).length
+            return bytes(await chunks.read(name, offset=0, length=length))
+        except ChunkNotFoundError:
+            return b""
+
+    async def _describe(self, claim: Claim) -> str:
+        text = await self._read(claim)
+        first = text.decode(errors="replace").partition("\n")[0]
+        return first or f"owner {claim.owner}"
+
+    def _claimed(self, what: str) -> IdentityError:
+        return IdentityError(
+            f"journal {self._journal} of data directory {self._directory.path} {what}",
+            tier=f"journal {self._journal}",
+            problem=IdentityProblem.CLAIMED,
+        )
+
+
+def _text_of(directory: DataDirectory) -> bytes:
+    path = quote_toml(str(directory.path.absolute()))
+    text = f"the store in {path} on {socket.gethostname()}, process {os.getpid()}\n"
+    return text.encode(errors="replace")
