@@ -121,7 +121,7 @@ class AutoScaling:
 
     async def _split(self, stream: Stream, event: AutoScaleEvent) -> None:
         segment = _find(stream, event.segment_id)
-        count = count_splits(stream.record.configuration.scaling, event.splits)
+        count = count_splits(stream.configuration.scaling, event.splits)
         ranges = split_range(segment.low, segment.high, count)
         if len(ranges) < 2:
             raise InvalidRequestError(f"the range of segment {event.segment_id} cannot be split")
@@ -129,7 +129,7 @@ class AutoScaling:
 
     async def _note_idle(self, stream: Stream, event: AutoScaleEvent) -> None:
         await self._write_mark(stream, event)
-        minimum = stream.record.configuration.scaling.segment_count_min
+        minimum = stream.configuration.scaling.segment_count_min
         idle = {segment.segment_id for segment in stream.active}
         nearby = choose_to_merge(stream.active, event.segment_id, idle, 1)
         if not nearby or len(stream.active) <= minimum:
@@ -188,7 +188,7 @@ def _why_not(stream: Stream, segment_id: int) -> str | None:
         return "the stream is being created"
     if record.is_sealed:
         return "the stream is sealed"
-    if record.configuration.scaling.scale_type is ScaleType.FIXED:
+    if stream.configuration.scaling.scale_type is ScaleType.FIXED:
         return "the stream has a fixed number of segments"
     if all(segment.segment_id != segment_id for segment in stream.active):
         return "the segment is not active any more"

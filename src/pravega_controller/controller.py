@@ -92,6 +92,7 @@ async def open_controller(
         background = Background(workflows, random=environment.random)
         controller = _assemble(placement, segments, background, environment)
         await _prepare(config, controller)
+        workflows.start_soon(controller.store.intents.remove_idle)
         if config.request_poll_seconds > 0:
             _start_scaling(config, controller, segments, workflows)
         yield controller
@@ -155,5 +156,5 @@ async def _prepare(config: ControllerConfig, controller: Controller) -> None:
         await controller.scopes.create(names.INTERNAL_SCOPE)
     except AlreadyExistsError:
         log.debug("the system scope exists")
-    async for intent in controller.store.intents():
+    async for intent in controller.store.intents.read_all():
         controller.finish_later(intent)

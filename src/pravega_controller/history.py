@@ -1,26 +1,30 @@
-"""A stream's history: its epochs, and for every segment when it began and when it was sealed.
+"""A stream's epochs as pure data: what each created and sealed, and what follows from that.
 
-Owns: epochs as pure data; scale computation and validation; who follows and precedes a segment.
+Owns: computing scales and duplicate epochs, the segments of an epoch, and who takes over from whom.
+Reading epochs from tables is ``stream_history``'s.
 
 Invariants:
 1. Epoch numbers are consecutive from 0. Epoch 0 seals nothing; every later epoch says which
-   segments it seals and which it creates.
+   segments it seals and which it creates, each with its key range.
 2. The segments of every epoch tile the key space: [0, 1) is covered exactly once.
 3. A segment is in every epoch from the one that created it up to, not including, the one that
    sealed it. A segment once sealed never comes back.
-4. An epoch is recorded before its old segments are sealed, so that whoever sees a sealed segment
-   can already resolve its successors.
+4. What an epoch creates covers exactly what it seals, so that the successors of a segment, and
+   their predecessors, are all found in the one epoch that sealed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import msgspec
 
-from pravega_controller.errors import InvalidRequestError, NotFoundError, ScalePreconditionError
+from pravega_controller.errors import (
+    CorruptMetadataError,
+    InvalidRequestError,
+    ScalePreconditionError,
+)
 from pravega_controller.streams import (
     SEGMENTS_PER_STREAM_MAX,
     Segment,
@@ -28,6 +32,7 @@ from pravega_controller.streams import (
     segments_in_ranges,
     tiles_key_space,
 )
+from pravega_wire import names
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -41,7 +46,11 @@ class Epoch(msgspec.Struct, frozen=True):
     reference: int
     created_ms: int
     created: tuple[Segment, ...]
-    sealed: tuple[int, ...] = ()
+    sealed: tuple[Segment, ...] = ()
+
+    @property
+    def sealed_ids(self) -> tuple[int, ...]:
+        return tuple(segment.segment_id for segment in self.sealed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,90 +61,45 @@ class Successor:
     predecessors: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StreamHistory:
-    """Every epoch of a stream so far. Immutable; ``extended`` gives the next one."""
+def apply_epochs(segments: Iterable[Segment], epochs: Iterable[Epoch]) -> tuple[Segment, ...]:
+    """The segments, by key range, that are left of ``segments`` after these epochs, in order.
 
-    epochs: tuple[Epoch, ...]
-    segments: Mapping[int, Segment]
-    """Every segment the stream ever had, by id."""
-    sealed_in: Mapping[int, int]
-    """Segment id -> the epoch that sealed it."""
-    latest: tuple[Segment, ...]
-    """The segments of the last epoch, by key range."""
-
-    @property
-    def last_epoch(self) -> int:
-        return len(self.epochs) - 1
-
-    def extended(self, epoch: Epoch) -> StreamHistory:
-        """The history with one more epoch."""
-        assert epoch.number == len(self.epochs), "epochs are consecutive"
-        sealed = frozenset(epoch.sealed)
-        kept = [segment for segment in self.latest if segment.segment_id not in sealed]
-        assert len(kept) == len(self.latest) - len(sealed), "only active segments are sealed"
-        latest = tuple(sorted([*kept, *epoch.created], key=_by_range))
-        assert tiles_key_space(latest), "an epoch tiles the key space"
-        created = {segment.segment_id: segment for segment in epoch.created}
-        assert not created.keys() & self.segments.keys(), "segment ids are never reused"
-        return StreamHistory(
-            (*self.epochs, epoch),
-            MappingProxyType({**self.segments, **created}),
-            MappingProxyType({**self.sealed_in, **dict.fromkeys(sealed, epoch.number)}),
-            latest,
-        )
-
-    def segments_in(self, number: int) -> tuple[Segment, ...]:
-        """The segments of an epoch, by key range. Raises ``NotFoundError`` for an unknown one."""
-        if number < 0:
-            raise InvalidRequestError(f"there is no epoch {number}")
-        if number > self.last_epoch:
-            raise NotFoundError(f"epoch {number} does not exist, the last is {self.last_epoch}")
-        if number == self.last_epoch:
-            return self.latest
-        present = {segment.segment_id: segment for segment in self.latest}
-        for epoch in reversed(self.epochs[number + 1 :]):
-            for segment in epoch.created:
-                del present[segment.segment_id]
-            present.update((identifier, self.segments[identifier]) for identifier in epoch.sealed)
-        return tuple(sorted(present.values(), key=_by_range))
-
-    def successors(self, segment_id: int) -> tuple[Successor, ...]:
-        """Who takes over from a segment; nobody while it is not sealed, or when it is unknown."""
-        sealed_epoch = self.sealed_in.get(segment_id)
-        if sealed_epoch is None:
-            return ()
-        segment = self.segments[segment_id]
-        before = self.segments_in(sealed_epoch - 1)
-        return tuple(
-            Successor(
-                successor,
-                tuple(sorted(old.segment_id for old in before if old.overlaps(successor))),
-            )
-            for successor in self.segments_in(sealed_epoch)
-            if successor.overlaps(segment)
-        )
-
-    def number_after_last(self) -> int:
-        """The first segment number that no segment of this stream ever had."""
-        return 1 + max(segment.number for segment in self.segments.values())
-
-
-def begin_history(epoch: Epoch) -> StreamHistory:
-    """The history of a stream that only has its first epoch."""
-    assert epoch.number == 0
-    assert not epoch.sealed
-    nothing = StreamHistory((), MappingProxyType({}), MappingProxyType({}), ())
-    return nothing.extended(epoch)
-
-
-def history_of(epochs: Iterable[Epoch]) -> StreamHistory:
-    """The history that these epochs, in order, add up to."""
-    history: StreamHistory | None = None
+    Raises ``CorruptMetadataError`` when they do not fit together.
+    """
+    present = {segment.segment_id: segment for segment in segments}
     for epoch in epochs:
-        history = begin_history(epoch) if history is None else history.extended(epoch)
-    assert history is not None, "a stream has at least one epoch"
-    return history
+        for segment in epoch.sealed:
+            if present.pop(segment.segment_id, None) is None:
+                raise CorruptMetadataError(
+                    f"epoch {epoch.number} seals segment {segment.segment_id}, which is not active"
+                )
+        present.update((segment.segment_id, segment) for segment in epoch.created)
+    return _tiling(present.values())
+
+
+def undo_epochs(segments: Iterable[Segment], epochs: Sequence[Epoch]) -> tuple[Segment, ...]:
+    """The segments, by key range, before these epochs, in order, led to ``segments``."""
+    present = {segment.segment_id: segment for segment in segments}
+    for epoch in reversed(epochs):
+        for segment in epoch.created:
+            if present.pop(segment.segment_id, None) is None:
+                raise CorruptMetadataError(
+                    f"segment {segment.segment_id} of epoch {epoch.number} is not active after it"
+                )
+        present.update((segment.segment_id, segment) for segment in epoch.sealed)
+    return _tiling(present.values())
+
+
+def successors_in(epoch: Epoch, segment: Segment) -> tuple[Successor, ...]:
+    """Who takes over from a segment that this epoch sealed."""
+    return tuple(
+        Successor(
+            created,
+            tuple(sorted(old.segment_id for old in epoch.sealed if old.overlaps(created))),
+        )
+        for created in sorted(epoch.created, key=_by_range)
+        if created.overlaps(segment)
+    )
 
 
 def first_epoch(
@@ -147,18 +111,19 @@ def first_epoch(
 
 
 def scaled_epoch(
-    history: StreamHistory,
+    latest: Sequence[Segment],
     sealed: Sequence[int],
     ranges: Sequence[tuple[float, float]],
     *,
+    number: int,
     created_ms: int,
 ) -> Epoch:
-    """The epoch that replaces the ``sealed`` active segments by new ones with these ranges.
+    """Epoch ``number``, which replaces the ``sealed`` ones of ``latest`` by segments of ``ranges``.
 
     Raises ``ScalePreconditionError`` if one of them is not active, and ``InvalidRequestError`` if
     the new ranges do not cover exactly what the sealed segments covered.
     """
-    active = {segment.segment_id: segment for segment in history.latest}
+    active = {segment.segment_id: segment for segment in latest}
     if len(set(sealed)) != len(sealed):
         raise InvalidRequestError("a segment is listed twice")
     for segment_id in sealed:
@@ -173,16 +138,41 @@ def scaled_epoch(
     old = merge_adjacent(active[segment_id].key_range for segment_id in sealed)
     if merge_adjacent(ranges) != old:
         raise InvalidRequestError("the new key ranges must cover exactly what the sealed ones did")
-    number = history.last_epoch + 1
     # Numbers start after the highest of the epoch that ends: unique together with the new epoch.
-    first_number = 1 + max(segment.number for segment in history.latest)
+    first_number = 1 + max(segment.number for segment in latest)
     return Epoch(
         number=number,
         reference=number,
         created_ms=created_ms,
         created=segments_in_ranges(ranges, epoch=number, first_number=first_number),
-        sealed=tuple(sealed),
+        sealed=tuple(active[segment_id] for segment_id in sealed),
     )
+
+
+def duplicate_epoch(
+    latest: Sequence[Segment],
+    copied: Iterable[Segment],
+    *,
+    number: int,
+    reference: int,
+    created_ms: int,
+) -> Epoch:
+    """Epoch ``number``, which seals all of ``latest`` and repeats the segments ``copied``.
+
+    The copies have the numbers and key ranges of those they repeat, and ids of their own epoch.
+    """
+    created = tuple(
+        Segment(names.segment_id(segment.number, number), segment.low, segment.high)
+        for segment in copied
+    )
+    return Epoch(number, reference, created_ms, created, tuple(latest))
+
+
+def _tiling(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    ordered = tuple(sorted(segments, key=_by_range))
+    if not tiles_key_space(ordered):
+        raise CorruptMetadataError("the segments of an epoch do not cover the key space once")
+    return ordered
 
 
 def _by_range(segment: Segment) -> float:

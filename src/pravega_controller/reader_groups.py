@@ -16,14 +16,13 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from random import Random
 
 import structlog
 from msgspec import structs
 
-from pravega_controller import stream_cuts
 from pravega_controller.errors import (
     GenerationMismatchError,
     InvalidRequestError,
@@ -42,8 +41,7 @@ from pravega_controller.records import (
     IntentRecord,
     ReaderGroupConfiguration,
     ReaderGroupRecord,
-    Subscriber,
-    SubscribersRecord,
+    SubscriberRecord,
     UpdateGroup,
     encode,
 )
@@ -158,8 +156,7 @@ class ReaderGroupOperations:
 
     async def subscribers(self, scope: str, stream: str) -> list[str]:
         """The groups, as ``scope/name``, that a stream's retention waits for."""
-        record, _ = await self._store.subscribers(await self._store.stream(scope, stream))
-        return sorted(record.subscribers)
+        return await self._store.subscriber_names(await self._store.stream(scope, stream))
 
     async def release(
         self,
@@ -178,23 +175,24 @@ class ReaderGroupOperations:
         """
         found = await self._store.stream(scope, stream)
         async with self._subscribing.hold((scope, stream)):
-            record, version = await self._store.subscribers(found)
-            current = record.subscribers.get(subscriber)
+            current = await self._store.subscriber(found, subscriber)
             if current is None:
                 raise SubscriberNotFoundError(f"{subscriber} does not subscribe to {stream}")
+            record, version = current
             group_scope, _, name = subscriber.partition("/")
             group = (await self._store.group(group_scope, name)).record
             if parse_id(group_id) != group.group_id:
                 raise SubscriberNotFoundError(f"reader group {subscriber} has another id")
-            if generation != current.generation:
-                raise GenerationMismatchError(f"{subscriber} is at generation {current.generation}")
-            earlier = current.cut
+            if generation != record.generation:
+                raise GenerationMismatchError(f"{subscriber} is at generation {record.generation}")
             history = found.history
-            is_ahead = not earlier or stream_cuts.at_or_after(history, cut, earlier)
-            if not stream_cuts.is_valid(history, cut) or not is_ahead:
+            is_ahead = await history.is_valid(cut) and (
+                not record.cut or await history.is_at_or_after(cut, record.cut)
+            )
+            if not is_ahead:
                 raise InvalidStreamCutError("the stream cut is not valid or lies before the last")
-            changed = {**record.subscribers, subscriber: Subscriber(generation, dict(cut))}
-            await self._store.write_subscribers(found, SubscribersRecord(changed), version=version)
+            released = SubscriberRecord(generation, dict(cut))
+            await self._store.write_subscriber(found, subscriber, released, version=version)
 
     async def finish(self, scope: str, name: str) -> None:
         """Finish whatever is pending on a group, if it exists."""
@@ -245,7 +243,7 @@ class ReaderGroupOperations:
     async def _create(self, group: ReaderGroup) -> ReaderGroup:
         configuration = fixed_configuration(1, rollover_bytes=STATE_STREAM_ROLLOVER_BYTES)
         state_stream = names.reader_group_stream(group.name)
-        await self._streams.create_internal(group.scope, state_stream, configuration)
+        await self._streams.create_internal(group.scope.name, state_stream, configuration)
         await self._subscribe(group, group.record.configuration.subscribed, generation=0)
         return await self._store.write_group(group, structs.replace(group.record, pending=None))
 
@@ -270,10 +268,10 @@ class ReaderGroupOperations:
     ) -> None:
         name = names.scoped_name(group.scope.name, group.name)
 
-        def add(record: SubscribersRecord) -> SubscribersRecord:
-            current = record.subscribers.get(name)
-            subscriber = Subscriber(generation, current.cut if current else {})
-            return SubscribersRecord({**record.subscribers, name: subscriber})
+        async def add(stream: Stream) -> None:
+            current = await self._store.subscriber(stream, name)
+            cut = current[0].cut if current else {}
+            await self._store.add_subscriber(stream, name, SubscriberRecord(generation, cut))
 
         for scope, stream in streams:
             await self._change_subscribers(scope, stream, add)
@@ -281,15 +279,14 @@ class ReaderGroupOperations:
     async def _unsubscribe(self, group: ReaderGroup, streams: Iterable[tuple[str, str]]) -> None:
         name = names.scoped_name(group.scope.name, group.name)
 
-        def drop(record: SubscribersRecord) -> SubscribersRecord:
-            kept = {key: value for key, value in record.subscribers.items() if key != name}
-            return SubscribersRecord(kept)
+        async def drop(stream: Stream) -> None:
+            await self._store.remove_subscriber(stream, name)
 
         for scope, stream in streams:
             await self._change_subscribers(scope, stream, drop)
 
     async def _change_subscribers(
-        self, scope: str, stream: str, change: Callable[[SubscribersRecord], SubscribersRecord]
+        self, scope: str, stream: str, change: Callable[[Stream], Awaitable[None]]
     ) -> None:
         try:
             found: Stream = await self._store.stream(scope, stream)
@@ -298,10 +295,7 @@ class ReaderGroupOperations:
             log.info("stream to subscribe to is gone", scope=scope, stream=stream)
             return
         async with self._subscribing.hold((scope, stream)):
-            record, version = await self._store.subscribers(found)
-            changed = change(record)
-            if changed != record:
-                await self._store.write_subscribers(found, changed, version=version)
+            await change(found)
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))

@@ -5,8 +5,10 @@ Owns: the formats of docs/formats/controller-metadata.md. Every value is a JSON 
 
 Invariants:
 1. ``decode(encode(record)) == record``, doubles bit for bit.
-2. A record's ``pending`` member is the whole of a workflow in progress: whoever reads it can finish
-   the work, knowing nothing else.
+2. A record's ``pending`` member says which workflow is in progress; together with the records of
+   the same stream it is all that is needed to finish the work.
+3. No record grows with a stream's past. What grows with the number of its segments fits one table
+   value at the greatest number there may be.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import msgspec
 
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.history import Epoch
-from pravega_controller.streams import StreamConfiguration
+from pravega_controller.streams import Segment, StreamConfiguration
 
 
 class ScopeRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
@@ -28,32 +30,30 @@ class ScopeRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """``creating``, ``active`` or ``deleting``."""
 
 
-# ---- Workflows in progress on a stream -----------------------------------------------------------
+# ---- Streams -------------------------------------------------------------------------------------
+
+
+class NameRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
+    """A stream's name, and what all its records are filed under."""
+
+    stream_id: str
+    """Drawn when the stream is made: a stream made anew under the name has another."""
 
 
 class Create(msgspec.Struct, frozen=True, tag_field="workflow", tag="create"):
-    """The stream's first segments are being made."""
-
-    first: Epoch
+    """The segments of epoch 0 are being made."""
 
 
 class Scale(msgspec.Struct, frozen=True, tag_field="workflow", tag="scale"):
-    """Segments are being replaced by those of the next epoch."""
-
-    epoch: Epoch
+    """Segments are being replaced by those of the last epoch on record."""
 
 
 class Truncate(msgspec.Struct, frozen=True, tag_field="workflow", tag="truncate"):
-    """The head has moved to the record's ``head``; bytes before it are being dropped."""
-
-    deleted: tuple[int, ...]
-    """The segments that lie wholly between the previous head and the new one."""
+    """The head has moved; what lies between the head before and the new one is being dropped."""
 
 
 class Update(msgspec.Struct, frozen=True, tag_field="workflow", tag="update"):
-    """Another configuration is being told to the segments."""
-
-    configuration: StreamConfiguration
+    """The next configuration is being told to the segments."""
 
 
 class Seal(msgspec.Struct, frozen=True, tag_field="workflow", tag="seal"):
@@ -63,28 +63,81 @@ class Seal(msgspec.Struct, frozen=True, tag_field="workflow", tag="seal"):
 class Delete(msgspec.Struct, frozen=True, tag_field="workflow", tag="delete"):
     """The stream and everything that belongs to it is being removed."""
 
+    has_segments: bool = True
+    """Whether there may be segments left, to be found by the epochs."""
+
 
 StreamWorkflow: TypeAlias = Create | Scale | Truncate | Update | Seal | Delete
 
 
-class StreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """A stream's state, apart from its epochs, which have a record each."""
+class StreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
+    """A stream's state: small, whatever the stream's past, because every change writes it.
 
-    configuration: StreamConfiguration
+    All that may be large is in records of its own. Those that change carry the revision at which
+    this record has them, so that this record alone tells whether what was read is still so.
+    """
+
     created_ms: int
     epoch: int
-    """The active epoch. One more may be recorded while a scale is in progress."""
+    """The active epoch. More may be recorded while a scale is in progress."""
     epoch_count: int
-    head: dict[int, int] = {}
-    """The stream cut that the stream begins at; empty for its very beginning."""
+    next_number: int
+    """The first segment number that no segment of this stream ever had."""
+    base: int = 0
+    """The last epoch of which there is a snapshot."""
+    changed_since_base: int = 0
+    """The segments created and sealed by the epochs after it."""
+    epoch_bytes_max: int = 0
+    """The size of the largest record of an epoch."""
+    configuration_revision: int = 0
+    head_revision: int = 0
+    """0 as long as the stream was never truncated."""
     is_sealed: bool = False
     pending: StreamWorkflow | None = None
 
 
-class EpochRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+class ConfigurationRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """A stream's configuration, and the one that is to replace it while an update is pending."""
+
+    revision: int
+    configuration: StreamConfiguration
+    next: StreamConfiguration | None = None
+
+
+class HeadRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """The stream cut that a stream begins at."""
+
+    revision: int
+    cut: dict[int, int]
+    previous: dict[int, int] = {}
+    """The head before; empty for the very beginning."""
+
+
+class EpochRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     """One epoch of a stream."""
 
     epoch: Epoch
+    base: int
+    """The last epoch up to this one of which there is a snapshot."""
+
+
+class SnapshotRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """All segments of an epoch, by key range."""
+
+    number: int
+    segments: tuple[Segment, ...]
+
+
+class SealedRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """The epoch that sealed a segment."""
+
+    epoch: int
+
+
+class SizesRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """The lengths, by id, of the segments that an epoch, or the stream's end, sealed."""
+
+    sizes: dict[int, int]
 
 
 class NumberRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
@@ -152,17 +205,17 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     pending: GroupWorkflow | None = None
 
 
-class Subscriber(msgspec.Struct, frozen=True):
+class SubscriberRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """How far a reader group has released a stream."""
 
     generation: int
     cut: dict[int, int]
 
 
-class SubscribersRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+class SubscribersRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     """The reader groups, as ``scope/name``, that a stream's retention waits for."""
 
-    subscribers: dict[str, Subscriber]
+    names: tuple[str, ...]
 
 
 class IntentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
@@ -172,6 +225,8 @@ class IntentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """``scope``, ``stream``, ``group`` or ``key-value-table``."""
     scope: str
     name: str = ""
+    stream_ids: tuple[str, ...] = ()
+    """Those under which records may lie that no name leads to: of streams being made."""
 
 
 R = TypeVar("R", bound=msgspec.Struct)

@@ -75,7 +75,7 @@ class RequestEvents:
             if is_finished:
                 finished.add(segment_id)
         await self._handle_all(events)
-        cut = advance_cut(stream, cut, finished)
+        cut = await advance_cut(stream, cut, finished)
         if cut != head:
             try:
                 await self._streams.truncate(names.INTERNAL_SCOPE, REQUEST_STREAM, cut)
@@ -135,12 +135,12 @@ def _decode(data: bytes, events: list[AutoScaleEvent], where: str) -> int:
     return position
 
 
-def advance_cut(stream: Stream, cut: dict[int, int], finished: set[int]) -> dict[int, int]:
+async def advance_cut(stream: Stream, cut: dict[int, int], finished: set[int]) -> dict[int, int]:
     """The cut with segments that were read to their end replaced by those that come after them,
     where all that come before those were read to their end."""
     cut, finished = dict(cut), set(finished)
     for segment_id in sorted(finished):
-        before, after = _replacement(stream, segment_id)
+        before, after = await _replacement(stream, segment_id)
         if after and before <= finished and before <= cut.keys():
             for each in before:
                 del cut[each]
@@ -148,11 +148,11 @@ def advance_cut(stream: Stream, cut: dict[int, int], finished: set[int]) -> dict
     return cut
 
 
-def _replacement(stream: Stream, segment_id: int) -> tuple[set[int], set[int]]:
+async def _replacement(stream: Stream, segment_id: int) -> tuple[set[int], set[int]]:
     """The segments that were replaced together with one, itself included, and those that came."""
     before, after = {segment_id}, set[int]()
     while True:
-        following = [each for old in before for each in stream.history.successors(old)]
+        following = [each for old in before for each in await stream.history.successors(old)]
         after = {successor.segment.segment_id for successor in following}
         grown = before.union(*(successor.predecessors for successor in following))
         if grown == before:

@@ -244,6 +244,23 @@ async def for_each(
         raise failures[0]
 
 
+async def run_together(*actions: Callable[[], Awaitable[None]]) -> None:
+    """Run actions side by side, each to its end; then raise the first failure as it was raised."""
+    failures: list[Exception] = []
+
+    async def run(action: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await action()
+        except Exception as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for action in actions:
+            nursery.start_soon(run, action)
+    if failures:
+        raise failures[0]
+
+
 @asynccontextmanager
 async def open_segment_client(
     placement: StaticPlacement,

@@ -1,26 +1,30 @@
-"""The controller's memory: records in table segments, behind a cache that is never ahead or behind.
+"""The controller's memory: records in table segments, behind a cache that is checked at every use.
 
-Owns: which table and key a record lives under, the caches, and the history that goes with a stream.
+Owns: which table and key a record lives under, what changes together, and the cache of streams.
 
-    _system/_tables/controller/scopes           scope                 -> ScopeRecord
-    _system/_tables/controller/intents          kind/scope[/name]     -> IntentRecord
-    _system/_tables/controller/numbers          scope/stream          -> NumberRecord
-    _system/_tables/controller/objects-<id>     s/<stream>            -> StreamRecord
-                                                g/<group>             -> ReaderGroupRecord
-                                                t/<table>             -> KeyValueTableRecord
-    _system/_tables/controller/histories-<id>   epoch/<stream>/<n>    -> EpochRecord
-                                                subscribers/<stream>  -> SubscribersRecord
+    _system/_tables/controller/scopes           scope                       -> ScopeRecord
+    _system/_tables/controller/intents          kind/scope[/name]           -> IntentRecord
+    _system/_tables/controller/numbers          scope/stream                -> NumberRecord
+    _system/_tables/controller/objects-<id>     s/<stream>                  -> NameRecord
+                                                g/<group>                   -> ReaderGroupRecord
+                                                t/<table>                   -> KeyValueTableRecord
+    _system/_tables/controller/histories-<id>   <stream id>/state           -> StreamRecord
+                                                <stream id>/configuration   -> ConfigurationRecord
+                                                <stream id>/head            -> HeadRecord
+                                                <stream id>/subscribers     -> SubscribersRecord
+                                                <stream id>/subscriber/<g>  -> SubscriberRecord
+                                                <stream id>/epoch/...       see ``stream_history``
     _system/_tables/controller/tags-<id>        see ``tag_index``
 
 Invariants:
-1. A record changes only by a conditional update on the version that was read; two controllers that
-   run by mistake make each other fail, never overwrite each other's work.
-2. A cached value is the last one written or read: whoever loads or writes a key holds its access
-   lock, and a write whose outcome is unknown leaves nothing in the cache.
-3. A stream's epoch record is written before the stream's record counts it; epochs not counted are
-   never read.
+1. A record changes only by a conditional update on the version that was read; two controllers make
+   each other read again, never overwrite each other's work.
+2. All records of a stream are in one table, so that one update changes any of them together. Every
+   such update writes the stream's state, whose version tells whether anything changed.
+3. No answer is older than its question: a stream from the cache is given out only after its state
+   was read again and had the version it had. What is large is read again only if it changed.
 4. Everything that exists in a scope has a key in its objects table, so that deleting this table
-   only if it is empty decides whether a scope may go.
+   only if it is empty decides whether a scope may go. A name whose stream has no state is free.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
@@ -36,6 +41,7 @@ from typing import TypeVar
 import structlog
 from msgspec import structs
 
+from pravega_controller import earlier_records
 from pravega_controller.errors import (
     CorruptMetadataError,
     InvalidRequestError,
@@ -43,30 +49,51 @@ from pravega_controller.errors import (
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
     StreamNotFoundError,
+    VersionConflictError,
 )
-from pravega_controller.history import Epoch, StreamHistory, history_of
-from pravega_controller.locks import KeyedLocks
+from pravega_controller.history import Epoch, apply_epochs, undo_epochs
+from pravega_controller.intents import INTENTS, Intents
 from pravega_controller.records import (
+    ConfigurationRecord,
     Create,
     Delete,
     EpochRecord,
+    HeadRecord,
     IntentRecord,
+    NameRecord,
     NumberRecord,
     ReaderGroupRecord,
     ScopeRecord,
+    SizesRecord,
     StreamRecord,
+    SubscriberRecord,
     SubscribersRecord,
     decode,
     encode,
 )
-from pravega_controller.streams import Segment
-from pravega_controller.table_client import NOT_EXISTS, Entry, TableClient
+from pravega_controller.segment_client import run_together
+from pravega_controller.stream_history import StreamHistory, is_snapshot_due
+from pravega_controller.streams import Segment, StreamConfiguration
+from pravega_controller.table_client import (
+    NOT_EXISTS,
+    REMOVED_KEYS_MAX,
+    Change,
+    Entry,
+    TableClient,
+)
 from pravega_wire import names
 
 log = structlog.get_logger(__name__)
 
 CACHED_STREAMS_MAX = 10_000
 CACHED_SCOPES_MAX = 10_000
+READS_MAX = 20
+"""Read a stream that changes under our eyes so many times before that is called damage."""
+CATCH_UP_EPOCHS_MAX = 64
+"""A cached stream that is further behind is computed from its last snapshot."""
+
+GONE = b'{"format":0}'
+"""In the place of a stream's state: the stream of this id will never be."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -80,7 +107,6 @@ def _table(name: str) -> str:
 
 
 SCOPES = _table("scopes")
-INTENTS = _table("intents")
 NUMBERS = _table("numbers")
 
 
@@ -98,6 +124,7 @@ class Scope:
 
     @property
     def histories(self) -> str:
+        """The table of all records of the scope's streams."""
         return _table(f"histories-{self.record.scope_id}")
 
     @property
@@ -108,21 +135,87 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream as last read: its record, and every epoch the record counts."""
+    """A stream as last read: its small records, and the segments of its active epoch.
+
+    ``history`` reads what lies before, as needed. Records of other subjects that belong to the
+    stream are filed under ``key`` in ``table``; ``write_stream`` of the store changes both at once.
+    """
 
     scope: Scope
     name: str
+    stream_id: str
+    name_version: int
     version: int
     record: StreamRecord
+    configurations: ConfigurationRecord
+    head_record: HeadRecord | None
+    active: tuple[Segment, ...]
+    """The segments of the active epoch, by key range."""
+    latest: tuple[Segment, ...]
+    """Those of the last epoch on record: others while a scale is pending."""
     history: StreamHistory
 
     @property
-    def active(self) -> tuple[Segment, ...]:
-        """The segments of the active epoch, by key range."""
-        return self.history.segments_in(self.record.epoch)
+    def table(self) -> str:
+        return self.scope.histories
+
+    @property
+    def configuration(self) -> StreamConfiguration:
+        return self.configurations.configuration
+
+    @property
+    def head(self) -> dict[int, int]:
+        """The cut that the stream begins at; empty before the first truncation."""
+        return {} if self.head_record is None else self.head_record.cut
+
+    @property
+    def last_epoch(self) -> int:
+        """The number of the last epoch on record."""
+        return self.record.epoch_count - 1
+
+    def key(self, *parts: str) -> bytes:
+        """The key of a record that belongs to the stream."""
+        return _key(self.stream_id, *parts)
 
     def segment_name(self, segment_id: int) -> str:
         return names.segment_name(self.scope.name, self.name, segment_id)
+
+
+@dataclass(frozen=True, slots=True)
+class NewStream:
+    """A stream to be made, under a name that is free."""
+
+    name: str
+    stream_id: str
+    name_version: int
+    configuration: StreamConfiguration
+    first: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWrite:
+    """A change of a stream: its new record, and what changes together with it.
+
+    ``epochs`` are appended to the history; ``sizes`` are those of the segments that an epoch
+    sealed; ``changes`` are records of other subjects in the same table.
+    """
+
+    stream: Stream
+    record: StreamRecord
+    configuration: ConfigurationRecord | None = None
+    head: HeadRecord | None = None
+    epochs: Sequence[Epoch] = ()
+    sizes: tuple[int, dict[int, int]] | None = None
+    changes: Sequence[Change] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What must be known to make a stream: whether its name is free, and for which numbers."""
+
+    name_version: int
+    is_taken: bool
+    next_number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +242,14 @@ class MetadataStore:
     def __init__(self, tables: TableClient, *, random: Random) -> None:
         self._tables = tables
         self._random = random
-        self._access = KeyedLocks()
+        self.intents = Intents(tables)
         self._streams: OrderedDict[tuple[str, str], Stream] = OrderedDict()
         self._scopes: OrderedDict[str, Scope] = OrderedDict()
+
+    @property
+    def tables(self) -> TableClient:
+        """For records of other subjects that lie in the same tables."""
+        return self._tables
 
     async def open(self, *, wait_seconds_max: float) -> None:
         """Make the fixed tables, waiting so long for the segment stores to answer."""
@@ -161,17 +259,14 @@ class MetadataStore:
     # ---- Scopes ----------------------------------------------------------------------------------
 
     async def find_scope(self, name: str) -> Scope | None:
-        """A scope in any phase, or None."""
-        if (cached := self._scopes.get(name)) is not None:
-            self._scopes.move_to_end(name)
-            return cached
-        async with self._access.hold(name):
-            entry = await self._tables.get(SCOPES, name.encode())
-            if entry is None:
-                return None
-            scope = Scope(name, entry.version, decode(entry.value, ScopeRecord))
-            _remember(self._scopes, name, scope, CACHED_SCOPES_MAX)
-            return scope
+        """A scope in any phase, or None; read now."""
+        entry = await self._tables.get(SCOPES, name.encode())
+        if entry is None:
+            self._scopes.pop(name, None)
+            return None
+        scope = Scope(name, entry.version, decode(entry.value, ScopeRecord))
+        _remember(self._scopes, name, scope, CACHED_SCOPES_MAX)
+        return scope
 
     async def active_scope(self, name: str) -> Scope:
         """A scope in which something may be made, else ``ScopeNotFoundError``."""
@@ -182,26 +277,26 @@ class MetadataStore:
 
     async def write_scope(self, name: str, record: ScopeRecord, *, version: int) -> Scope:
         """Insert (``NOT_EXISTS``) or replace a scope's record."""
-        async with self._access.hold(name):
-            self._scopes.pop(name, None)
-            version = await self._tables.put(SCOPES, name.encode(), encode(record), version=version)
-            scope = Scope(name, version, record)
-            _remember(self._scopes, name, scope, CACHED_SCOPES_MAX)
-            return scope
+        self._scopes.pop(name, None)
+        version = await self._tables.put(SCOPES, name.encode(), encode(record), version=version)
+        scope = Scope(name, version, record)
+        _remember(self._scopes, name, scope, CACHED_SCOPES_MAX)
+        return scope
 
     async def insert_scope(self, name: str) -> Scope:
         """A new scope in the phase ``creating``, with tables of its own to be made."""
-        scope_id = f"{self._random.getrandbits(64):016x}"
-        return await self.write_scope(name, ScopeRecord(scope_id, "creating"), version=NOT_EXISTS)
+        record = ScopeRecord(self.new_id(), "creating")
+        return await self.write_scope(name, record, version=NOT_EXISTS)
 
     async def remove_scope(self, scope: Scope) -> None:
-        async with self._access.hold(scope.name):
-            self._scopes.pop(scope.name, None)
-            await self._tables.remove(SCOPES, scope.name.encode(), version=scope.version)
+        self._scopes.pop(scope.name, None)
+        await self._tables.remove(SCOPES, scope.name.encode(), version=scope.version)
 
     async def create_scope_tables(self, scope: Scope) -> None:
-        await self._tables.create(scope.objects)
-        await self._tables.create(scope.histories)
+        await run_together(
+            lambda: self._tables.create(scope.objects),
+            lambda: self._tables.create(scope.histories),
+        )
 
     async def delete_scope_tables(self, scope: Scope) -> None:
         """Raises ``TableNotEmptyError``, and deletes nothing, while the scope holds anything."""
@@ -224,60 +319,206 @@ class MetadataStore:
 
     # ---- Streams ---------------------------------------------------------------------------------
 
+    def new_id(self) -> str:
+        """An id that nothing had before."""
+        return f"{self._random.getrandbits(64):016x}"
+
     async def stream(self, scope: str, name: str) -> Stream:
-        """A stream, else ``StreamNotFoundError`` or ``ScopeNotFoundError``."""
+        """A stream as it is now, else ``StreamNotFoundError`` or ``ScopeNotFoundError``."""
         key = (scope, name)
         if (cached := self._streams.get(key)) is not None:
             self._streams.move_to_end(key)
-            return cached
-        found = await self.find_scope(scope)
-        if found is None:
-            raise ScopeNotFoundError(f"scope {scope} does not exist")
-        async with self._access.hold(key):
-            stream = self._streams.get(key) or await self._load_stream(found, name)
-            _remember(self._streams, key, stream, CACHED_STREAMS_MAX)
-            return stream
+            if (current := await self._current(cached)) is not None:
+                return current
+            self._forget(cached)
+        found = await self._known_scope(scope)
+        try:
+            return await self._load(found, name)
+        except NoSuchTableError:
+            # Another scope may have the name by now, with tables of its own.
+            found = await self._scope(scope)
+        try:
+            return await self._load(found, name)
+        except NoSuchTableError as error:
+            raise ScopeNotFoundError(f"scope {scope} does not exist any more") from error
 
-    async def insert_stream(self, scope: Scope, name: str, record: StreamRecord) -> Stream:
-        """A new stream, on its way to be made."""
-        assert isinstance(record.pending, Create)
-        return await self._put_stream(
-            Stream(scope, name, NOT_EXISTS, record, history_of([record.pending.first]))
-        )
+    def is_known(self, scope: str, name: str) -> bool:
+        """Whether a stream was there when it was last asked for, as far as is remembered."""
+        return (scope, name) in self._streams
 
-    async def write_stream(self, stream: Stream, record: StreamRecord) -> Stream:
-        """Replace a stream's record."""
-        return await self._put_stream(replace(stream, record=record))
+    async def find_places(
+        self, scope: str, names_: Sequence[str]
+    ) -> tuple[Scope | None, list[Place]]:
+        """What must be known to make streams of these names, all read at once."""
+        known = self._scopes.get(scope) or await self.find_scope(scope)
+        if known is None:
+            return None, []
+        found: list[Scope | None] = [None]
+        taken: list[Entry | None] = []
+        numbers: list[int] = []
 
-    async def write_epoch(self, stream: Stream, epoch: Epoch) -> None:
-        """Write an epoch's record; it counts for nothing before the stream's record counts it."""
-        await self._tables.put(
-            stream.scope.histories,
-            _epoch_key(stream.name, epoch.number),
-            encode(EpochRecord(epoch)),
-        )
+        async def read_scope() -> None:
+            found[0] = await self.find_scope(scope)
 
-    async def append_epoch(self, stream: Stream, epoch: Epoch) -> Stream:
-        """Make an epoch part of a stream's history; the active epoch stays."""
-        await self.write_epoch(stream, epoch)
-        count = epoch.number + 1
-        history = stream.history.extended(epoch)
-        record = structs.replace(stream.record, epoch_count=count)
-        return await self._put_stream(replace(stream, record=record, history=history))
+        async def read_names() -> None:
+            keys = [_stream_key(name) for name in names_]
+            taken.extend(await self._tables.get_all(known.objects, keys))
 
-    async def remove_stream(self, stream: Stream) -> None:
-        """Remove a stream's records, so that a crash between any two leaves it to be removed."""
-        table = stream.scope.histories
-        await self._tables.remove(table, _subscribers_key(stream.name))
-        for number in range(stream.record.epoch_count - 1, 0, -1):
-            await self._tables.remove(table, _epoch_key(stream.name, number))
-        key = (stream.scope.name, stream.name)
-        async with self._access.hold(key):
-            self._streams.pop(key, None)
-            await self._tables.remove(
-                stream.scope.objects, _stream_key(stream.name), version=stream.version
+        async def read_numbers() -> None:
+            numbers.extend(await self.next_numbers(scope, names_))
+
+        try:
+            await run_together(read_scope, read_names, read_numbers)
+        except NoSuchTableError:
+            return await self.find_scope(scope), []
+        if found[0] is not None and found[0].record.scope_id != known.record.scope_id:
+            return await self.find_places(scope, names_)
+        places = []
+        for entry, number in zip(taken, numbers, strict=True):
+            is_taken = entry is not None and not await self._is_free(known, entry)
+            places.append(Place(NOT_EXISTS if entry is None else entry.version, is_taken, number))
+        return found[0], places
+
+    async def insert_streams(self, scope: Scope, new: Sequence[NewStream]) -> list[Stream]:
+        """Record new streams, all on their way to be made, or none. ``VersionConflictError``."""
+        changes: list[Change] = []
+        streams: list[Stream] = []
+        for one in new:
+            stream = self._new_stream(scope, one)
+            first, _ = stream.history.changes_for(EpochRecord(one.first, base=0), None)
+            changes += [
+                Change(stream.key("state"), encode(stream.record), NOT_EXISTS),
+                Change(stream.key("configuration"), encode(stream.configurations)),
+                *first,
+            ]
+            streams.append(stream)
+        named = [
+            Change(
+                _stream_key(one.name),
+                encode(NameRecord(one.stream_id)),
+                one.name_version,
             )
-        await self._tables.remove(table, _epoch_key(stream.name, 0))
+            for one in new
+        ]
+        versions: list[int] = []
+        name_versions: list[int] = []
+
+        async def write_records() -> None:
+            versions.extend(await self._tables.update(scope.histories, changes))
+
+        async def write_names() -> None:
+            name_versions.extend(await self._tables.update(scope.objects, named))
+
+        try:
+            await run_together(write_records, write_names)
+        except NoSuchTableError as error:
+            raise ScopeNotFoundError(f"scope {scope.name} does not exist") from error
+        except VersionConflictError:
+            if versions:
+                await self.discard_streams(scope, [one.stream_id for one in new])
+            raise
+        by_key = dict(zip((change.key for change in changes), versions, strict=True))
+        return [
+            self._keep(
+                replace(stream, version=by_key[stream.key("state")], name_version=name_version)
+            )
+            for stream, name_version in zip(streams, name_versions, strict=True)
+        ]
+
+    async def discard_streams(self, scope: Scope, stream_ids: Iterable[str]) -> None:
+        """Remove the records of streams that never came to have segments."""
+        keys = [
+            _key(stream_id, *parts)
+            for stream_id in stream_ids
+            for parts in (("configuration",), ("epoch", "0"), ("state",))
+        ]
+        await self._tables.remove_all(scope.histories, keys)
+
+    async def write_stream(
+        self,
+        stream: Stream,
+        record: StreamRecord,
+        *,
+        configuration: ConfigurationRecord | None = None,
+        head: HeadRecord | None = None,
+        epochs: Sequence[Epoch] = (),
+        sizes: tuple[int, dict[int, int]] | None = None,
+        changes: Sequence[Change] = (),
+    ) -> Stream:
+        """Replace a stream's record, and with it whatever else changes, all or nothing.
+
+        Raises ``VersionConflictError`` if the stream, or a key of ``changes``, has changed.
+        """
+        write = StreamWrite(stream, record, configuration, head, epochs, sizes, changes)
+        return (await self.write_streams([write]))[0]
+
+    async def write_streams(self, writes: Sequence[StreamWrite]) -> list[Stream]:
+        """Change several streams of one scope at once, all or none. ``VersionConflictError``."""
+        changes: list[Change] = []
+        streams: list[Stream] = []
+        appended: list[tuple[StreamHistory, EpochRecord]] = []
+        for write in writes:
+            made, stream = self._changes_of(write, appended)
+            changes += made
+            streams.append(stream)
+        try:
+            versions = await self._tables.update(writes[0].stream.table, changes)
+        except NoSuchTableError as error:
+            raise StreamNotFoundError("the scope of the stream does not exist any more") from error
+        # Not before: somebody else's epoch of the same number may have been first.
+        for history, record in appended:
+            history.keep(record)
+        by_key = dict(zip((change.key for change in changes), versions, strict=True))
+        return [
+            self._keep(replace(stream, version=by_key[stream.key("state")])) for stream in streams
+        ]
+
+    async def remove_streams(self, streams: Sequence[Stream]) -> None:
+        """Remove the records of streams of one scope, then their names.
+
+        A crash in between leaves the stream to be removed, or a name without a stream.
+        """
+        keys_max = (REMOVED_KEYS_MAX - 100) // len(streams)
+        removed: list[bytes] = []
+        last: list[bytes] = []
+        for stream in streams:
+            removed += await stream.history.remove(keys_max=keys_max)
+            removed += [stream.key("subscriber", n) for n in await self._subscriber_names(stream)]
+            last += [stream.key(kind) for kind in ("subscribers", "configuration", "head", "state")]
+        if len(removed) + len(last) > REMOVED_KEYS_MAX:
+            await self._tables.remove_all(streams[0].table, removed)
+            removed = []
+        await self._tables.remove_all(streams[0].table, [*removed, *last])
+        for stream in streams:
+            self._forget(stream)
+        named = [(_stream_key(stream.name), stream.name_version) for stream in streams]
+        await self._tables.remove_if(streams[0].scope.objects, named)
+
+    async def discard_unnamed(
+        self, scope: str, names_: Sequence[str], stream_ids: Iterable[str]
+    ) -> None:
+        """Remove the records of those streams to which none of the names leads."""
+        found = await self._scope(scope)
+        entries = await self._tables.get_all(found.objects, [_stream_key(n) for n in names_])
+        leading = {
+            decode(entry.value, NameRecord).stream_id
+            for entry in entries
+            if entry is not None and not earlier_records.is_earlier(entry.value)
+        }
+        await self.discard_streams(found, [one for one in stream_ids if one not in leading])
+
+    async def remove_dead_name(self, scope: str, name: str) -> None:
+        """Remove a name whose stream has no state, and see that it never gets one."""
+        found = await self._scope(scope)
+        entry = await self._tables.get(found.objects, _stream_key(name))
+        if entry is None or earlier_records.is_earlier(entry.value):
+            return
+        key = _key(decode(entry.value, NameRecord).stream_id, "state")
+        try:
+            await self._tables.put(found.histories, key, GONE, version=NOT_EXISTS)
+        except VersionConflictError:
+            return
+        await self._tables.remove(found.objects, _stream_key(name), version=entry.version)
 
     async def list_streams(self, scope: str, token: str) -> Listing:
         """The streams of a scope, internal ones too."""
@@ -286,52 +527,96 @@ class MetadataStore:
     async def tagged_streams(self, scope: Scope) -> AsyncIterator[tuple[str, tuple[str, ...]]]:
         """Every stream of a scope that has tags, with them, as far as its record can be read."""
         async for entries in self._tables.pages(scope.objects):
-            for entry in entries:
-                kind, _, name = entry.key.decode().partition("/")
-                if kind != "s":
-                    continue
-                try:
-                    tags = decode(entry.value, StreamRecord).configuration.tags
-                except CorruptMetadataError as error:
-                    log.error("stream is damaged", scope=scope.name, stream=name, why=str(error))
-                    continue
+            streams = [entry for entry in entries if entry.key.startswith(b"s/")]
+            for entry, tags in zip(streams, await self._tags_of(scope, streams), strict=True):
                 if tags:
-                    yield name, tags
+                    yield entry.key.decode().removeprefix("s/"), tags
 
     async def list_groups(self, scope: str, token: str) -> Listing:
         """The reader groups of a scope."""
         return await self.list_objects(scope, "g", token)
 
-    async def next_number(self, scope: str, stream: str) -> int:
-        """The first segment number that no earlier stream of this name used."""
-        entry = await self._tables.get(NUMBERS, f"{scope}/{stream}".encode())
-        return 0 if entry is None else decode(entry.value, NumberRecord).next_number
+    async def next_number(self, scope: str, name: str) -> int:
+        """The first segment number that nothing of this name used before."""
+        return (await self.next_numbers(scope, [name]))[0]
 
-    async def write_next_number(self, scope: str, stream: str, number: int) -> None:
-        await self._tables.put(NUMBERS, f"{scope}/{stream}".encode(), encode(NumberRecord(number)))
+    async def write_next_number(self, scope: str, name: str, number: int) -> None:
+        await self.write_next_numbers(scope, {name: number})
+
+    async def next_numbers(self, scope: str, names_: Sequence[str]) -> list[int]:
+        """The first segment numbers that no earlier streams of these names used."""
+        keys = [f"{scope}/{name}".encode() for name in names_]
+        found = await self._tables.get_all(NUMBERS, keys)
+        return [
+            0 if entry is None else decode(entry.value, NumberRecord).next_number for entry in found
+        ]
+
+    async def write_next_numbers(self, scope: str, numbers: dict[str, int]) -> None:
+        """Reserve the numbers below these for the streams that were; they never go back."""
+        reserved = await self.next_numbers(scope, list(numbers))
+        changes = [
+            Change(f"{scope}/{name}".encode(), encode(NumberRecord(number)))
+            for (name, number), earlier in zip(numbers.items(), reserved, strict=True)
+            if number > earlier
+        ]
+        if changes:
+            await self._tables.update(NUMBERS, changes)
 
     # ---- Subscribers -----------------------------------------------------------------------------
 
-    async def subscribers(self, stream: Stream) -> tuple[SubscribersRecord, int]:
-        """A stream's subscribers, and the version to write them back with."""
-        entry = await self._tables.get(stream.scope.histories, _subscribers_key(stream.name))
+    async def subscriber_names(self, stream: Stream) -> list[str]:
+        """The reader groups, as ``scope/name``, that a stream's retention waits for."""
+        return sorted(await self._subscriber_names(stream))
+
+    async def subscriber(self, stream: Stream, name: str) -> tuple[SubscriberRecord, int] | None:
+        """How far a reader group has released a stream, with the version to write it back with."""
+        entry = await self._tables.get(stream.table, stream.key("subscriber", name))
+        return None if entry is None else (decode(entry.value, SubscriberRecord), entry.version)
+
+    async def write_subscriber(
+        self, stream: Stream, name: str, record: SubscriberRecord, *, version: int
+    ) -> None:
+        """Replace what is known of a subscriber. ``VersionConflictError``."""
+        key = stream.key("subscriber", name)
+        await self._tables.put(stream.table, key, encode(record), version=version)
+
+    async def add_subscriber(self, stream: Stream, name: str, record: SubscriberRecord) -> None:
+        """Make a reader group a subscriber."""
+        known, version = await self._subscribers(stream)
+        merged = SubscribersRecord(tuple(sorted({*known.names, name})))
+        await self._tables.update(
+            stream.table,
+            [
+                Change(stream.key("subscribers"), encode(merged), version),
+                Change(stream.key("subscriber", name), encode(record)),
+            ],
+        )
+
+    async def remove_subscriber(self, stream: Stream, name: str) -> None:
+        """Let a reader group be no subscriber any more; fine if it is none."""
+        known, version = await self._subscribers(stream)
+        if name in known.names:
+            left = SubscribersRecord(
+                tuple(known_name for known_name in known.names if known_name != name)
+            )
+            key = stream.key("subscribers")
+            await self._tables.put(stream.table, key, encode(left), version=version)
+        await self._tables.remove(stream.table, stream.key("subscriber", name))
+
+    async def _subscribers(self, stream: Stream) -> tuple[SubscribersRecord, int]:
+        entry = await self._tables.get(stream.table, stream.key("subscribers"))
         if entry is None:
-            return SubscribersRecord({}), NOT_EXISTS
+            return SubscribersRecord(()), NOT_EXISTS
         return decode(entry.value, SubscribersRecord), entry.version
 
-    async def write_subscribers(
-        self, stream: Stream, record: SubscribersRecord, *, version: int
-    ) -> None:
-        await self._tables.put(
-            stream.scope.histories, _subscribers_key(stream.name), encode(record), version=version
-        )
+    async def _subscriber_names(self, stream: Stream) -> tuple[str, ...]:
+        return (await self._subscribers(stream))[0].names
 
     # ---- Reader groups ---------------------------------------------------------------------------
 
     async def group(self, scope: str, name: str) -> ReaderGroup:
         """A reader group, else ``ReaderGroupNotFoundError`` or ``ScopeNotFoundError``."""
-        found = await self._scope(scope)
-        entry = await self._get(found.objects, f"g/{name}".encode())
+        found, entry = await self.get_object(scope, "g", name)
         if entry is None:
             raise ReaderGroupNotFoundError(f"reader group {scope}/{name} does not exist")
         return ReaderGroup(found, name, entry.version, decode(entry.value, ReaderGroupRecord))
@@ -356,7 +641,11 @@ class MetadataStore:
     async def get_object(self, scope: str, kind: str, name: str) -> tuple[Scope, Entry | None]:
         """The entry of an object of a scope, or None. ``ScopeNotFoundError``."""
         found = await self._scope(scope)
-        return found, await self._get(found.objects, f"{kind}/{name}".encode())
+        try:
+            entry = await self._tables.get(found.objects, f"{kind}/{name}".encode())
+        except NoSuchTableError as error:
+            raise ScopeNotFoundError("the scope does not exist any more") from error
+        return found, entry
 
     async def put_object(
         self, scope: Scope, kind: str, name: str, value: bytes, *, version: int
@@ -386,73 +675,255 @@ class MetadataStore:
 
     async def put_intent(self, intent: IntentRecord) -> None:
         """Record that a workflow may be in progress, before it is."""
-        await self._tables.put(INTENTS, _intent_key(intent), encode(intent))
+        await self.intents.put(intent)
 
     async def remove_intent(self, intent: IntentRecord) -> None:
-        await self._tables.remove(INTENTS, _intent_key(intent))
+        """Let an intent go some time soon: nothing is in progress any more."""
+        self.intents.remove(intent)
 
-    async def intents(self) -> AsyncIterator[IntentRecord]:
-        """Everything that may have a workflow to finish."""
-        async for entries in self._tables.pages(INTENTS):
-            for entry in entries:
-                yield decode(entry.value, IntentRecord)
+    # ---- Within: streams -------------------------------------------------------------------------
 
-    # ---- Within ----------------------------------------------------------------------------------
+    async def _current(self, cached: Stream) -> Stream | None:
+        """What has become of a stream, or None if it has gone with its id."""
+        key = cached.key("state")
+        try:
+            entry = await self._tables.get(cached.table, key)
+            if entry is None or entry.value == GONE:
+                return None
+            if entry.version == cached.version:
+                return cached
+            return await self._read(
+                cached.scope, cached.name, cached.stream_id, cached.name_version
+            )
+        except (NoSuchTableError, StreamNotFoundError):
+            return None
+
+    async def _load(self, scope: Scope, name: str) -> Stream:
+        """A stream by its name, which may be of an earlier format."""
+        missing = StreamNotFoundError(f"stream {scope.name}/{name} does not exist")
+        entry = await self._tables.get(scope.objects, _stream_key(name))
+        if entry is None:
+            raise missing
+        if earlier_records.is_earlier(entry.value):
+            entry = await self._carry_over(scope, name, entry)
+        stream_id = decode(entry.value, NameRecord).stream_id
+        return await self._read(scope, name, stream_id, entry.version)
+
+    async def _read(self, scope: Scope, name: str, stream_id: str, name_version: int) -> Stream:
+        """A stream by its id: all records as of one version of its state."""
+        kinds = ("state", "configuration", "head")
+        keys = [_key(stream_id, kind) for kind in kinds]
+        for _ in range(READS_MAX):
+            state, settings, start = await self._tables.get_all(scope.histories, keys)
+            if state is None or state.value == GONE:
+                raise StreamNotFoundError(f"stream {scope.name}/{name} does not exist")
+            record = decode(state.value, StreamRecord)
+            configurations = (
+                None if settings is None else decode(settings.value, ConfigurationRecord)
+            )
+            head = None if start is None else decode(start.value, HeadRecord)
+            is_whole = (
+                configurations is not None
+                and configurations.revision == record.configuration_revision
+                and (head.revision if head else 0) == record.head_revision
+            )
+            if is_whole:
+                assert configurations is not None
+                return await self._complete(
+                    Stream(
+                        scope,
+                        name,
+                        stream_id,
+                        name_version,
+                        state.version,
+                        record,
+                        configurations,
+                        head,
+                        (),
+                        (),
+                        self._history(scope, name, stream_id),
+                    )
+                )
+        raise CorruptMetadataError(f"the records of {scope.name}/{name} do not belong together")
+
+    async def _complete(self, stream: Stream) -> Stream:
+        """A stream with its segments, computed from those that were known."""
+        record, history = stream.record, stream.history
+        if isinstance(record.pending, Delete) and not record.pending.has_segments:
+            return stream
+        history.count = max(history.count, record.epoch_count)
+        history.epoch_bytes_max = max(history.epoch_bytes_max, record.epoch_bytes_max)
+        known = self._streams.get((stream.scope.name, stream.name))
+        behind = 0
+        if known is not None and known.stream_id == stream.stream_id:
+            behind = record.epoch_count - known.record.epoch_count
+        if known is not None and known.history is history and 0 <= behind <= CATCH_UP_EPOCHS_MAX:
+            numbers = range(known.record.epoch_count, record.epoch_count)
+            found = await history.epochs(numbers)
+            latest = apply_epochs(known.latest, (found[number] for number in numbers))
+        else:
+            latest = await history.segments_since(record.base, stream.last_epoch)
+        return self._keep(await self._with_segments(stream, latest))
+
+    async def _with_segments(self, stream: Stream, latest: tuple[Segment, ...]) -> Stream:
+        later = range(stream.record.epoch + 1, stream.record.epoch_count)
+        if not later:
+            return replace(stream, active=latest, latest=latest)
+        found = await stream.history.epochs(later)
+        active = undo_epochs(latest, [found[number] for number in later])
+        return replace(stream, active=active, latest=latest)
+
+    def _history(self, scope: Scope, name: str, stream_id: str) -> StreamHistory:
+        known = self._streams.get((scope.name, name))
+        if known is not None and known.stream_id == stream_id and known.table == scope.histories:
+            return known.history
+        label = f"{scope.name}/{name}"
+        return StreamHistory(self._tables, scope.histories, stream_id, stream=label)
+
+    def _new_stream(self, scope: Scope, new: NewStream) -> Stream:
+        size = len(encode(EpochRecord(new.first, base=0)))
+        record = StreamRecord(
+            created_ms=new.first.created_ms,
+            epoch=0,
+            epoch_count=1,
+            next_number=1 + max(segment.number for segment in new.first.created),
+            changed_since_base=0,
+            epoch_bytes_max=size,
+            pending=Create(),
+        )
+        history = self._history(scope, new.name, new.stream_id)
+        history.count, history.epoch_bytes_max = 1, size
+        history.keep(EpochRecord(new.first, base=0))
+        return Stream(
+            scope,
+            new.name,
+            new.stream_id,
+            new.name_version,
+            NOT_EXISTS,
+            record,
+            ConfigurationRecord(0, new.configuration),
+            None,
+            new.first.created,
+            new.first.created,
+            history,
+        )
+
+    def _changes_of(
+        self, write: StreamWrite, appended: list[tuple[StreamHistory, EpochRecord]]
+    ) -> tuple[list[Change], Stream]:
+        """The changes of keys that make up a write, and the stream as it will be."""
+        stream, record = write.stream, write.record
+        changes: list[Change] = []
+        if write.configuration is not None:
+            revision = record.configuration_revision + 1
+            configuration = structs.replace(write.configuration, revision=revision)
+            record = structs.replace(record, configuration_revision=revision)
+            stream = replace(stream, configurations=configuration)
+            changes.append(Change(stream.key("configuration"), encode(configuration)))
+        if write.head is not None:
+            revision = record.head_revision + 1
+            head = structs.replace(write.head, revision=revision)
+            record = structs.replace(record, head_revision=revision)
+            stream = replace(stream, head_record=head)
+            changes.append(Change(stream.key("head"), encode(head)))
+        for epoch in write.epochs:
+            record, written, latest = _append_epoch(record, stream.latest, epoch)
+            is_base = written.base == epoch.number
+            made, size = stream.history.changes_for(written, latest if is_base else None)
+            record = structs.replace(record, epoch_bytes_max=max(record.epoch_bytes_max, size))
+            stream = replace(stream, latest=latest)
+            changes += made
+            appended.append((stream.history, written))
+        if write.sizes is not None:
+            number, sizes = write.sizes
+            value = encode(SizesRecord(sizes))
+            changes.append(Change(stream.history.sizes_key(number), value))
+        if record.epoch == record.epoch_count - 1:
+            stream = replace(stream, active=stream.latest)
+        elif record.epoch != write.stream.record.epoch:
+            raise AssertionError("an epoch becomes active as the last one")
+        state = Change(stream.key("state"), encode(record), stream.version)
+        return [state, *changes, *write.changes], replace(stream, record=record)
+
+    def _keep(self, stream: Stream) -> Stream:
+        key = (stream.scope.name, stream.name)
+        known = self._streams.get(key)
+        history = stream.history
+        history.count = max(history.count, stream.record.epoch_count)
+        history.epoch_bytes_max = max(history.epoch_bytes_max, stream.record.epoch_bytes_max)
+        if known is None or known.stream_id != stream.stream_id or known.version <= stream.version:
+            _remember(self._streams, key, stream, CACHED_STREAMS_MAX)
+        return stream
+
+    def _forget(self, stream: Stream) -> None:
+        key = (stream.scope.name, stream.name)
+        known = self._streams.get(key)
+        if known is not None and known.stream_id == stream.stream_id:
+            del self._streams[key]
+
+    async def _is_free(self, scope: Scope, entry: Entry) -> bool:
+        """Whether a name is one that a stream left behind, or never came to have."""
+        if earlier_records.is_earlier(entry.value):
+            return False
+        key = _key(decode(entry.value, NameRecord).stream_id, "state")
+        state = await self._tables.get(scope.histories, key)
+        if state is None:
+            # Who is about to write it is kept from it.
+            try:
+                await self._tables.put(scope.histories, key, GONE, version=NOT_EXISTS)
+            except VersionConflictError:
+                return False
+            return True
+        return state.value == GONE
+
+    async def _carry_over(self, scope: Scope, name: str, entry: Entry) -> Entry:
+        """Bring a stream of the earlier format over into today's; returns its name's entry."""
+        return await earlier_records.carry_over(
+            self._tables, scope.objects, scope.histories, name, entry
+        )
+
+    async def _tags_of(self, scope: Scope, entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+        """The tags of the streams with these names; none of those that are damaged."""
+        keys: list[bytes] = []
+        found: list[tuple[str, ...]] = []
+        for entry in entries:
+            found.append(())
+            keys.append(b"-")
+            with self._telling_damage(scope, entry):
+                if earlier_records.is_earlier(entry.value):
+                    found[-1] = earlier_records.tags_of(entry.value)
+                else:
+                    keys[-1] = _key(decode(entry.value, NameRecord).stream_id, "configuration")
+        values = await self._tables.get_all(scope.histories, keys)
+        for index, (entry, value) in enumerate(zip(entries, values, strict=True)):
+            if value is not None:
+                with self._telling_damage(scope, entry):
+                    record = decode(value.value, ConfigurationRecord)
+                    found[index] = record.configuration.tags
+        return found
+
+    @contextmanager
+    def _telling_damage(self, scope: Scope, entry: Entry) -> Iterator[None]:
+        try:
+            yield
+        except CorruptMetadataError as error:
+            log.error("stream is damaged", scope=scope.name, key=entry.key, why=str(error))
+
+    # ---- Within: the rest ------------------------------------------------------------------------
+
+    async def _known_scope(self, name: str) -> Scope:
+        """A scope from the cache, or read: good for asking tables that go with the scope."""
+        known = self._scopes.get(name)
+        if known is not None and known.record.phase != "creating":
+            self._scopes.move_to_end(name)
+            return known
+        return await self._scope(name)
 
     async def _scope(self, name: str) -> Scope:
         scope = await self.find_scope(name)
         if scope is None or scope.record.phase == "creating":
             raise ScopeNotFoundError(f"scope {name} does not exist")
         return scope
-
-    async def _get(self, table: str, key: bytes) -> Entry | None:
-        """A key of a scope's table; a table that is gone went with its scope."""
-        try:
-            return await self._tables.get(table, key)
-        except NoSuchTableError as error:
-            raise ScopeNotFoundError("the scope does not exist any more") from error
-
-    async def _load_stream(self, scope: Scope, name: str) -> Stream:
-        entry = await self._get(scope.objects, _stream_key(name))
-        if entry is None:
-            raise StreamNotFoundError(f"stream {scope.name}/{name} does not exist")
-        record = decode(entry.value, StreamRecord)
-        if isinstance(record.pending, Create):
-            history = history_of([record.pending.first])
-        else:
-            history = await self._load_history(scope, name, record)
-        return Stream(scope, name, entry.version, record, history)
-
-    async def _load_history(self, scope: Scope, name: str, record: StreamRecord) -> StreamHistory:
-        keys = [_epoch_key(name, number) for number in range(record.epoch_count)]
-        found = await self._tables.get_all(scope.histories, keys)
-        epochs: list[Epoch] = []
-        for number, entry in enumerate(found):
-            if entry is not None:
-                epochs.append(decode(entry.value, EpochRecord).epoch)
-            elif number > 0 and isinstance(record.pending, Delete):
-                # Removal goes from the last epoch down: what is left is still a history.
-                break
-            else:
-                raise CorruptMetadataError(f"epoch {number} of {scope.name}/{name} is missing")
-        return history_of(epochs)
-
-    async def _put_stream(self, stream: Stream) -> Stream:
-        key = (stream.scope.name, stream.name)
-        async with self._access.hold(key):
-            self._streams.pop(key, None)
-            try:
-                version = await self._tables.put(
-                    stream.scope.objects,
-                    _stream_key(stream.name),
-                    encode(stream.record),
-                    version=stream.version,
-                )
-            except NoSuchTableError as error:
-                raise ScopeNotFoundError(f"scope {stream.scope.name} does not exist") from error
-            written = replace(stream, version=version)
-            _remember(self._streams, key, written, CACHED_STREAMS_MAX)
-            return written
 
     async def _list(self, table: str, token: str, shown: Callable[[Entry], str | None]) -> Listing:
         """The next page with at least one name to show, or the empty page at the end."""
@@ -469,6 +940,27 @@ class MetadataStore:
             if found or is_last:
                 return Listing(found, _END if is_last else _encode_token(page.token))
             position = page.token
+
+
+def _append_epoch(
+    record: StreamRecord, latest: tuple[Segment, ...], epoch: Epoch
+) -> tuple[StreamRecord, EpochRecord, tuple[Segment, ...]]:
+    """A stream's record that counts one more epoch, the epoch's record, and its segments."""
+    assert epoch.number == record.epoch_count, "epochs are consecutive"
+    latest = apply_epochs(latest, [epoch])
+    changed = record.changed_since_base + len(epoch.created) + len(epoch.sealed)
+    is_base = is_snapshot_due(
+        epochs=epoch.number - record.base, changed=changed, segments=len(latest)
+    )
+    next_number = 1 + max(segment.number for segment in epoch.created)
+    record = structs.replace(
+        record,
+        epoch_count=epoch.number + 1,
+        next_number=max(record.next_number, next_number),
+        base=epoch.number if is_base else record.base,
+        changed_since_base=0 if is_base else changed,
+    )
+    return record, EpochRecord(epoch, record.base), latest
 
 
 def _remember(cache: OrderedDict[K, V], key: K, value: V, count_max: int) -> None:
@@ -498,13 +990,5 @@ def _stream_key(name: str) -> bytes:
     return f"s/{name}".encode()
 
 
-def _epoch_key(stream: str, number: int) -> bytes:
-    return f"epoch/{stream}/{number}".encode()
-
-
-def _subscribers_key(stream: str) -> bytes:
-    return f"subscribers/{stream}".encode()
-
-
-def _intent_key(intent: IntentRecord) -> bytes:
-    return f"{intent.kind}/{intent.scope}/{intent.name}".encode()
+def _key(stream_id: str, *parts: str) -> bytes:
+    return "/".join((stream_id, *parts)).encode()

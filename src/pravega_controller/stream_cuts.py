@@ -1,6 +1,7 @@
 """Stream cuts: whether one is valid, which of two is later, and what lies around and between them.
 
-Owns: the arithmetic on positions in a whole stream. Pure functions over a ``StreamHistory``.
+Owns: the arithmetic on positions in a whole stream. Pure functions over a cut and the segments that
+it names, wherever they were read; ``stream_history`` walks from one cut to another.
 
 A valid cut gives every key one position: (epoch of a segment, offset in it). Along the history of
 one key the segments that served it have rising epochs, so positions of one key compare as pairs.
@@ -15,15 +16,16 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pravega_controller.errors import InvalidStreamCutError
-from pravega_controller.history import StreamHistory
-from pravega_controller.streams import Segment, StreamCut
+from pravega_controller.streams import SEGMENTS_PER_STREAM_MAX, Segment, StreamCut
 
 END_OFFSET = 2**63 - 1
 """Where a segment ends at the latest."""
+CUT_SEGMENTS_MAX = 2 * SEGMENTS_PER_STREAM_MAX
+"""The most segments that a stream cut may name: one that is stored must fit one table value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,19 @@ class Piece:
     offset: int
 
 
-def pieces(history: StreamHistory, cut: StreamCut) -> tuple[Piece, ...]:
-    """The positions a cut gives to the keys, by key. Raises ``InvalidStreamCutError``."""
+def pieces(segments: Mapping[int, Segment], cut: StreamCut) -> tuple[Piece, ...]:
+    """The positions a cut gives to the keys, by key. Raises ``InvalidStreamCutError``.
+
+    ``segments`` holds those the cut names, as far as the stream has them.
+    """
+    if len(cut) > CUT_SEGMENTS_MAX:
+        raise InvalidStreamCutError(
+            f"a stream cut names at most {CUT_SEGMENTS_MAX} segments, not {len(cut)}"
+        )
     begun: list[tuple[Segment, int]] = []
     future: list[Segment] = []
     for segment_id, offset in cut.items():
-        segment = history.segments.get(segment_id)
+        segment = segments.get(segment_id)
         if segment is None:
             raise InvalidStreamCutError(f"segment {segment_id} is none of this stream")
         if offset < 0:
@@ -62,54 +71,33 @@ def pieces(history: StreamHistory, cut: StreamCut) -> tuple[Piece, ...]:
     return tuple(result)
 
 
-def is_valid(history: StreamHistory, cut: StreamCut) -> bool:
-    """Whether the cut names segments of this stream that give every key one position."""
-    try:
-        pieces(history, cut)
-    except InvalidStreamCutError:
-        return False
-    return True
-
-
-def at_or_after(history: StreamHistory, later: StreamCut, earlier: StreamCut) -> bool:
+def is_at_or_after(later: Sequence[Piece], earlier: Sequence[Piece]) -> bool:
     """Whether ``later`` is, for every key, at or behind nothing of ``earlier``."""
-    return all(
-        (a.epoch, a.offset) >= (b.epoch, b.offset)
-        for a, b in _overlapping(pieces(history, later), pieces(history, earlier))
+    return all((a.epoch, a.offset) >= (b.epoch, b.offset) for a, b in _overlapping(later, earlier))
+
+
+def cut_at(segments: Iterable[Segment], *, offset: int = 0) -> dict[int, int]:
+    """The cut at one offset of every segment: by default, at its beginning."""
+    return {segment.segment_id: offset for segment in segments}
+
+
+def is_before(segment: Segment, tiling: Sequence[Piece]) -> bool:
+    """Whether a segment lies wholly before a cut."""
+    return all(piece.epoch > segment.epoch for piece in _under(segment, tiling))
+
+
+def is_partly_before(segment: Segment, tiling: Sequence[Piece]) -> bool:
+    """Whether a cut has left a segment for some key: its successors may lie before the cut too."""
+    return any(piece.epoch > segment.epoch for piece in _under(segment, tiling))
+
+
+def is_between(segment: Segment, first: Sequence[Piece], last: Sequence[Piece]) -> bool:
+    """Whether a segment has bytes between two cuts, both ends included."""
+    return any(
+        a.epoch <= segment.epoch and (segment.epoch, 0) <= (b.epoch, b.offset)
+        for a, b in _overlapping(_under(segment, first), _under(segment, last))
+        if max(a.low, b.low, segment.low) < min(a.high, b.high, segment.high)
     )
-
-
-def segments_before(history: StreamHistory, cut: StreamCut, *, since: StreamCut) -> list[Segment]:
-    """The segments wholly before a cut, save those that were already wholly before ``since``.
-
-    An empty ``since`` stands for the beginning of the stream.
-    """
-    new = pieces(history, cut)
-    old = pieces(history, since) if since else ()
-    return [
-        segment
-        for segment in history.segments.values()
-        if _is_before(segment, new) and not (old and _is_before(segment, old))
-    ]
-
-
-def segments_between(history: StreamHistory, start: StreamCut, end: StreamCut) -> list[Segment]:
-    """The segments with bytes between two cuts, both ends included, by id.
-
-    Both cuts must be valid and ``end`` not before ``start``, else ``InvalidStreamCutError``.
-    """
-    if not at_or_after(history, end, start):
-        raise InvalidStreamCutError("the end lies before the start")
-    first, last = pieces(history, start), pieces(history, end)
-    return sorted(
-        (segment for segment in history.segments.values() if _is_between(segment, first, last)),
-        key=lambda segment: segment.segment_id,
-    )
-
-
-def epoch_cut(history: StreamHistory, epoch: int, *, offset: int = 0) -> dict[int, int]:
-    """The cut at one offset of every segment of an epoch: by default, at its beginning."""
-    return {segment.segment_id: offset for segment in history.segments_in(epoch)}
 
 
 def _refuse_future_before_begun(future: Sequence[Segment], tiling: Sequence[Piece]) -> None:
@@ -148,15 +136,3 @@ def _under(segment: Segment, tiling: Sequence[Piece]) -> Sequence[Piece]:
     first = bisect_right(tiling, segment.low, key=lambda piece: piece.low) - 1
     end = bisect_left(tiling, segment.high, key=lambda piece: piece.low)
     return tiling[first:end]
-
-
-def _is_before(segment: Segment, tiling: Sequence[Piece]) -> bool:
-    return all(piece.epoch > segment.epoch for piece in _under(segment, tiling))
-
-
-def _is_between(segment: Segment, first: Sequence[Piece], last: Sequence[Piece]) -> bool:
-    return any(
-        a.epoch <= segment.epoch and (segment.epoch, 0) <= (b.epoch, b.offset)
-        for a, b in _overlapping(_under(segment, first), _under(segment, last))
-        if max(a.low, b.low, segment.low) < min(a.high, b.high, segment.high)
-    )

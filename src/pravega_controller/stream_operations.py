@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
-from msgspec import structs
 
 from pravega_controller import stream_cuts
 from pravega_controller.errors import (
@@ -28,7 +27,16 @@ from pravega_controller.errors import (
     StreamSealedError,
 )
 from pravega_controller.history import Successor, scaled_epoch
-from pravega_controller.records import Create, Delete, Scale, Seal, Truncate, Update
+from pravega_controller.records import (
+    ConfigurationRecord,
+    Create,
+    Delete,
+    HeadRecord,
+    Scale,
+    Seal,
+    Truncate,
+    Update,
+)
 from pravega_controller.segment_client import SegmentClient, for_each
 from pravega_controller.store import Listing, MetadataStore, Stream
 from pravega_controller.stream_workflows import StreamWorkflows
@@ -78,10 +86,13 @@ class StreamOperations:
     async def update(self, scope: str, name: str, configuration: StreamConfiguration) -> None:
         """Change a stream's configuration, and its segment count where the policy wants it."""
         validate_configuration(configuration)
-        async with self._workflows.exclusive(scope, name):
+
+        async def change() -> None:
             stream = await self._unsealed(scope, name)
-            pending = Update(configuration)
-            await self._workflows.run(stream, structs.replace(stream.record, pending=pending))
+            both = ConfigurationRecord(0, stream.configuration, configuration)
+            await self._workflows.run(stream, Update(), configuration=both)
+
+        await self._workflows.change(scope, name, change)
 
     async def scale(
         self,
@@ -97,44 +108,53 @@ class StreamOperations:
         Raises ``ScalePreconditionError``, also when the policy asks for more segments, and
         ``InvalidRequestError``.
         """
-        async with self._workflows.exclusive(scope, name):
+
+        async def change() -> StartedScale:
             stream = await self._unsealed(scope, name)
-            epoch = scaled_epoch(stream.history, sealed, ranges, created_ms=now_ms)
-            count = len(stream.history.latest) - len(epoch.sealed) + len(epoch.created)
-            if count < stream.record.configuration.scaling.segment_count_min:
+            number = stream.record.epoch_count
+            epoch = scaled_epoch(stream.latest, sealed, ranges, number=number, created_ms=now_ms)
+            count = len(stream.latest) - len(epoch.sealed) + len(epoch.created)
+            if count < stream.configuration.scaling.segment_count_min:
                 raise ScalePreconditionError(f"the scaling policy asks for more than {count}")
-            pending = Scale(epoch)
-            await self._workflows.start(stream, structs.replace(stream.record, pending=pending))
+            await self._workflows.start(stream, Scale(), epochs=[epoch])
             return StartedScale(stream.record.epoch, epoch.created)
+
+        return await self._workflows.change(scope, name, change)
 
     async def seal(self, scope: str, name: str) -> None:
         """Seal a stream for good; fine if it is sealed."""
-        async with self._workflows.exclusive(scope, name):
+
+        async def change() -> None:
             stream = await self._workflows.settled(scope, name)
             if not stream.record.is_sealed:
-                record = structs.replace(stream.record, pending=Seal())
-                await self._workflows.run(stream, record)
+                await self._workflows.run(stream, Seal())
+
+        await self._workflows.change(scope, name, change)
 
     async def truncate(self, scope: str, name: str, cut: StreamCut) -> None:
         """Drop everything before a cut. ``InvalidStreamCutError``, ``StreamSealedError``."""
-        async with self._workflows.exclusive(scope, name):
+
+        async def change() -> None:
             stream = await self._unsealed(scope, name)
-            head = stream.record.head
-            if head and not stream_cuts.at_or_after(stream.history, cut, head):
+            head = stream.head
+            await stream.history.pieces(cut)
+            if head and not await stream.history.is_at_or_after(cut, head):
                 raise InvalidStreamCutError("the stream cut lies before the stream's head")
-            deleted = stream_cuts.segments_before(stream.history, cut, since=head)
             await self._check_offsets(stream, cut)
-            pending = Truncate(tuple(segment.segment_id for segment in deleted))
-            record = structs.replace(stream.record, head=dict(cut), pending=pending)
-            await self._workflows.run(stream, record)
+            await self._workflows.run(stream, Truncate(), head=HeadRecord(0, dict(cut), head))
+
+        await self._workflows.change(scope, name, change)
 
     async def delete(self, scope: str, name: str) -> None:
         """Delete a sealed stream. ``StreamNotSealedError`` for another."""
-        async with self._workflows.exclusive(scope, name):
+
+        async def change() -> None:
             stream = await self._workflows.settled(scope, name)
             if not stream.record.is_sealed:
                 raise StreamNotSealedError(f"stream {scope}/{name} is not sealed")
-            await self._workflows.run(stream, structs.replace(stream.record, pending=Delete()))
+            await self._workflows.run(stream, Delete())
+
+        await self._workflows.change(scope, name, change)
 
     # ---- Questions -------------------------------------------------------------------------------
 
@@ -146,7 +166,7 @@ class StreamOperations:
         return True
 
     async def configuration(self, scope: str, name: str) -> StreamConfiguration:
-        return (await self._store.stream(scope, name)).record.configuration
+        return (await self._store.stream(scope, name)).configuration
 
     async def list_with_tag(self, scope: str, tag: str, token: str) -> Listing:
         """A page of the streams that have a tag; without names the listing has ended.
@@ -181,17 +201,17 @@ class StreamOperations:
     async def epoch_segments(self, scope: str, name: str, epoch: int) -> tuple[Segment, ...]:
         """The segments of an epoch, by key range."""
         stream = await self._existing(scope, name)
-        return stream.history.segments_in(epoch)
+        return await stream.history.segments_in(epoch)
 
     async def head(self, scope: str, name: str) -> dict[int, int]:
         """The stream cut that the stream begins at."""
         stream = await self._existing(scope, name)
-        return dict(stream.record.head) or stream_cuts.epoch_cut(stream.history, 0)
+        return dict(stream.head) or stream_cuts.cut_at((await stream.history.epoch(0)).created)
 
     async def successors(self, scope: str, name: str, segment_id: int) -> tuple[Successor, ...]:
         """Who takes over from a segment; nobody while it is not sealed or when the stream is."""
         stream = await self._store.stream(scope, name)
-        return stream.history.successors(segment_id)
+        return await stream.history.successors(segment_id)
 
     async def segments_between(
         self, scope: str, name: str, start: StreamCut, end: StreamCut
@@ -200,11 +220,8 @@ class StreamOperations:
         stream = await self._existing(scope, name)
         if not start and not end:
             raise InvalidRequestError("at least one of the two stream cuts must be given")
-        first = start or stream_cuts.epoch_cut(stream.history, 0)
-        last = end or stream_cuts.epoch_cut(
-            stream.history, stream.record.epoch, offset=stream_cuts.END_OFFSET
-        )
-        return stream_cuts.segments_between(stream.history, first, last)
+        last = end or stream_cuts.cut_at(stream.active, offset=stream_cuts.END_OFFSET)
+        return await stream.history.segments_between(start, last)
 
     async def is_segment_active(self, scope: str, name: str, segment_id: int) -> bool:
         segments = await self.active_segments(scope, name)
@@ -212,7 +229,7 @@ class StreamOperations:
 
     async def is_cut_valid(self, scope: str, name: str, cut: StreamCut) -> bool:
         stream = await self._existing(scope, name)
-        return stream_cuts.is_valid(stream.history, cut)
+        return await stream.history.is_valid(cut)
 
     async def has_left_epoch(self, scope: str, name: str, epoch: int) -> bool:
         """Whether the stream has scaled beyond an epoch. ``NotFoundError`` for a later one."""

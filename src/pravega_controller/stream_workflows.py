@@ -2,52 +2,66 @@
 
 Owns: the steps that take a stream with a pending workflow to the state without one.
 
-    request -> intent record -> StreamRecord.pending -> steps -> pending = None -> no intent
+    request -> intent -> StreamRecord.pending -> steps -> pending = None -> (later) no intent
 
 Killed anywhere, the controller finds the intent at its next start, the pending workflow in the
 stream's record, and repeats the steps: creating, sealing, truncating or deleting a segment twice is
-the same as once, and so is writing an epoch's record.
+the same as once. What a workflow is about (an epoch, a head, a configuration) is written by the
+same update that makes it pending, so that one without the other is never seen.
 
 Invariants:
 1. One workflow at a time: a stream's lock is held from the check of a request to its record, and
    whoever takes the lock first finishes what is pending.
-2. A scale creates the new segments, then records the epoch, then seals the old segments, then makes
+2. A scale records the epoch, then creates the new segments, then seals the old segments, then makes
    the epoch active: nobody can see a sealed segment whose successors are not yet resolvable.
 3. A truncation moves the head before it drops bytes: nobody is sent to bytes that may be gone.
 4. A deleted stream leaves the number after its last segment behind, so that no segment name is ever
    used twice.
+5. A stream and its mark stream are made and removed by the same updates.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
 
 import structlog
 from msgspec import structs
 
 from pravega_controller import stream_cuts
 from pravega_controller.errors import (
-    NotFoundError,
+    NoSuchTableError,
+    ScopeNotFoundError,
     SegmentStoreError,
     StoreUnavailableError,
     StreamNotFoundError,
+    VersionConflictError,
 )
 from pravega_controller.history import Epoch, first_epoch, scaled_epoch
 from pravega_controller.locks import KeyedLocks
 from pravega_controller.records import (
+    ConfigurationRecord,
     Create,
     Delete,
+    HeadRecord,
     IntentRecord,
     Scale,
     Seal,
-    StreamRecord,
     StreamWorkflow,
     Truncate,
     Update,
 )
-from pravega_controller.segment_client import SegmentClient, for_each
-from pravega_controller.store import MetadataStore, Scope, Stream
+from pravega_controller.segment_client import SegmentClient, for_each, run_together
+from pravega_controller.store import (
+    MetadataStore,
+    NewStream,
+    Place,
+    Scope,
+    Stream,
+    StreamWrite,
+)
 from pravega_controller.streams import (
     ScaleType,
     Segment,
@@ -58,7 +72,13 @@ from pravega_controller.streams import (
 from pravega_controller.tag_index import TagIndex
 from pravega_wire import names
 
+CONFLICTS_MAX = 20
+"""How often a change is decided anew because somebody else was faster."""
+MARK_CONFIGURATION = fixed_configuration(1)
+
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class StreamWorkflows:
@@ -90,6 +110,17 @@ class StreamWorkflows:
                 self._finish_later(stream_intent(scope, name))
                 raise
 
+    async def change(self, scope: str, name: str, action: Callable[[], Awaitable[T]]) -> T:
+        """Do something to a stream exclusively, again if somebody else changed it meanwhile."""
+        for _ in range(CONFLICTS_MAX):
+            try:
+                async with self.exclusive(scope, name):
+                    return await action()
+            except VersionConflictError as error:
+                log.info("reading again", scope=scope, stream=name, reason=str(error))
+        async with self.exclusive(scope, name):
+            return await action()
+
     async def settled(self, scope: str, name: str) -> Stream:
         """A stream without pending work, for whoever holds it exclusively."""
         stream = await self._store.stream(scope, name)
@@ -100,72 +131,144 @@ class StreamWorkflows:
             raise StreamNotFoundError(f"stream {scope}/{name} does not exist")
         return settled
 
-    async def start(self, stream: Stream, record: StreamRecord) -> Stream:
-        """Record a workflow, and with it the duty to finish it."""
-        assert record.pending is not None
+    async def start(
+        self,
+        stream: Stream,
+        pending: StreamWorkflow,
+        *,
+        configuration: ConfigurationRecord | None = None,
+        head: HeadRecord | None = None,
+        epochs: Sequence[Epoch] = (),
+    ) -> Stream:
+        """Record a workflow with what it is about, and with it the duty to finish it."""
         assert stream.record.pending is None
         await self._store.put_intent(stream_intent(stream.scope.name, stream.name))
-        return await self._store.write_stream(stream, record)
+        record = structs.replace(stream.record, pending=pending)
+        return await self._store.write_stream(
+            stream, record, configuration=configuration, head=head, epochs=epochs
+        )
 
-    async def run(self, stream: Stream, record: StreamRecord) -> Stream | None:
+    async def run(
+        self,
+        stream: Stream,
+        pending: StreamWorkflow,
+        *,
+        configuration: ConfigurationRecord | None = None,
+        head: HeadRecord | None = None,
+    ) -> Stream | None:
         """Record a workflow and finish it; returns None when the stream is gone."""
-        return await self._settle(await self.start(stream, record))
+        return await self._settle(
+            await self.start(stream, pending, configuration=configuration, head=head)
+        )
 
     async def finish(self, scope: str, name: str) -> None:
         """Finish whatever is pending on a stream, if it exists."""
         async with self.exclusive(scope, name):
+            intent = await self._store.intents.find(stream_intent(scope, name))
             try:
-                await self.settled(scope, name)
-            except NotFoundError:
-                log.debug("nothing to finish", scope=scope, stream=name)
-            await self._store.remove_intent(stream_intent(scope, name))
+                await self._finish(intent)
+            except (ScopeNotFoundError, NoSuchTableError):
+                log.debug("the scope has gone", scope=scope, stream=name)
+            await self._store.remove_intent(intent)
+
+    async def _finish(self, intent: IntentRecord) -> None:
+        scope, name = intent.scope, intent.name
+        is_there = await self._exists(scope, name)
+        if intent.stream_ids:
+            # Of a stream that was being made there may be records to which no name leads.
+            await self._store.discard_unnamed(scope, _with_mark(name), intent.stream_ids)
+        if not is_there:
+            for dead in _with_mark(name):
+                await self._store.remove_dead_name(scope, dead)
 
     async def create(self, scope: str, name: str, configuration: StreamConfiguration) -> bool:
         """Make a stream and its mark stream; False if it existed. ``ScopeNotFoundError``."""
-        owner = await self._store.active_scope(scope)
-        return await self.create_internal(owner, name, configuration)
+        return await self.change(
+            scope, name, partial(self._create_in, scope, name, configuration, ("active",))
+        )
 
     async def create_internal(
-        self, owner: Scope, name: str, configuration: StreamConfiguration
+        self, scope: str, name: str, configuration: StreamConfiguration
     ) -> bool:
         """Make a stream even if its scope is being cleared; False if it existed.
 
         What a workflow was promised to make must not depend on the scope's phase: the workflow has
         to end before the scope can.
         """
-        scope = owner.name
-        async with self.exclusive(scope, name):
-            try:
-                await self.settled(scope, name)
-            except StreamNotFoundError:
-                log.debug("creating stream", scope=scope, stream=name)
-            else:
-                return False
-            now = self._now_ms()
-            first = first_epoch(
-                even_ranges(configuration.scaling.segment_count_min),
-                first_number=await self._store.next_number(scope, name),
-                created_ms=now,
-            )
-            record = StreamRecord(
-                configuration, created_ms=now, epoch=0, epoch_count=0, pending=Create(first)
-            )
-            await self._store.put_intent(stream_intent(scope, name))
-            await self._settle(await self._store.insert_stream(owner, name, record))
-            return True
+        phases = ("active", "clearing", "deleting")
+        return await self.change(
+            scope, name, partial(self._create_in, scope, name, configuration, phases)
+        )
 
     async def delete_internal(self, scope: str, name: str) -> None:
         """Seal and delete a stream that the controller itself made; fine if there is none."""
-        async with self.exclusive(scope, name):
+
+        async def delete() -> None:
             try:
-                stream = await self.settled(scope, name)
+                stream: Stream | None = await self.settled(scope, name)
             except StreamNotFoundError:
                 return
+            assert stream is not None
             if not stream.record.is_sealed:
-                sealed = await self.run(stream, structs.replace(stream.record, pending=Seal()))
-                assert sealed is not None
-                stream = sealed
-            await self.run(stream, structs.replace(stream.record, pending=Delete()))
+                stream = await self.run(stream, Seal())
+            if stream is not None:
+                await self.run(stream, Delete())
+
+        await self.change(scope, name, delete)
+
+    async def _create_in(
+        self, scope: str, name: str, configuration: StreamConfiguration, phases: Sequence[str]
+    ) -> bool:
+        """Make a stream, for whoever holds it exclusively."""
+        if self._store.is_known(scope, name) and await self._exists(scope, name):
+            return False
+        wanted = _with_mark(name)
+        ids = {one: self._store.new_id() for one in wanted}
+        intent = IntentRecord("stream", scope, name, tuple(ids.values()))
+        owner: Scope | None = None
+        places: list[Place] = []
+
+        async def find_places() -> None:
+            nonlocal owner, places
+            owner, places = await self._store.find_places(scope, wanted)
+
+        await run_together(find_places, lambda: self._store.put_intent(intent))
+        if owner is None or owner.record.phase not in phases or not places:
+            await self._store.remove_intent(intent)
+            raise ScopeNotFoundError(f"scope {scope} does not exist")
+        if places[0].is_taken and await self._exists(scope, name):
+            await self._store.remove_intent(intent)
+            return False
+        now = self._now_ms()
+        new = [
+            NewStream(
+                one,
+                ids[one],
+                place.name_version,
+                settings,
+                first_epoch(
+                    even_ranges(settings.scaling.segment_count_min),
+                    first_number=place.next_number,
+                    created_ms=now,
+                ),
+            )
+            for one, place, settings in zip(
+                wanted, places, (configuration, MARK_CONFIGURATION), strict=False
+            )
+            if not place.is_taken
+        ]
+        streams = await self._store.insert_streams(owner, new)
+        await self._finish_creating(streams)
+        await self._store.remove_intent(intent)
+        return True
+
+    async def _exists(self, scope: str, name: str) -> bool:
+        """Whether a stream exists, once what is pending on it is finished."""
+        try:
+            await self.settled(scope, name)
+        except StreamNotFoundError:
+            return False
+        return True
 
     async def _settle(self, stream: Stream) -> Stream | None:
         current: Stream | None = stream
@@ -187,38 +290,53 @@ class StreamWorkflows:
     # ---- The steps -------------------------------------------------------------------------------
 
     async def _create(self, stream: Stream, pending: Create) -> Stream:
-        if not stream.name.startswith(names.MARK_PREFIX):
-            mark = names.mark_stream(stream.name)
-            await self.create_internal(stream.scope, mark, fixed_configuration(1))
-        await self._tags.add(stream.scope, stream.name, stream.record.configuration.tags)
-        await self._create_segments(stream, pending.first)
-        await self._store.write_epoch(stream, pending.first)
-        return await self._store.write_stream(
-            stream, structs.replace(stream.record, epoch_count=1, pending=None)
+        streams = [stream]
+        for mark in _with_mark(stream.name)[1:]:
+            try:
+                found = await self._store.stream(stream.scope.name, mark)
+            except StreamNotFoundError:
+                await self.create_internal(stream.scope.name, mark, MARK_CONFIGURATION)
+            else:
+                if isinstance(found.record.pending, Create):
+                    streams.append(found)
+        return (await self._finish_creating(streams))[0]
+
+    async def _finish_creating(self, streams: Sequence[Stream]) -> list[Stream]:
+        """Make the segments of new streams, and then the streams, together."""
+        for_all = [(stream, segment) for stream in streams for segment in stream.active]
+        await run_together(
+            partial(self._create_segments, for_all),
+            *(partial(self._tags.add, s.scope, s.name, s.configuration.tags) for s in streams),
+        )
+        return await self._store.write_streams(
+            [StreamWrite(one, structs.replace(one.record, pending=None)) for one in streams]
         )
 
     async def _scale(self, stream: Stream, pending: Scale) -> Stream:
-        epoch = pending.epoch
-        if stream.record.epoch_count == epoch.number:
-            await self._create_segments(stream, epoch)
-            stream = await self._store.append_epoch(stream, epoch)
-        await self._seal_segments(stream, epoch.sealed)
-        return await self._store.write_stream(
-            stream, structs.replace(stream.record, epoch=epoch.number, pending=None)
-        )
+        epoch = await stream.history.epoch(stream.last_epoch)
+        await self._create_segments([(stream, segment) for segment in epoch.created])
+        sizes = await self._seal_segments(stream, epoch.sealed_ids)
+        record = structs.replace(stream.record, epoch=epoch.number, pending=None)
+        return await self._store.write_stream(stream, record, sizes=(epoch.number, sizes))
 
     async def _truncate(self, stream: Stream, pending: Truncate) -> Stream:
-        async def truncate(cut: tuple[int, int]) -> None:
-            segment_id, offset = cut
+        assert stream.head_record is not None
+        cut, previous = stream.head_record.cut, stream.head_record.previous
+        deleted = await stream.history.segments_before(cut, since=previous)
+
+        async def truncate(position: tuple[int, int]) -> None:
+            segment_id, offset = position
             await self._segments.truncate_segment(stream.segment_name(segment_id), offset=offset)
 
-        await for_each([cut for cut in stream.record.head.items() if cut[1] > 0], truncate)
-        await self._delete_segments(stream, pending.deleted)
+        await for_each([position for position in cut.items() if position[1] > 0], truncate)
+        await self._delete_segments(stream, deleted)
         return await self._store.write_stream(stream, structs.replace(stream.record, pending=None))
 
     async def _update(self, stream: Stream, pending: Update) -> Stream:
-        scaling = pending.configuration.scaling
-        scale_type, rate = segment_policy(pending.configuration)
+        configuration = stream.configurations.next
+        assert configuration is not None
+        scaling = configuration.scaling
+        scale_type, rate = segment_policy(configuration)
 
         async def update(segment: Segment) -> None:
             await self._segments.update_policy(
@@ -226,77 +344,99 @@ class StreamWorkflows:
             )
 
         await for_each(stream.active, update)
-        before, after = stream.record.configuration.tags, pending.configuration.tags
-        await self._tags.add(stream.scope, stream.name, set(after) - set(before))
-        await self._tags.remove(stream.scope, stream.name, set(before) - set(after))
+        before, after = set(stream.configuration.tags), set(configuration.tags)
+        await self._tags.add(stream.scope, stream.name, after - before)
+        await self._tags.remove(stream.scope, stream.name, before - after)
         count = len(stream.active)
         is_fixed = scaling.scale_type is ScaleType.FIXED
-        rescale: Scale | None = None
+        epochs: list[Epoch] = []
         if count < scaling.segment_count_min or (is_fixed and count != scaling.segment_count_min):
-            epoch = scaled_epoch(
-                stream.history,
-                [segment.segment_id for segment in stream.active],
-                even_ranges(scaling.segment_count_min),
-                created_ms=self._now_ms(),
+            epochs.append(
+                scaled_epoch(
+                    stream.latest,
+                    [segment.segment_id for segment in stream.latest],
+                    even_ranges(scaling.segment_count_min),
+                    number=stream.record.epoch_count,
+                    created_ms=self._now_ms(),
+                )
             )
-            rescale = Scale(epoch)
         # One write ends the update and begins the scale: neither can be lost without the other.
         return await self._store.write_stream(
             stream,
-            structs.replace(stream.record, configuration=pending.configuration, pending=rescale),
+            structs.replace(stream.record, pending=Scale() if epochs else None),
+            configuration=ConfigurationRecord(0, configuration),
+            epochs=epochs,
         )
 
     async def _seal(self, stream: Stream, pending: Seal) -> Stream:
-        await self._seal_segments(stream, [segment.segment_id for segment in stream.active])
+        sizes = await self._seal_segments(stream, [s.segment_id for s in stream.active])
+        record = structs.replace(stream.record, is_sealed=True, pending=None)
+        # No epoch seals them: the number after the last one stands for the stream's end.
         return await self._store.write_stream(
-            stream, structs.replace(stream.record, is_sealed=True, pending=None)
+            stream, record, sizes=(stream.record.epoch_count, sizes)
         )
 
     async def _delete(self, stream: Stream, pending: Delete) -> None:
-        head = stream.record.head
-        gone = (
-            {s.segment_id for s in stream_cuts.segments_before(stream.history, head, since={})}
-            if head
-            else set()
-        )
-        await self._delete_segments(stream, [i for i in stream.history.segments if i not in gone])
-        if not stream.name.startswith(names.MARK_PREFIX):
-            await self.delete_internal(stream.scope.name, names.mark_stream(stream.name))
-        await self._tags.remove(stream.scope, stream.name, stream.record.configuration.tags)
-        # Begun again after a crash, only the first epochs may be left: the number never goes back.
-        scope = stream.scope.name
-        reserved = await self._store.next_number(scope, stream.name)
-        number = max(reserved, stream.history.number_after_last())
-        await self._store.write_next_number(scope, stream.name, number)
-        await self._store.remove_stream(stream)
+        streams = [stream, *await self._mark_of(stream)]
+        if pending.has_segments:
+            numbers = {one.name: one.record.next_number for one in streams}
+            reserve = partial(self._store.write_next_numbers, stream.scope.name, numbers)
+            tags = partial(self._tags.remove, stream.scope, stream.name, stream.configuration.tags)
+            await run_together(reserve, tags, *(partial(self._delete_all, one) for one in streams))
+            if not stream.history.fits_one_removal:
+                # From here on the epochs go: nobody must ask them for segments any more.
+                record = structs.replace(stream.record, pending=Delete(has_segments=False))
+                streams[0] = await self._store.write_stream(stream, record)
+        await self._store.remove_streams(streams)
+
+    async def _mark_of(self, stream: Stream) -> list[Stream]:
+        """A stream's mark stream, as far as there is one."""
+        found = []
+        for mark in _with_mark(stream.name)[1:]:
+            try:
+                found.append(await self._store.stream(stream.scope.name, mark))
+            except StreamNotFoundError:
+                log.debug("no mark stream", stream=stream.name)
+        return found
+
+    async def _delete_all(self, stream: Stream) -> None:
+        """Delete every segment from the head on."""
+        end = stream_cuts.cut_at(stream.latest, offset=stream_cuts.END_OFFSET)
+        await self._delete_segments(stream, await stream.history.segments_between(stream.head, end))
 
     # ---- What steps are made of ------------------------------------------------------------------
 
-    async def _create_segments(self, stream: Stream, epoch: Epoch) -> None:
-        configuration = stream.record.configuration
-        scale_type, rate = segment_policy(configuration)
-
-        async def create(segment: Segment) -> None:
+    async def _create_segments(self, wanted: Sequence[tuple[Stream, Segment]]) -> None:
+        async def create(one: tuple[Stream, Segment]) -> None:
+            stream, segment = one
+            scale_type, rate = segment_policy(stream.configuration)
             await self._segments.create_segment(
                 stream.segment_name(segment.segment_id),
                 scale_type=scale_type,
                 target_rate=rate,
-                rollover_bytes=configuration.rollover_bytes,
+                rollover_bytes=stream.configuration.rollover_bytes,
             )
 
-        await for_each(epoch.created, create)
+        await for_each(wanted, create)
 
-    async def _seal_segments(self, stream: Stream, identifiers: Iterable[int]) -> None:
+    async def _seal_segments(self, stream: Stream, identifiers: Iterable[int]) -> dict[int, int]:
+        """Seal segments and return their lengths, as far as they are there."""
+        sizes: dict[int, int] = {}
+
         async def seal(identifier: int) -> None:
-            await self._segments.seal_segment(stream.segment_name(identifier))
+            name = stream.segment_name(identifier)
+            await self._segments.seal_segment(name)
+            if (info := await self._segments.segment_info(name)) is not None:
+                sizes[identifier] = info.length
 
         await for_each(identifiers, seal)
+        return sizes
 
-    async def _delete_segments(self, stream: Stream, identifiers: Iterable[int]) -> None:
-        async def delete(identifier: int) -> None:
-            await self._segments.delete_segment(stream.segment_name(identifier))
+    async def _delete_segments(self, stream: Stream, segments: Iterable[Segment]) -> None:
+        async def delete(segment: Segment) -> None:
+            await self._segments.delete_segment(stream.segment_name(segment.segment_id))
 
-        await for_each(identifiers, delete)
+        await for_each(segments, delete)
 
 
 _STEPS: dict[type[StreamWorkflow], Callable[..., Awaitable[Stream | None]]] = {
@@ -307,6 +447,11 @@ _STEPS: dict[type[StreamWorkflow], Callable[..., Awaitable[Stream | None]]] = {
     Seal: StreamWorkflows._seal,
     Delete: StreamWorkflows._delete,
 }
+
+
+def _with_mark(name: str) -> list[str]:
+    """A stream's name, and that of its mark stream if it has one."""
+    return [name] if name.startswith(names.MARK_PREFIX) else [name, names.mark_stream(name)]
 
 
 def stream_intent(scope: str, name: str) -> IntentRecord:

@@ -4,9 +4,12 @@ Owns: conditional updates by version, and what to believe when a reply got lost.
 
 Invariants:
 1. A version never repeats within a table; it grows with every write of a key.
-2. A conditional update that conflicts with a value equal to the one it wanted to write has
-   happened: either its first attempt's reply was lost, or somebody wrote the same.
-3. Iteration follows the table's own order; its token resumes after the last entry handed out.
+2. An update of several keys happens whole or not at all, and only if every key has the version that
+   its change names.
+3. A conditional update that conflicts, but finds every conditional key at the value it wanted to
+   write, has happened: either its first attempt's reply was lost, or somebody wrote the same.
+4. Iteration follows the table's own order; its token resumes after the last entry handed out.
+5. No value is sent that the table would refuse for its size.
 """
 
 from __future__ import annotations
@@ -14,7 +17,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from pravega_controller.errors import NoSuchTableError, TableNotEmptyError, VersionConflictError
+from pravega_controller.errors import (
+    InvalidRequestError,
+    NoSuchTableError,
+    TableNotEmptyError,
+    VersionConflictError,
+)
 from pravega_controller.segment_client import NO_TOKEN, SegmentClient, expect, for_each
 from pravega_controller.store_connection import MakeRequest
 from pravega_wire.commands import (
@@ -45,8 +53,15 @@ from pravega_wire.commands import (
 
 __all__ = ["NOT_EXISTS", "NO_VERSION", "Entry", "Page", "TableClient"]
 
+VALUE_BYTES_MAX = 1024 * 1024 - 8192
+"""The greatest value that a table takes under any key."""
 READ_KEYS_MAX = 15
 """Keys per read: fifteen values of the greatest size still fit one reply."""
+READ_SMALL_KEYS_MAX = 500
+"""Keys per read when the values are known to be small."""
+READS_AT_A_TIME_MAX = 4
+REMOVED_KEYS_MAX = 1000
+"""Keys per removal."""
 PAGE_ENTRIES = 1000
 
 
@@ -57,6 +72,18 @@ class Entry:
     key: bytes
     value: bytes
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key's new value, written if the key has this version.
+
+    ``NO_VERSION`` writes always, ``NOT_EXISTS`` only a new key.
+    """
+
+    key: bytes
+    value: bytes
+    version: int = NO_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +138,19 @@ class TableClient:
             return None
         return (await self.get_all(table, [key]))[0]
 
-    async def get_all(self, table: str, keys: Sequence[bytes]) -> list[Entry | None]:
-        """The entries of the keys, in their order; None where there is none."""
+    async def get_all(
+        self, table: str, keys: Sequence[bytes], *, value_bytes_max: int = VALUE_BYTES_MAX
+    ) -> list[Entry | None]:
+        """The entries of the keys, in their order; None where there is none.
+
+        Many keys are read together if their values are known to have at most ``value_bytes_max``.
+        """
         found: list[Entry | None] = [None] * len(keys)
+        step = READ_KEYS_MAX * VALUE_BYTES_MAX // max(1, value_bytes_max)
+        step = max(READ_KEYS_MAX, min(step, READ_SMALL_KEYS_MAX))
 
         async def read(start: int) -> None:
-            wanted = tuple(TableKey(key) for key in keys[start : start + READ_KEYS_MAX])
+            wanted = tuple(TableKey(key) for key in keys[start : start + step])
             reply = await self._request(table, lambda i: ReadTable(i, table, NO_TOKEN, wanted))
             expect(reply, TableRead)
             assert isinstance(reply, TableRead)
@@ -124,7 +158,10 @@ class TableClient:
                 if entry.key.version != NOT_EXISTS:
                     found[index] = Entry(entry.key.key, entry.value, entry.key.version)
 
-        await for_each(range(0, len(keys), READ_KEYS_MAX), read)
+        if len(keys) <= step:
+            await read(0)
+        else:
+            await for_each(range(0, len(keys), step), read, limit=READS_AT_A_TIME_MAX)
         return found
 
     async def put(self, table: str, key: bytes, value: bytes, *, version: int = NO_VERSION) -> int:
@@ -132,27 +169,72 @@ class TableClient:
 
         ``NO_VERSION`` writes always, ``NOT_EXISTS`` only a new key. Else ``VersionConflictError``.
         """
-        entries = (TableEntry(TableKey(key, version), value),)
+        return (await self.update(table, [Change(key, value, version)]))[0]
+
+    async def update(self, table: str, changes: Sequence[Change]) -> list[int]:
+        """Write several keys at once, all or none, and return their new versions.
+
+        Raises ``VersionConflictError`` if a key does not have the version that its change names,
+        and ``InvalidRequestError`` if a value is too large for a table.
+        """
+        for change in changes:
+            if len(change.value) > VALUE_BYTES_MAX:
+                raise InvalidRequestError(
+                    f"{change.key!r} would take {len(change.value)} bytes; at most "
+                    f"{VALUE_BYTES_MAX} can be stored"
+                )
+        entries = tuple(TableEntry(TableKey(c.key, c.version), c.value) for c in changes)
         reply = await self._request(
             table, lambda i: UpdateTableEntries(i, table, NO_TOKEN, entries)
         )
         if isinstance(reply, TableKeyBadVersion | TableKeyDoesNotExist):
-            current = await self.get(table, key)
-            if current is None or current.value != value:
-                raise VersionConflictError(f"{key!r} in {table} no longer has version {version}")
-            return current.version
+            return await self._versions_if_written(table, changes)
         expect(reply, TableEntriesUpdated)
         assert isinstance(reply, TableEntriesUpdated)
-        return reply.updated_versions[0]
+        return list(reply.updated_versions)
+
+    async def _versions_if_written(self, table: str, changes: Sequence[Change]) -> list[int]:
+        """The versions of an update that met a conflict with itself. ``VersionConflictError``."""
+        current = await self.get_all(table, [change.key for change in changes])
+        for change, entry in zip(changes, current, strict=True):
+            is_ours = entry is not None and entry.value == change.value
+            if change.version != NO_VERSION and not is_ours:
+                raise VersionConflictError(
+                    f"{change.key!r} in {table} no longer has version {change.version}"
+                )
+        return [NO_VERSION if entry is None else entry.version for entry in current]
 
     async def remove(self, table: str, key: bytes, *, version: int = NO_VERSION) -> None:
         """Remove a key if it has this version; fine if it is gone. ``VersionConflictError``."""
-        keys = (TableKey(key, version),)
-        reply = await self._request(table, lambda i: RemoveTableKeys(i, table, NO_TOKEN, keys))
-        if expect(reply, TableKeysRemoved, TableKeyDoesNotExist, TableKeyBadVersion) is (
-            TableKeyBadVersion
-        ) and await self.get(table, key):
-            raise VersionConflictError(f"{key!r} in {table} no longer has version {version}")
+        await self.remove_if(table, [(key, version)])
+
+    async def remove_if(self, table: str, versions: Sequence[tuple[bytes, int]]) -> None:
+        """Remove keys at once if all have these versions; fine if they are gone.
+
+        Raises ``VersionConflictError``, and removes nothing, if one is there at another version.
+        """
+        left = list(versions)
+        while left:
+            keys = tuple(TableKey(key, version) for key, version in left)
+            reply = await self._request(table, lambda i: RemoveTableKeys(i, table, NO_TOKEN, keys))  # noqa: B023
+            kind = expect(reply, TableKeysRemoved, TableKeyDoesNotExist, TableKeyBadVersion)
+            if kind is TableKeysRemoved:
+                return
+            entries = await self.get_all(table, [key for key, _ in left])
+            there = [(pair, entry) for pair, entry in zip(left, entries, strict=True) if entry]
+            if kind is TableKeyBadVersion and len(there) == len(left):
+                raise VersionConflictError(f"a key to remove from {table} has another version")
+            left = [pair for pair, _ in there]
+
+    async def remove_all(self, table: str, keys: Sequence[bytes]) -> None:
+        """Remove keys whatever their versions; up to ``REMOVED_KEYS_MAX`` of them go at once."""
+        for start in range(0, len(keys), REMOVED_KEYS_MAX):
+            await self._remove_at_once(table, keys[start : start + REMOVED_KEYS_MAX])
+
+    async def _remove_at_once(self, table: str, keys: Sequence[bytes]) -> None:
+        removed = tuple(TableKey(key) for key in keys)
+        reply = await self._request(table, lambda i: RemoveTableKeys(i, table, NO_TOKEN, removed))
+        expect(reply, TableKeysRemoved)
 
     async def page(self, table: str, token: bytes) -> Page:
         """The next entries after the token; no entries only at the end of the table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -39,6 +40,7 @@ async def memory_store(nursery: trio.Nursery) -> MemorySegmentStore:
 def open_on_memory(memory_store: MemorySegmentStore) -> OpenController:
     """Opens controllers, one after the other, on the same segment store in memory."""
     clock = iter(range(1_000_000, 2_000_000))
+    seeds = itertools.count(7)
 
     @asynccontextmanager
     async def open_it(**settings: Any) -> AsyncIterator[Controller]:
@@ -46,7 +48,9 @@ def open_on_memory(memory_store: MemorySegmentStore) -> OpenController:
             **{"reply_seconds_max": 5.0, "request_poll_seconds": 0.0, **settings}
         )
         environment = Environment(
-            now_ms=lambda: next(clock), random=Random(7), open_stream=memory_store.open_stream
+            now_ms=lambda: next(clock),
+            random=Random(next(seeds)),
+            open_stream=memory_store.open_stream,
         )
         async with open_controller(config, environment) as controller:
             yield controller

@@ -13,18 +13,19 @@ from pravega_controller import autoscaling, key_value_tables, records, tag_index
 from pravega_controller.autoscaling import IDLE_SEGMENTS
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.history import Epoch
-from pravega_controller.records import EpochRecord, StreamRecord, decode, encode
-from pravega_controller.store import INTENTS, NUMBERS, SCOPES
+from pravega_controller.intents import INTENTS
+from pravega_controller.records import EpochRecord, HeadRecord, StreamRecord, decode, encode
+from pravega_controller.store import NUMBERS, SCOPES
+from pravega_controller.stream_cuts import CUT_SEGMENTS_MAX
 from pravega_controller.streams import (
     SEGMENTS_PER_STREAM_MAX,
     Segment,
     even_ranges,
-    fixed_configuration,
     segments_in_ranges,
 )
+from pravega_controller.table_client import VALUE_BYTES_MAX
 
 PAGE = Path(__file__).parents[2] / "docs/formats/controller-metadata.md"
-VALUE_BYTES_MAX = 1024 * 1024 - 8192
 
 STORED = {
     name: kind
@@ -62,7 +63,7 @@ def test_the_page_names_the_fixed_tables() -> None:
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**62))
 def test_doubles_and_ids_come_back_bit_for_bit(low: float, high: float, identifier: int) -> None:
     epoch = Epoch(0, 0, 1, (Segment(identifier, low, high),))
-    (segment,) = decode(encode(EpochRecord(epoch)), EpochRecord).epoch.created
+    (segment,) = decode(encode(EpochRecord(epoch, 0)), EpochRecord).epoch.created
     assert (segment.segment_id, segment.low.hex(), segment.high.hex()) == (
         identifier,
         low.hex(),
@@ -79,21 +80,29 @@ def test_what_is_no_record_is_refused(value: bytes) -> None:
         decode(value, records.NumberRecord)
 
 
-def test_the_largest_epoch_fits_a_table_value_with_its_workflow_around_it() -> None:
-    count = SEGMENTS_PER_STREAM_MAX
-    ranges = [(low / 3, high / 3) for low, high in even_ranges(count)]
-    created = segments_in_ranges(ranges, epoch=10**6, first_number=10**9)
-    sealed = tuple(segment.segment_id for segment in created)
-    epoch = Epoch(10**6, 10**6, 10**13, created, sealed)
+def test_the_largest_epoch_fits_a_table_value() -> None:
+    """It replaces as many segments as there may be, and its snapshot names them."""
+    ranges = [(low / 3, high / 3) for low, high in even_ranges(SEGMENTS_PER_STREAM_MAX)]
+    created = segments_in_ranges(ranges, epoch=2**31 - 1, first_number=2**31 - 6000)
+    epoch = Epoch(2**31 - 1, 2**31 - 1, 10**13, created, created)
+    assert len(encode(EpochRecord(epoch, 2**31 - 1))) <= VALUE_BYTES_MAX
+    assert len(encode(records.SnapshotRecord(2**31 - 1, created))) <= VALUE_BYTES_MAX
+    sizes = {segment.segment_id: 2**62 for segment in created}
+    assert len(encode(records.SizesRecord(sizes))) <= VALUE_BYTES_MAX
+
+
+def test_the_largest_head_fits_a_table_value_together_with_the_one_before() -> None:
+    cut = {2**62 + number: 2**62 for number in range(CUT_SEGMENTS_MAX)}
+    assert len(encode(records.SubscriberRecord(2**31, cut))) <= VALUE_BYTES_MAX
+    assert len(encode(HeadRecord(2**31, cut, cut))) <= VALUE_BYTES_MAX
+
+
+def test_a_streams_own_record_is_small_whatever_its_past() -> None:
+    most = 2**31 - 1
     record = StreamRecord(
-        fixed_configuration(count),
-        created_ms=10**13,
-        epoch=10**6,
-        epoch_count=10**6,
-        head=dict.fromkeys(sealed, 2**62),
-        pending=records.Scale(epoch),
+        2**62, most, most, most, most, most, 2**20, most, most, True, records.Delete()
     )
-    assert len(encode(record)) <= VALUE_BYTES_MAX
+    assert len(encode(record)) < 400
 
 
 def test_text_that_is_no_utf_8_is_corrupt_metadata() -> None:

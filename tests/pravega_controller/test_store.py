@@ -26,7 +26,7 @@ from pravega_controller.testing.memory_segment_store import Fault, MemorySegment
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
 
 
-async def test_a_known_stream_is_answered_for_without_asking(
+async def test_a_known_stream_is_answered_for_by_one_small_read(
     open_on_memory: OpenController, memory_store: MemorySegmentStore
 ) -> None:
     async with open_on_memory() as controller:
@@ -35,7 +35,7 @@ async def test_a_known_stream_is_answered_for_without_asking(
         asked = memory_store.requests
         for _ in range(3):
             assert len(await controller.streams.active_segments("s", "a")) == 2
-        assert memory_store.requests == asked
+        assert memory_store.requests == asked + 3
 
 
 async def test_a_second_controller_cannot_overwrite_the_first(
@@ -52,6 +52,27 @@ async def test_a_second_controller_cannot_overwrite_the_first(
             assert (await first.store.stream("s", "a")).record.is_sealed, "it reads again"
 
 
+async def test_no_answer_is_older_than_its_question(open_on_memory: OpenController) -> None:
+    async with open_on_memory() as first, open_on_memory() as second:
+        await first.scopes.create("s")
+        await first.streams.create("s", "a", fixed_configuration(1))
+        assert await second.streams.successors("s", "a", 0) == ()
+        started = await first.streams.scale("s", "a", [0], [(0.0, 0.5), (0.5, 1.0)], now_ms=5)
+        found = await second.streams.successors("s", "a", 0)
+        assert [one.segment for one in found] == list(started.created)
+        await second.streams.seal("s", "a")
+        assert await first.streams.active_segments("s", "a") == ()
+        await second.streams.delete("s", "a")
+        with pytest.raises(StreamNotFoundError):
+            await first.streams.active_segments("s", "a")
+        await second.scopes.delete("s")
+        with pytest.raises(ScopeNotFoundError):
+            await first.streams.create("s", "a", fixed_configuration(1))
+        await second.scopes.create("s")
+        await second.streams.create("s", "a", fixed_configuration(3))
+        assert len(await first.streams.active_segments("s", "a")) == 3
+
+
 async def test_a_write_of_unknown_outcome_is_not_remembered(
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,
@@ -60,8 +81,9 @@ async def test_a_write_of_unknown_outcome_is_not_remembered(
     async with open_on_memory(retry_seconds_max=10.0) as controller:
         await controller.scopes.create("s")
         await controller.streams.create("s", "a", fixed_configuration(1))
-        # The intent is change 0, the workflow's record change 1: lost with everything after it.
-        memory_store.fault = Fault(memory_store.changes + 1, is_applied=True)
+        # The intent is on record since the stream was made; the workflow's record is change 0: its
+        # reply is lost with everything after it.
+        memory_store.fault = Fault(memory_store.changes, is_applied=True)
         with pytest.raises(StoreUnavailableError):
             await controller.streams.seal("s", "a")
         memory_store.fault = None
@@ -91,11 +113,15 @@ async def test_a_missing_epoch_is_damage_not_a_shorter_history(
     async with open_on_memory() as controller:
         await controller.scopes.create("s")
         await controller.streams.create("s", "a", fixed_configuration(1))
-        histories = (await controller.store.active_scope("s")).histories
-    del memory_store.tables[histories].entries[b"epoch/a/0"]
+        await controller.streams.create("s", "b", fixed_configuration(1))
+        stream = await controller.store.stream("s", "a")
+    del memory_store.tables[stream.table].entries[stream.key("epoch", "0")]
     async with open_on_memory() as controller:
         with pytest.raises(CorruptMetadataError, match="epoch 0 of s/a is missing"):
             await controller.streams.active_segments("s", "a")
+        assert await controller.streams.active_segments("s", "b"), (
+            "damage stops its own stream only"
+        )
 
 
 async def test_many_who_create_one_stream_make_it_once(
@@ -132,7 +158,7 @@ async def test_changes_of_one_stream_take_turns(
         count = (await controller.streams.configuration("s", "a")).scaling.segment_count_min
         stream = await controller.store.stream("s", "a")
         assert len(stream.active) == count
-        assert stream.record.epoch == stream.history.last_epoch == 4
+        assert stream.record.epoch == stream.last_epoch == 4
     unsealed = {name for name, s in memory_store.segments.items() if not s.is_sealed}
     assert unsealed == {stream.segment_name(s.segment_id) for s in stream.active} | {
         "s/_MARKa/0.#epoch.0"

@@ -4,20 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_controller import stream_cuts
 from pravega_controller.errors import InvalidStreamCutError
-from pravega_controller.history import StreamHistory, begin_history, first_epoch, scaled_epoch
-from pravega_controller.streams import even_ranges
+from pravega_controller.history import first_epoch, scaled_epoch
+from pravega_controller.stream_cuts import CUT_SEGMENTS_MAX, pieces
+from pravega_controller.streams import Segment, even_ranges
+from pravega_controller.testing.history_model import HistoryModel
 
 THIRD = 1.0 / 3
 S3, S4, S5 = (1 << 32) + 3, (1 << 32) + 4, (2 << 32) + 5
 
 
-def small() -> StreamHistory:
+def append_scale(
+    history: HistoryModel, sealed: list[int], ranges: list[tuple[float, float]]
+) -> None:
+    number = len(history.epochs)
+    history.append(scaled_epoch(history.latest, sealed, ranges, number=number, created_ms=number))
+
+
+def small() -> HistoryModel:
     """0, 1, 2; then 0 -> S3, S4; then S4 and 1 -> S5."""
-    history = begin_history(first_epoch(even_ranges(3), first_number=0, created_ms=1))
-    history = history.extended(scaled_epoch(history, [0], [(0.0, 0.1), (0.1, THIRD)], created_ms=2))
-    return history.extended(scaled_epoch(history, [S4, 1], [(0.1, 2 * THIRD)], created_ms=3))
+    history = HistoryModel()
+    history.append(first_epoch(even_ranges(3), first_number=0, created_ms=1))
+    append_scale(history, [0], [(0.0, 0.1), (0.1, THIRD)])
+    append_scale(history, [S4, 1], [(0.1, 2 * THIRD)])
+    return history
 
 
 @pytest.mark.parametrize(
@@ -31,7 +41,7 @@ def small() -> StreamHistory:
     ],
 )
 def test_cuts_that_cover_every_key_once_are_valid(cut: dict[int, int]) -> None:
-    assert stream_cuts.is_valid(small(), cut)
+    assert small().is_valid(cut)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +57,7 @@ def test_cuts_that_cover_every_key_once_are_valid(cut: dict[int, int]) -> None:
     ],
 )
 def test_cuts_with_gaps_overlaps_or_strangers_are_not(cut: dict[int, int]) -> None:
-    assert not stream_cuts.is_valid(small(), cut)
+    assert not small().is_valid(cut)
 
 
 def ids(found: list) -> list[int]:
@@ -57,54 +67,54 @@ def ids(found: list) -> list[int]:
 def test_segments_between_include_both_ends() -> None:
     history = small()
     start, tail = {0: 0, 1: 0, 2: 0}, {S3: 0, S5: 0, 2: 0}
-    assert ids(stream_cuts.segments_between(history, start, tail)) == [0, 1, 2, S3, S4, S5]
-    assert ids(stream_cuts.segments_between(history, start, {S3: 0, S4: 0, 1: 5, 2: 0})) == [
+    assert ids(history.segments_between(start, tail)) == [0, 1, 2, S3, S4, S5]
+    assert ids(history.segments_between(start, {S3: 0, S4: 0, 1: 5, 2: 0})) == [
         0, 1, 2, S3, S4,
     ]  # fmt: skip
-    assert ids(stream_cuts.segments_between(history, {S3: 0, S4: 0, 1: 5, 2: 0}, tail)) == [
+    assert ids(history.segments_between({S3: 0, S4: 0, 1: 5, 2: 0}, tail)) == [
         1, 2, S3, S4, S5,
     ]  # fmt: skip
-    assert ids(stream_cuts.segments_between(history, start, {0: 4, 1: 4, 2: 0})) == [0, 1, 2]
+    assert ids(history.segments_between(start, {0: 4, 1: 4, 2: 0})) == [0, 1, 2]
 
 
 def test_a_segment_not_begun_starts_a_range_but_does_not_end_it_with_itself() -> None:
     history = small()
     waiting = {S3: 0, S4: 3, S5: -1, 2: 0}
     tail = {S3: 0, S5: 4, 2: 0}
-    assert ids(stream_cuts.segments_between(history, waiting, tail)) == [2, S3, S4, S5]
-    assert ids(stream_cuts.segments_between(history, {0: 0, 1: 0, 2: 0}, waiting)) == [
+    assert ids(history.segments_between(waiting, tail)) == [2, S3, S4, S5]
+    assert ids(history.segments_between({0: 0, 1: 0, 2: 0}, waiting)) == [
         0, 1, 2, S3, S4,
     ]  # fmt: skip
 
 
 def test_an_end_before_the_start_is_refused() -> None:
     with pytest.raises(InvalidStreamCutError):
-        stream_cuts.segments_between(small(), {0: 5, 1: 0, 2: 0}, {0: 4, 1: 0, 2: 0})
+        small().segments_between({0: 5, 1: 0, 2: 0}, {0: 4, 1: 0, 2: 0})
     with pytest.raises(InvalidStreamCutError):
-        stream_cuts.segments_between(small(), {S3: 0, S5: 0, 2: 0}, {0: 0, 1: 0, 2: 0})
+        small().segments_between({S3: 0, S5: 0, 2: 0}, {0: 0, 1: 0, 2: 0})
 
 
 def test_what_lies_before_a_cut_is_told_once() -> None:
     history = small()
     first = {S3: 0, S4: 0, 1: 9, 2: 9}
-    assert ids(stream_cuts.segments_before(history, first, since={})) == [0]
+    assert ids(history.segments_before(first, since={})) == [0]
     tail = {S3: 0, S5: 0, 2: 9}
-    assert sorted(ids(stream_cuts.segments_before(history, tail, since={}))) == [0, 1, S4]
-    assert sorted(ids(stream_cuts.segments_before(history, tail, since=first))) == [1, S4]
+    assert sorted(ids(history.segments_before(tail, since={}))) == [0, 1, S4]
+    assert sorted(ids(history.segments_before(tail, since=first))) == [1, S4]
 
 
 def test_a_cut_is_not_before_itself_and_order_is_by_every_key() -> None:
     history = small()
-    assert stream_cuts.at_or_after(history, {0: 3, 1: 3, 2: 3}, {0: 3, 1: 3, 2: 3})
-    assert not stream_cuts.at_or_after(history, {0: 9, 1: 2, 2: 9}, {0: 3, 1: 3, 2: 3})
-    assert stream_cuts.at_or_after(history, {S3: 0, S4: 0, 1: 3, 2: 3}, {0: 9, 1: 3, 2: 3})
+    assert history.is_at_or_after({0: 3, 1: 3, 2: 3}, {0: 3, 1: 3, 2: 3})
+    assert not history.is_at_or_after({0: 9, 1: 2, 2: 9}, {0: 3, 1: 3, 2: 3})
+    assert history.is_at_or_after({S3: 0, S4: 0, 1: 3, 2: 3}, {0: 9, 1: 3, 2: 3})
 
 
 @st.composite
-def random_history_and_cuts(draw: st.DrawFn) -> tuple[StreamHistory, dict, dict]:
-    history = begin_history(
-        first_epoch(even_ranges(draw(st.integers(1, 4))), first_number=0, created_ms=1)
-    )
+def random_history_and_cuts(draw: st.DrawFn) -> tuple[HistoryModel, dict, dict]:
+    history = HistoryModel()
+    count = draw(st.integers(1, 4))
+    history.append(first_epoch(even_ranges(count), first_number=0, created_ms=1))
     for _ in range(draw(st.integers(0, 6))):
         active = history.latest
         start = draw(st.integers(0, len(active) - 1))
@@ -113,14 +123,14 @@ def random_history_and_cuts(draw: st.DrawFn) -> tuple[StreamHistory, dict, dict]
         middle = draw(st.booleans())
         ranges = [(low, (low + high) / 2), ((low + high) / 2, high)] if middle else [(low, high)]
         sealed = [segment.segment_id for segment in active[start:end]]
-        history = history.extended(scaled_epoch(history, sealed, ranges, created_ms=1))
+        append_scale(history, sealed, ranges)
 
     def cut() -> dict[int, int]:
         """A cut through random epochs: begin with one epoch, step some segments onward."""
         position = {s.segment_id: 0 for s in history.segments_in(0)}
         for epoch in history.epochs[1:]:
-            if set(epoch.sealed) <= position.keys() and draw(st.booleans()):
-                for segment_id in epoch.sealed:
+            if set(epoch.sealed_ids) <= position.keys() and draw(st.booleans()):
+                for segment_id in epoch.sealed_ids:
                     del position[segment_id]
                 position.update({s.segment_id: 0 for s in epoch.created})
         return {segment_id: draw(st.integers(0, 3)) for segment_id in position}
@@ -129,24 +139,31 @@ def random_history_and_cuts(draw: st.DrawFn) -> tuple[StreamHistory, dict, dict]
 
 
 @given(random_history_and_cuts())
-def test_order_between_is_consistent(data: tuple[StreamHistory, dict, dict]) -> None:
+def test_order_between_is_consistent(data: tuple[HistoryModel, dict, dict]) -> None:
     history, a, b = data
-    assert stream_cuts.is_valid(history, a)
-    assert stream_cuts.at_or_after(history, a, a)
-    if stream_cuts.at_or_after(history, a, b) and stream_cuts.at_or_after(history, b, a):
+    assert history.is_valid(a)
+    assert history.is_at_or_after(a, a)
+    if history.is_at_or_after(a, b) and history.is_at_or_after(b, a):
         assert a == b
 
 
 @given(random_history_and_cuts())
-def test_every_segment_is_before_between_or_after(data: tuple[StreamHistory, dict, dict]) -> None:
+def test_every_segment_is_before_between_or_after(data: tuple[HistoryModel, dict, dict]) -> None:
     history, a, b = data
-    if not stream_cuts.at_or_after(history, b, a):
+    if not history.is_at_or_after(b, a):
         return
-    before = set(ids(stream_cuts.segments_before(history, a, since={})))
-    between = set(ids(stream_cuts.segments_between(history, a, b)))
-    to_end = set(ids(stream_cuts.segments_before(history, b, since=a)))
+    before = set(ids(history.segments_before(a, since={})))
+    between = set(ids(history.segments_between(a, b)))
+    to_end = set(ids(history.segments_before(b, since=a)))
     assert a.keys() <= between
     assert b.keys() <= between
     assert not before & between
     assert to_end <= between
     assert not to_end & b.keys()
+
+
+def test_a_cut_that_could_not_be_stored_is_refused() -> None:
+    segments = {number: Segment(number, 0.0, 1.0) for number in range(CUT_SEGMENTS_MAX + 1)}
+    cut = {0: 0, **dict.fromkeys(range(1, CUT_SEGMENTS_MAX + 1), -1)}
+    with pytest.raises(InvalidStreamCutError, match="at most 10000 segments, not 10001"):
+        pieces(segments, cut)

@@ -18,16 +18,18 @@ import trio
 import trio.testing
 
 from pravega_controller.controller import Controller
+from pravega_controller.intents import INTENTS
 from pravega_controller.key_value_tables import KeyValueTableConfiguration, KeyValueTableRecord
 from pravega_controller.records import (
     NamedCut,
+    NameRecord,
     ReaderGroupConfiguration,
     ReaderGroupRecord,
     ScopeRecord,
     StreamRecord,
     decode,
 )
-from pravega_controller.store import INTENTS, SCOPES
+from pravega_controller.store import GONE, SCOPES
 from pravega_controller.streams import (
     ScaleType,
     ScalingPolicy,
@@ -55,6 +57,8 @@ class Scenario:
     prepare: Callable[[Controller], Awaitable[None]]
     request: Callable[[Controller], Awaitable[object]]
     check: Callable[[Controller, MemorySegmentStore], Awaitable[None]]
+    unpromised: int = 1
+    """So many changes come before the one that is a promise: after it the work must be finished."""
 
 
 async def nothing(c: Controller) -> None:
@@ -235,7 +239,10 @@ async def check_scope_gone(c: Controller, memory: MemorySegmentStore) -> None:
 SCENARIOS = {
     "create scope": Scenario(nothing, scope, check_scope_created),
     "create stream": Scenario(
-        scope, lambda c: c.streams.create("s", "a", fixed_configuration(2)), check_created
+        scope,
+        lambda c: c.streams.create("s", "a", fixed_configuration(2)),
+        check_created,
+        unpromised=2,
     ),
     "scale": Scenario(stream, scale, check_scaled),
     "truncate": Scenario(scaled, truncate, check_truncated),
@@ -265,7 +272,6 @@ SCENARIOS = {
 
 
 KINDS: dict[str, tuple[Any, str]] = {
-    "s": (StreamRecord, "stream"),
     "g": (ReaderGroupRecord, "group"),
     "t": (KeyValueTableRecord, "key-value-table"),
 }
@@ -284,45 +290,76 @@ def check_promises(memory: MemorySegmentStore) -> None:
     for key, (value, _) in memory.tables[SCOPES].entries.items():
         if decode(value, ScopeRecord).phase != "active":
             assert b"scope/" + key + b"/" in intents
-    for table, content in memory.tables.items():
-        if "objects" not in table:
+    for table, key, value in objects_of(memory):
+        kind, name = key.decode().split("/")
+        if kind == "s":
+            state = state_of(memory, table, value)
+            if state is None or state.pending is not None:
+                # A stream and its mark stream come and go together.
+                parent = name.removeprefix("_MARK")
+                assert intents.keys() & {f"stream/s/{n}".encode() for n in (name, parent)}
             continue
-        for key, (value, _) in content.entries.items():
-            kind, name = key.decode().split("/")
-            record_type, intent_kind = KINDS[kind]
-            record = decode(value, record_type)
-            if record.pending is not None:
-                assert f"{intent_kind}/s/{name}".encode() in intents
+        record_type, intent_kind = KINDS[kind]
+        if decode(value, record_type).pending is not None:
+            assert f"{intent_kind}/s/{name}".encode() in intents
+
+
+def objects_of(memory: MemorySegmentStore) -> list[tuple[str, bytes, bytes]]:
+    """The table, key and value of every stream's and every group's name."""
+    return [
+        (table, key, value)
+        for table, content in memory.tables.items()
+        if "objects" in table
+        for key, (value, _) in content.entries.items()
+    ]
+
+
+def state_of(memory: MemorySegmentStore, objects: str, name: bytes) -> StreamRecord | None:
+    """The state of the stream that a name's record leads to."""
+    key = f"{decode(name, NameRecord).stream_id}/state".encode()
+    found = memory.tables[objects.replace("objects", "histories")].entries.get(key)
+    return None if found is None else decode(found[0], StreamRecord)
+
+
+def check_nothing_is_left(memory: MemorySegmentStore) -> None:
+    """Every record of a stream belongs to a stream that a name leads to, but for tombstones."""
+    ids = {decode(v, NameRecord).stream_id for _, k, v in objects_of(memory) if k[:2] == b"s/"}
+    for table, content in memory.tables.items():
+        if "histories" in table:
+            kept = {key for key, (value, _) in content.entries.items() if value != GONE}
+            assert {key.decode().split("/")[0] for key in kept} <= ids
 
 
 def check_seals(memory: MemorySegmentStore) -> None:
-    """From now on, no segment is sealed before its successors are on record."""
-    histories = memory.tables
+    """From now on, no segment is sealed before its successors are on record and exist."""
 
     def check(segment: str) -> None:
         name = names.parse_segment_name(segment)
-        for table, content in histories.items():
-            key = f"s/{name.stream}".encode()
-            if "objects" not in table or key not in content.entries:
-                continue
-            record = decode(content.entries[key][0], StreamRecord)
-            if type(record.pending).__name__ in ("Scale", "Update"):
-                assert record.epoch_count > record.epoch + 1, f"{segment} is sealed too early"
+        for table, key, value in objects_of(memory):
+            state = state_of(memory, table, value) if key == f"s/{name.stream}".encode() else None
+            if state is not None and type(state.pending).__name__ in ("Scale", "Update"):
+                assert state.epoch_count > state.epoch + 1, f"{segment} is sealed too early"
+                created = [one for one in memory.segments if f"#epoch.{state.epoch + 1}" in one]
+                assert created, f"{segment} is sealed before its successors exist"
 
     memory.on_seal = check
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_request_does_what_it_says(
-    name: str, open_on_memory: OpenController, memory_store: MemorySegmentStore
+    name: str,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     scenario = SCENARIOS[name]
     check_seals(memory_store)
     async with open_on_memory() as controller:
         await scenario.prepare(controller)
         await scenario.request(controller)
-        assert not memory_store.tables[INTENTS].entries
         await scenario.check(controller, memory_store)
+        await finished(memory_store)
+        check_nothing_is_left(memory_store)
     assert len(set(memory_store.created)) == len(memory_store.created)
 
 
@@ -338,6 +375,7 @@ async def test_a_controller_killed_anywhere_is_finished_by_the_next(
     scenario = SCENARIOS[name]
     async with open_on_memory() as controller:
         await scenario.prepare(controller)
+        await finished(memory_store)
     prepared = memory_store.contents()
     step = 0
     while True:
@@ -353,20 +391,13 @@ async def test_a_controller_killed_anywhere_is_finished_by_the_next(
         check_promises(memory_store)
         async with open_on_memory() as successor:
             await finished(memory_store)
-            if not took_hold(memory_store, is_applied, step):
+            check_nothing_is_left(memory_store)
+            if step + is_applied <= scenario.unpromised:
                 await scenario.request(successor)
             await scenario.check(successor, memory_store)
         assert len(set(memory_store.created)) == len(memory_store.created), "a name was used twice"
         step += 1
     assert step >= 3
-
-
-def took_hold(memory: MemorySegmentStore, is_applied: bool, step: int) -> bool:
-    """Whether the killed request got so far that it must be finished without being asked again.
-
-    Change 0 records the intent, change 1 the workflow itself: from then on it is a promise.
-    """
-    return step >= 2 or (step == 1 and is_applied)
 
 
 async def run_until(fault: Fault, controller: Controller, scenario: Scenario) -> bool:

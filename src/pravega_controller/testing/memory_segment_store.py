@@ -6,6 +6,7 @@ request it stops answering for ever, with the request carried out or not.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 from collections.abc import Callable
@@ -129,17 +130,31 @@ class MemorySegmentStore:
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
         connection = Connection(Role.SERVER)
+        sending = trio.Lock()
+
+        async def handle(command: wire.Request) -> None:
+            reply = self._answer(command)
+            if reply is None:
+                await trio.sleep_forever()
+            assert reply is not None
+            async with sending:
+                await stream.send_all(connection.send(reply))
+
+        async def handle_later(command: wire.Request, pause: trio.Event) -> None:
+            await pause.wait()
+            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await handle(command)
+
+        assert self._nursery is not None
         try:
             while data := await stream.receive_some(65536):
                 for command in connection.receive_data(data):
                     assert isinstance(command, wire.Request)
                     if self.pause is not None and self.pauses(command):
                         self.is_paused.set()
-                        await self.pause.wait()
-                    reply = self._answer(command)
-                    if reply is None:
-                        await trio.sleep_forever()
-                    await stream.send_all(connection.send(reply))
+                        self._nursery.start_soon(handle_later, command, self.pause)
+                    else:
+                        await handle(command)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 

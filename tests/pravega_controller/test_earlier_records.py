@@ -1,0 +1,202 @@
+"""A data directory of the first format: its tables as they were written, opened by this controller.
+
+The fixture was written by the controller of the first format, killed in the middle of five jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from pravega_controller.controller import Controller
+from pravega_controller.earlier_records import EarlierEpochRecord, EarlierStreamRecord
+from pravega_controller.errors import StreamNotFoundError
+from pravega_controller.history import Epoch
+from pravega_controller.intents import INTENTS
+from pravega_controller.records import decode
+from pravega_controller.streams import RetentionType, Segment, fixed_configuration
+from pravega_controller.testing.history_model import HistoryModel
+from pravega_controller.testing.memory_segment_store import (
+    Fault,
+    MemorySegment,
+    MemorySegmentStore,
+    MemoryTable,
+)
+
+OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
+
+FIXTURE = msgspec.json.decode((Path(__file__).parent / "data/metadata-format-1.json").read_bytes())
+
+
+def restore(memory: MemorySegmentStore) -> None:
+    memory.reset()
+    for table, entries in FIXTURE["tables"].items():
+        memory.tables[table] = MemoryTable(
+            entries={
+                key.encode(): (msgspec.json.encode(value), version)
+                for key, (value, version) in entries.items()
+            }
+        )
+    for name, fields in FIXTURE["segments"].items():
+        memory.segments[name] = MemorySegment(*fields)
+    memory._version = 1_000_000
+
+
+def histories() -> dict[str, list]:
+    (entries,) = [entries for table, entries in FIXTURE["tables"].items() if len(entries) > 50]
+    return entries
+
+
+def earlier_history(stream: str) -> HistoryModel:
+    """A stream's epochs, as the first format stored them."""
+    model = HistoryModel()
+    while (found := histories().get(f"epoch/{stream}/{len(model.epochs)}")) is not None:
+        epoch = decode(msgspec.json.encode(found[0]), EarlierEpochRecord).epoch
+        segments = model.segments
+        sealed = tuple(segments[identifier] for identifier in epoch.sealed)
+        model.append(Epoch(epoch.number, epoch.reference, epoch.created_ms, epoch.created, sealed))
+    return model
+
+
+async def wait_until_finished(memory: MemorySegmentStore) -> None:
+    with trio.fail_after(600):
+        while memory.tables[INTENTS].entries:  # noqa: ASYNC110 (the store in memory has no events)
+            await trio.sleep(1)
+
+
+def earlier_keys(memory: MemorySegmentStore) -> set[bytes]:
+    return {
+        key
+        for content in memory.tables.values()
+        for key in content.entries
+        if key.startswith((b"epoch/", b"subscribers/"))
+    }
+
+
+async def check_all(c: Controller, memory: MemorySegmentStore) -> None:
+    quiet = await c.streams.configuration("s", "quiet")
+    assert quiet.tags == ("red", "green")
+    assert quiet.retention is not None
+    assert quiet.retention.retention_type is RetentionType.TIME
+    assert [s.key_range for s in await c.streams.active_segments("s", "quiet")] == [
+        (0, 0.5),
+        (0.5, 1),
+    ]
+    await check_busy(c)
+    assert await c.streams.active_segments("s", "done") == ()
+    assert len(await c.streams.epoch_segments("s", "done", 2)) == 3
+    assert (await c.groups.get("s", "g")).record.generation == 0
+    assert await c.groups.subscribers("s", "busy") == ["s/g"]
+    with pytest.raises(StreamNotFoundError):
+        await c.streams.configuration("s", "gone")
+    assert await c.streams.create("s", "gone", fixed_configuration(1))
+    (segment,) = await c.streams.active_segments("s", "gone")
+    assert segment.segment_id == 1, "numbers go on after those of the deleted stream"
+
+
+async def check_busy(c: Controller) -> None:
+    model = earlier_history("busy")
+    stream = await c.store.stream("s", "busy")
+    assert stream.active == model.latest
+    assert stream.record.base > 0, "a long history got a snapshot"
+    for number in range(0, 101, 7):
+        assert await c.streams.epoch_segments("s", "busy", number) == model.segments_in(number)
+    for segment_id in list(model.segments)[::5]:
+        found = await c.streams.successors("s", "busy", segment_id)
+        assert found == model.successors(segment_id)
+    head = await c.streams.head("s", "busy")
+    assert head == {s.segment_id: 0 for s in model.segments_in(40)}
+    record, _ = await c.store.subscriber(stream, "s/g") or (None, 0)
+    assert record is not None
+    assert record.cut == head
+
+
+async def check_finished(c: Controller, memory: MemorySegmentStore) -> None:
+    """What the earlier controller had begun is brought to its end."""
+    assert len(await c.streams.active_segments("s", "scaling")) == 3
+    assert memory.segments["s/scaling/0.#epoch.0"].is_sealed
+    assert len(await c.streams.active_segments("s", "updating")) == 3
+    assert "s/truncating/0.#epoch.0" not in memory.segments
+    with pytest.raises(StreamNotFoundError):
+        await c.streams.configuration("s", "deleting")
+    assert not [name for name in memory.segments if name.startswith("s/deleting/")]
+    assert len(await c.streams.active_segments("s", "making")) == 2
+    assert "s/_MARKmaking/0.#epoch.0" in memory.segments
+    assert (await c.streams.list_with_tag("s", "red", "")).names == ["quiet"]
+
+
+async def test_everything_is_there_and_goes_on(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    restore(memory_store)
+    async with open_on_memory() as controller:
+        assert (await controller.streams.list_with_tag("s", "red", "")).names == ["quiet"]
+        await wait_until_finished(memory_store)
+        await check_all(controller, memory_store)
+        await check_finished(controller, memory_store)
+        await controller.scopes.delete_with_contents("s")
+    assert not [name for name in memory_store.segments if name.startswith("s/")]
+
+
+@pytest.mark.parametrize("is_applied", [False, True], ids=["not applied", "applied"])
+async def test_a_carrying_over_that_is_killed_is_done_again(
+    is_applied: bool, open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    step = 0
+    while True:
+        restore(memory_store)
+        memory_store.tables[INTENTS].entries.clear()
+        async with open_on_memory() as controller:
+            fault = memory_store.fault = Fault(memory_store.changes + step, is_applied)
+            async with trio.open_nursery() as nursery:
+
+                async def load(nursery: trio.Nursery = nursery) -> None:
+                    await controller.store.stream("s", "busy")
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(load)
+                await fault.reached.wait()
+                nursery.cancel_scope.cancel()
+        memory_store.fault = None
+        if not fault.reached.is_set():
+            break
+        async with open_on_memory() as successor:
+            await check_busy(successor)
+        step += 1
+    assert step >= 3
+    assert not {key for key in earlier_keys(memory_store) if b"/busy/" in key}
+
+
+async def test_two_controllers_carry_over_one_stream(
+    open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    restore(memory_store)
+    memory_store.tables[INTENTS].entries.clear()
+    async with (
+        open_on_memory() as first,
+        open_on_memory() as second,
+        trio.open_nursery() as nursery,
+    ):
+        for controller in (first, second, first, second):
+            nursery.start_soon(check_busy, controller)
+
+
+def test_the_fixture_shows_every_kind_of_job_and_record() -> None:
+    records = [
+        decode(msgspec.json.encode(value), EarlierStreamRecord)
+        for table, entries in FIXTURE["tables"].items()
+        for key, (value, _) in entries.items()
+        if "objects" in table and key.startswith("s/")
+    ]
+    jobs = {type(record.pending).__name__ for record in records}
+    assert jobs == {"Create", "Scale", "Truncate", "Update", "Delete", "NoneType"}
+    assert any(record.is_sealed for record in records)
+    assert any(isinstance(s, Segment) for s in earlier_history("busy").latest)
