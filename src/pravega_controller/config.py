@@ -49,6 +49,8 @@ class ControllerConfig:
     """For so long a segment counts as idle after it was reported to be."""
     idle_sweep_seconds: float = 3600.0
     """So often marks of segments that do not exist any more are removed."""
+    retention_period_seconds: float = 1800.0
+    """Once in this time each stream with a retention policy is looked at; 0 for never."""
 
     def __post_init__(self) -> None:
         if not self.segment_stores:

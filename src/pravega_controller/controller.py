@@ -27,6 +27,7 @@ from pravega_controller.placement import StaticPlacement
 from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
 from pravega_controller.request_events import RequestEvents
+from pravega_controller.retention import Retention, RetentionRegistry
 from pravega_controller.rounds import repeat
 from pravega_controller.scopes import ScopeOperations
 from pravega_controller.segment_client import SegmentClient, open_segment_client
@@ -37,6 +38,9 @@ from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_controller.table_client import TableClient
 from pravega_controller.tag_index import TagIndex
 from pravega_wire import names
+
+ROUND_PAUSE_SECONDS = 1.0
+"""Before the first round of retention, and between two."""
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +99,8 @@ async def open_controller(
         workflows.start_soon(controller.store.intents.remove_idle)
         if config.request_poll_seconds > 0:
             _start_scaling(config, controller, segments, workflows)
+        if config.retention_period_seconds > 0:
+            _start_retention(config, controller, segments, workflows)
         yield controller
         workflows.cancel_scope.cancel()
 
@@ -117,7 +123,8 @@ def _assemble(
     background.register("group", groups.finish)
     background.register(TABLE_INTENT_KIND, tables.finish)
     background.register("scope", scopes.finish)
-    streams = StreamOperations(store, segments, workflows, tags)
+    registry = RetentionRegistry(table_client, now_ms=now_ms)
+    streams = StreamOperations(store, segments, workflows, tags, registry.register)
     return Controller(store, scopes, streams, groups, tables, placement, now_ms, finish_later)
 
 
@@ -144,6 +151,26 @@ def _start_scaling(
     nursery.start_soon(
         repeat, "marks of idle segments", config.idle_sweep_seconds, scaling.forget_old_marks
     )
+
+
+def _start_retention(
+    config: ControllerConfig,
+    controller: Controller,
+    segments: SegmentClient,
+    nursery: trio.Nursery,
+) -> None:
+    """Truncate streams by their policies from now on."""
+    tables, now_ms = TableClient(segments), controller.now_ms
+    retention = Retention(
+        controller.store,
+        controller.streams,
+        segments,
+        tables,
+        RetentionRegistry(tables, now_ms=now_ms),
+        now_ms=now_ms,
+        period_seconds=config.retention_period_seconds,
+    )
+    nursery.start_soon(repeat, "retention", ROUND_PAUSE_SECONDS, retention.run_period)
 
 
 async def _prepare(config: ControllerConfig, controller: Controller) -> None:

@@ -9,8 +9,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import structlog
 
@@ -49,6 +50,9 @@ from pravega_controller.streams import (
 from pravega_controller.tag_index import TagIndex, decode_position, encode_position
 from pravega_wire import names
 
+NotePolicies: TypeAlias = Callable[[str, str, StreamConfiguration], Awaitable[None]]
+"""Called with a scope, a stream's name, and a configuration before the stream gets it."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -69,7 +73,9 @@ class StreamOperations:
         segments: SegmentClient,
         workflows: StreamWorkflows,
         tags: TagIndex,
+        note_policies: NotePolicies,
     ) -> None:
+        self._note_policies = note_policies
         self._store = store
         self._segments = segments
         self._workflows = workflows
@@ -81,6 +87,7 @@ class StreamOperations:
         """Make a stream; False if it existed. ``InvalidNameError``, ``ScopeNotFoundError``."""
         names.validate_stream_name(name)
         validate_configuration(configuration)
+        await self._note_policies(scope, name, configuration)
         return await self._workflows.create(scope, name, configuration)
 
     async def update(self, scope: str, name: str, configuration: StreamConfiguration) -> None:
@@ -89,6 +96,7 @@ class StreamOperations:
 
         async def change() -> None:
             stream = await self._unsealed(scope, name)
+            await self._note_policies(scope, name, configuration)
             both = ConfigurationRecord(0, stream.configuration, configuration)
             await self._workflows.run(stream, Update(), configuration=both)
 

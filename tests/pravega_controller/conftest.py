@@ -45,7 +45,12 @@ def open_on_memory(memory_store: MemorySegmentStore) -> OpenController:
     @asynccontextmanager
     async def open_it(**settings: Any) -> AsyncIterator[Controller]:
         config = ControllerConfig(
-            **{"reply_seconds_max": 5.0, "request_poll_seconds": 0.0, **settings}
+            **{
+                "reply_seconds_max": 5.0,
+                "request_poll_seconds": 0.0,
+                "retention_period_seconds": 0.0,
+                **settings,
+            }
         )
         environment = Environment(
             now_ms=lambda: next(clock),
@@ -104,7 +109,9 @@ async def grpc_on_memory(
 ) -> AsyncIterator[GrpcClient]:
     """A client of a served controller whose segment store is in memory."""
     environment = Environment(random=Random(7), open_stream=memory_store.open_stream)
-    config = ControllerConfig(port=0, drain_seconds=0.5, request_poll_seconds=0.0)
+    config = ControllerConfig(
+        port=0, drain_seconds=0.5, request_poll_seconds=0.0, retention_period_seconds=0.0
+    )
     host, port = await nursery.start(partial(serve, config, environment=environment))
     client = GrpcClient(f"{host}:{port}")
     yield client

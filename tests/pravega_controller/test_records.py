@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_controller import autoscaling, key_value_tables, records, tag_index
+from pravega_controller import autoscaling, key_value_tables, records, retention, tag_index
 from pravega_controller.autoscaling import IDLE_SEGMENTS
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.history import Epoch
@@ -29,7 +29,7 @@ PAGE = Path(__file__).parents[2] / "docs/formats/controller-metadata.md"
 
 STORED = {
     name: kind
-    for module in (records, key_value_tables, autoscaling, tag_index)
+    for module in (records, key_value_tables, autoscaling, retention, tag_index)
     for name, kind in vars(module).items()
     if name.endswith("Record")
 }
@@ -56,7 +56,7 @@ def test_the_page_shows_every_record() -> None:
 
 
 def test_the_page_names_the_fixed_tables() -> None:
-    for table in (SCOPES, INTENTS, NUMBERS, IDLE_SEGMENTS):
+    for table in (SCOPES, INTENTS, NUMBERS, IDLE_SEGMENTS, retention.RETENTION):
         assert f"`{table}`" in PAGE.read_text()
 
 

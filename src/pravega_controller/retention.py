@@ -1,0 +1,434 @@
+"""Truncates streams by their retention policies, as far as their subscribers let it.
+
+Owns: which streams have a policy, the cuts at their tails that were noted in the past, and the
+rounds that look at each stream once in a period.
+
+    _system/_tables/controller/retention    scope/stream           -> RetentionRecord
+                                            scope/stream/<time>    -> RetainedCutRecord
+
+A stream is registered before it gets a policy, and forgotten by a round that finds it without one.
+A cut is named by the record before it is written, and removed before the record forgets it: a name
+without a cut is nothing, and no cut is left without a name.
+
+Invariants:
+1. What subscribers still need goes only when the policy's maximum says so.
+2. A stream has at most ``CUTS_MAX`` cuts: of the older half every second one goes when there are
+   more, so that the age of what is kept is right to a few parts in a thousand.
+3. A round may be repeated, or run on two controllers: truncating twice is the same as once, and of
+   two that change a record one fails, and does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+
+import msgspec
+import structlog
+import trio
+from msgspec import structs
+
+from pravega_controller import stream_cuts
+from pravega_controller.errors import (
+    ControllerError,
+    InvalidStreamCutError,
+    NoSuchTableError,
+    NotFoundError,
+    StreamSealedError,
+    VersionConflictError,
+)
+from pravega_controller.records import Create, decode, encode
+from pravega_controller.retention_rules import (
+    Released,
+    StoredCut,
+    choose_truncation,
+    count_bytes,
+    lower_bound,
+)
+from pravega_controller.segment_client import SegmentClient, for_each
+from pravega_controller.store import Listing, MetadataStore, Stream
+from pravega_controller.stream_operations import StreamOperations
+from pravega_controller.streams import StreamConfiguration, StreamCut
+from pravega_controller.table_client import NOT_EXISTS, TableClient
+from pravega_wire import names
+
+RETENTION = names.table_name(names.INTERNAL_SCOPE, "controller", "retention")
+
+CUTS_MAX = 512
+UNUSED_SECONDS_MAX = 600.0
+"""A registration may be so much older than the stream or the policy that it is for."""
+DUE_SHARE = 0.9
+"""A cut is due when the last one is older than this part of a period: rounds are not that exact."""
+_SCANNED = b"scanned"
+
+log = structlog.get_logger(__name__)
+
+
+class RetentionRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """A stream that may have a retention policy, and the cuts that were noted for it."""
+
+    registered_ms: int
+    stream_id: str = ""
+    """That of the stream that the cuts are of: there may be another of its name."""
+    times_ms: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    """Of each cut, the bytes before it, from the first one's head on."""
+
+
+class RetainedCutRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """A cut at a stream's tail."""
+
+    cut: dict[int, int]
+
+
+class _LostCutError(ControllerError):
+    """A cut that the record names was never written, or is gone."""
+
+    def __init__(self, time_ms: int) -> None:
+        super().__init__(f"there is no cut of {time_ms}")
+        self.time_ms = time_ms
+
+
+class RetentionRegistry:
+    """The streams that may have a retention policy."""
+
+    def __init__(self, tables: TableClient, *, now_ms: Callable[[], int]) -> None:
+        self._tables = tables
+        self._now_ms = now_ms
+
+    async def register(self, scope: str, name: str, configuration: StreamConfiguration) -> None:
+        """Note that a stream will have a configuration; to be called before it has."""
+        if configuration.retention is None:
+            return
+        try:
+            await self._note(_key(scope, name))
+        except NoSuchTableError:
+            await self._tables.create(RETENTION)
+            await self._note(_key(scope, name))
+
+    async def _note(self, key: bytes) -> None:
+        entry = await self._tables.get(RETENTION, key)
+        record = RetentionRecord(0) if entry is None else decode(entry.value, RetentionRecord)
+        record = structs.replace(record, registered_ms=self._now_ms())
+        version = NOT_EXISTS if entry is None else entry.version
+        try:
+            await self._tables.put(RETENTION, key, encode(record), version=version)
+        except VersionConflictError:
+            log.debug("the stream is registered by somebody else", key=key)
+
+
+class Retention:
+    """See the module. ``run_period`` again and again in one task."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        streams: StreamOperations,
+        segments: SegmentClient,
+        tables: TableClient,
+        registry: RetentionRegistry,
+        *,
+        now_ms: Callable[[], int],
+        period_seconds: float,
+    ) -> None:
+        self._registry = registry
+        self._is_open = False
+        self._store = store
+        self._streams = streams
+        self._segments = segments
+        self._tables = tables
+        self._now_ms = now_ms
+        self._period_seconds = period_seconds
+
+    async def open(self) -> None:
+        """Make the table, and register the streams that were made before there was one."""
+        await self._tables.create(RETENTION)
+        if await self._tables.get(RETENTION, _SCANNED) is None:
+            await self._register_all()
+            await self._tables.put(RETENTION, _SCANNED, b"{}")
+        self._is_open = True
+
+    async def run_period(self) -> None:
+        """Look at each registered stream once, spread over a period."""
+        if not self._is_open:
+            await self.open()
+        began = trio.current_time()
+        registered = await self._registered()
+        for index, (scope, name) in enumerate(registered, 1):
+            share = self._period_seconds * index / (len(registered) + 1)
+            await trio.sleep_until(began + share)
+            try:
+                await self.retain(scope, name)
+            except ControllerError as error:
+                log.warning("retention failed", scope=scope, stream=name, reason=str(error))
+        await trio.sleep_until(began + self._period_seconds)
+
+    async def retain(self, scope: str, name: str) -> None:
+        """Note the tail of a stream, and truncate it where its policy and subscribers let it."""
+        entry = await self._tables.get(RETENTION, _key(scope, name))
+        if entry is None:
+            return
+        record = decode(entry.value, RetentionRecord)
+        try:
+            stream = await self._store.stream(scope, name)
+        except NotFoundError:
+            await self._forget(scope, name, record, entry.version)
+            return
+        if isinstance(stream.record.pending, Create) or stream.record.is_sealed:
+            return
+        if stream.configuration.retention is None:
+            await self._forget(scope, name, record, entry.version)
+            return
+        if record.stream_id != stream.stream_id:
+            await self._remove_cuts(scope, name, record.times_ms)
+            record = RetentionRecord(record.registered_ms, stream.stream_id)
+        work = _Round(self, stream, record, entry.version)
+        while True:
+            try:
+                await work.run()
+                return
+            except _LostCutError as lost:
+                await work.drop([lost.time_ms])
+
+    # ---- What rounds are made of -----------------------------------------------------------------
+
+    async def write(self, stream: Stream, record: RetentionRecord, version: int) -> int:
+        key = _key(stream.scope.name, stream.name)
+        return await self._tables.put(RETENTION, key, encode(record), version=version)
+
+    async def write_cut(self, stream: Stream, time_ms: int, cut: StreamCut) -> None:
+        key = _cut_key(stream.scope.name, stream.name, time_ms)
+        await self._tables.put(RETENTION, key, encode(RetainedCutRecord(dict(cut))))
+
+    async def fetch_cut(self, stream: Stream, stored: StoredCut) -> StreamCut:
+        key = _cut_key(stream.scope.name, stream.name, stored.time_ms)
+        entry = await self._tables.get(RETENTION, key)
+        if entry is None:
+            raise _LostCutError(stored.time_ms)
+        return decode(entry.value, RetainedCutRecord).cut
+
+    async def remove_cuts(self, stream: Stream, times_ms: Sequence[int]) -> None:
+        await self._remove_cuts(stream.scope.name, stream.name, times_ms)
+
+    def is_due(self, record: RetentionRecord) -> bool:
+        """Whether it is time for another cut."""
+        if not record.times_ms:
+            return True
+        age_ms = self._now_ms() - record.times_ms[-1]
+        return age_ms >= 1000 * self._period_seconds * DUE_SHARE
+
+    async def tail(self, stream: Stream) -> dict[int, int]:
+        """The cut at the end of a stream."""
+        return await self.lengths(stream, [segment.segment_id for segment in stream.active])
+
+    async def lengths(self, stream: Stream, identifiers: Sequence[int]) -> dict[int, int]:
+        """The lengths of segments; 0 for those that are gone."""
+        found: dict[int, int] = {}
+
+        async def ask(identifier: int) -> None:
+            info = await self._segments.segment_info(stream.segment_name(identifier))
+            found[identifier] = 0 if info is None else info.length
+
+        await for_each(identifiers, ask)
+        return {identifier: found[identifier] for identifier in identifiers}
+
+    async def count_bytes(self, stream: Stream, start: StreamCut, end: StreamCut) -> int:
+        found = await stream.history.segments_between(start, end)
+        between = [segment.segment_id for segment in found]
+        lengths = await self.lengths(stream, [each for each in between if each not in end])
+        return count_bytes(between, start, end, lengths)
+
+    async def is_at_or_after(self, stream: Stream, later: StreamCut, earlier: StreamCut) -> bool:
+        return await stream.history.is_at_or_after(later, earlier)
+
+    async def lower_bound(self, stream: Stream, cuts: Sequence[StreamCut]) -> dict[int, int]:
+        named = {segment_id for cut in cuts for segment_id in cut}
+        return lower_bound(await stream.history.segments(named), cuts)
+
+    async def released_cuts(self, stream: Stream) -> list[StreamCut]:
+        """What subscribers have released, of those that ever did."""
+        released: list[StreamCut] = []
+        for name in await self._store.subscriber_names(stream):
+            found = await self._store.subscriber(stream, name)
+            if found is not None and found[0].cut:
+                released.append(found[0].cut)
+        return released
+
+    async def head(self, stream: Stream) -> dict[int, int]:
+        return stream.head or stream_cuts.cut_at((await stream.history.epoch(0)).created)
+
+    async def truncate(self, stream: Stream, cut: StreamCut) -> None:
+        scope, name = stream.scope.name, stream.name
+        try:
+            await self._streams.truncate(scope, name, cut)
+        except InvalidStreamCutError as error:
+            log.debug("not truncated", scope=scope, stream=name, reason=str(error))
+        except StreamSealedError:
+            log.debug("sealed meanwhile", scope=scope, stream=name)
+        else:
+            log.info("truncated by its policy", scope=scope, stream=name)
+
+    def now_ms(self) -> int:
+        return self._now_ms()
+
+    # ---- Within ----------------------------------------------------------------------------------
+
+    async def _register_all(self) -> None:
+        async for scope in _pages(self._store.list_scopes):
+            async for name in _pages(partial(self._store.list_streams, scope)):
+                try:
+                    stream = await self._store.stream(scope, name)
+                except NotFoundError:
+                    continue
+                await self._registry.register(scope, name, stream.configuration)
+
+    async def _registered(self) -> list[tuple[str, str]]:
+        found = []
+        async for entries in self._tables.pages(RETENTION):
+            for entry in entries:
+                scope, slash, name = entry.key.decode().partition("/")
+                if slash and "/" not in name:
+                    found.append((scope, name))
+        return sorted(found)
+
+    async def _forget(self, scope: str, name: str, record: RetentionRecord, version: int) -> None:
+        """Nothing is to be retained, unless the stream or its policy is just being made."""
+        if self._now_ms() - record.registered_ms > 1000 * UNUSED_SECONDS_MAX:
+            await self._remove_cuts(scope, name, record.times_ms)
+            await self._tables.remove(RETENTION, _key(scope, name), version=version)
+
+    async def _remove_cuts(self, scope: str, name: str, times_ms: Sequence[int]) -> None:
+        for time_ms in times_ms:
+            await self._tables.remove(RETENTION, _cut_key(scope, name, time_ms))
+
+
+class _Round:
+    """One look at one stream."""
+
+    def __init__(
+        self, retention: Retention, stream: Stream, record: RetentionRecord, version: int
+    ) -> None:
+        self._all = retention
+        self._stream = stream
+        self._record = record
+        self._version = version
+
+    async def run(self) -> None:
+        head = await self._all.head(self._stream)
+        await self._note_tail(head)
+        chosen = await self._choose(head)
+        if chosen is not None and not await self._is_at_or_after(head, chosen):
+            await self._all.truncate(self._stream, chosen)
+            head = dict(chosen)
+        await self.drop(await self._passed(head))
+
+    async def drop(self, times_ms: Sequence[int]) -> None:
+        """Forget cuts."""
+        if not times_ms:
+            return
+        await self._all.remove_cuts(self._stream, times_ms)
+        kept = [each for each in self._stored() if each.time_ms not in times_ms]
+        await self._write(kept)
+
+    def _stored(self) -> list[StoredCut]:
+        pairs = zip(self._record.times_ms, self._record.sizes, strict=True)
+        return [StoredCut(time_ms, size) for time_ms, size in pairs]
+
+    async def _write(self, stored: Sequence[StoredCut]) -> None:
+        record = structs.replace(
+            self._record,
+            times_ms=tuple(each.time_ms for each in stored),
+            sizes=tuple(each.size for each in stored),
+        )
+        self._version = await self._all.write(self._stream, record, self._version)
+        self._record = record
+
+    async def _note_tail(self, head: StreamCut) -> None:
+        """Note where the stream ends now, unless that was done lately or nothing has come since."""
+        if not self._all.is_due(self._record):
+            return
+        stored = self._stored()
+        tail = await self._all.tail(self._stream)
+        size, last = 0, head
+        if stored:
+            size, last = stored[-1].size, await self._fetch(stored[-1])
+            if last == tail:
+                return
+        if not await self._is_at_or_after(tail, last):
+            return
+        size += await self._all.count_bytes(self._stream, last, tail)
+        latest = StoredCut(self._all.now_ms(), size)
+        if stored and latest.time_ms <= stored[-1].time_ms:
+            return
+        thinned = thin([*stored, latest])
+        kept = {each.time_ms for each in thinned}
+        gone = [each.time_ms for each in stored if each.time_ms not in kept]
+        await self._all.remove_cuts(self._stream, gone)
+        await self._write(thinned)
+        await self._all.write_cut(self._stream, latest.time_ms, tail)
+
+    async def _choose(self, head: StreamCut) -> StreamCut | None:
+        policy = self._stream.configuration.retention
+        stored = self._stored()
+        if policy is None or not stored:
+            return None
+        return await choose_truncation(
+            policy,
+            stored,
+            self._fetch,
+            await self._released(head, stored[-1]),
+            self._is_at_or_after,
+            now_ms=self._all.now_ms(),
+        )
+
+    async def _released(self, head: StreamCut, latest: StoredCut) -> Released | None:
+        cuts = await self._all.released_cuts(self._stream)
+        if not cuts:
+            return None
+        bound: StreamCut = await self._all.lower_bound(self._stream, cuts)
+        if await self._is_at_or_after(head, bound):
+            bound = head
+        end = await self._fetch(latest)
+        # A subscriber may be ahead of the last cut that was noted.
+        start = await self._all.lower_bound(self._stream, [bound, end])
+        return Released(bound, await self._all.count_bytes(self._stream, start, end))
+
+    async def _passed(self, head: StreamCut) -> list[int]:
+        """The cuts that can never be truncated at any more; the last one stays to measure from."""
+        passed = []
+        for each in self._stored()[:-1]:
+            if not await self._is_at_or_after(head, await self._fetch(each)):
+                break
+            passed.append(each.time_ms)
+        return passed
+
+    async def _fetch(self, stored: StoredCut) -> StreamCut:
+        return await self._all.fetch_cut(self._stream, stored)
+
+    async def _is_at_or_after(self, later: StreamCut, earlier: StreamCut) -> bool:
+        return await self._all.is_at_or_after(self._stream, later, earlier)
+
+
+def thin(stored: Sequence[StoredCut]) -> list[StoredCut]:
+    """The cuts, without every second one of the older half where there are too many."""
+    if len(stored) <= CUTS_MAX:
+        return list(stored)
+    half = len(stored) // 2
+    return [*stored[:half:2], *stored[half:]]
+
+
+async def _pages(list_page: Callable[[str], Awaitable[Listing]]) -> AsyncIterator[str]:
+    """All names of a listing."""
+    token = ""
+    while (page := await list_page(token)).names:
+        for name in page.names:
+            yield name
+        token = page.token
+
+
+def _key(scope: str, name: str) -> bytes:
+    return names.scoped_name(scope, name).encode()
+
+
+def _cut_key(scope: str, name: str, time_ms: int) -> bytes:
+    return f"{names.scoped_name(scope, name)}/{time_ms}".encode()

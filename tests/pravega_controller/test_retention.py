@@ -1,0 +1,338 @@
+"""Rounds of retention over streams whose bytes and times the test makes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from pravega_controller.controller import Controller
+from pravega_controller.placement import StaticPlacement
+from pravega_controller.records import IntentRecord, NamedCut, ReaderGroupConfiguration
+from pravega_controller.retention import CUTS_MAX, RETENTION, Retention, RetentionRegistry, thin
+from pravega_controller.retention_rules import StoredCut
+from pravega_controller.segment_client import SegmentClient, open_segment_client
+from pravega_controller.streams import (
+    RetentionPolicy,
+    RetentionType,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfiguration,
+)
+from pravega_controller.table_client import TableClient
+from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
+
+SIZE, TIME = RetentionType.SIZE, RetentionType.TIME
+PERIOD = 100
+GROUP_ID = "11111111-2222-3333-4444-555555555555"
+
+
+class Scene:
+    """A controller whose rounds the test makes, a period after each other."""
+
+    def __init__(
+        self, controller: Controller, segments: SegmentClient, store: MemorySegmentStore
+    ) -> None:
+        self.controller = controller
+        self.memory = store
+        self.now_ms = 10_000_000
+        self.tables = TableClient(segments)
+        registry = RetentionRegistry(self.tables, now_ms=lambda: self.now_ms)
+        controller.streams._note_policies = registry.register
+        self.retention = Retention(
+            controller.store,
+            controller.streams,
+            segments,
+            self.tables,
+            registry,
+            now_ms=lambda: self.now_ms,
+            period_seconds=PERIOD,
+        )
+
+    async def create(self, policy: RetentionPolicy | None, *, count: int = 1) -> None:
+        scaling = ScalingPolicy(ScaleType.FIXED, count)
+        configuration = StreamConfiguration(scaling, policy)
+        assert await self.controller.streams.create("s", "t", configuration)
+
+    def write(self, *amounts: int, epoch: int = 0, first: int = 0) -> None:
+        for number, amount in enumerate(amounts, first):
+            self.memory.segments[f"s/t/{number}.#epoch.{epoch}"].append(b"x" * amount)
+
+    async def round(self, *amounts: int) -> dict[int, int]:
+        """Write, and let a period pass; returns the stream's head."""
+        self.write(*amounts)
+        self.now_ms += 1000 * PERIOD
+        await self.retention.retain("s", "t")
+        return await self.head()
+
+    async def head(self) -> dict[int, int]:
+        return await self.controller.streams.head("s", "t")
+
+    async def keys(self) -> set[str]:
+        pages = [page async for page in self.tables.pages(RETENTION)]
+        return {entry.key.decode() for page in pages for entry in page}
+
+    async def subscribe(self, name: str) -> None:
+        configuration = ReaderGroupConfiguration(
+            1, 1, 1, 2, (NamedCut("s", "t", {}),), (NamedCut("s", "t", {}),)
+        )
+        await self.controller.groups.create("s", name, GROUP_ID, configuration)
+
+    async def release(self, name: str, cut: dict[int, int]) -> None:
+        await self.controller.groups.release(
+            "s", "t", subscriber=f"s/{name}", group_id=GROUP_ID, generation=0, cut=cut
+        )
+
+
+@asynccontextmanager
+async def open_scene(memory: MemorySegmentStore, open_on_memory: Any) -> AsyncIterator[Scene]:
+    placement = StaticPlacement((("127.0.0.1", 1),), 4)
+    async with (
+        open_on_memory() as controller,
+        open_segment_client(
+            placement,
+            open_stream=memory.open_stream,
+            random=controller.store._random,
+            reply_seconds_max=5,
+            retry_seconds_max=5,
+        ) as segments,
+    ):
+        yield Scene(controller, segments, memory)
+
+
+@pytest.fixture
+async def scene(memory_store: MemorySegmentStore, open_on_memory: Any) -> AsyncIterator[Scene]:
+    async with open_scene(memory_store, open_on_memory) as scene:
+        await scene.controller.scopes.create("s")
+        await scene.retention.open()
+        yield scene
+
+
+def by_size(minimum: int, maximum: int = 0) -> RetentionPolicy:
+    return RetentionPolicy(SIZE, minimum, maximum)
+
+
+def by_time(minimum: int, maximum: int = 0) -> RetentionPolicy:
+    return RetentionPolicy(TIME, 1000 * minimum, 1000 * maximum)
+
+
+async def test_a_size_is_kept_and_what_is_older_goes(scene: Scene) -> None:
+    await scene.create(by_size(100))
+    assert await scene.round(60) == {0: 0}
+    assert await scene.round(60) == {0: 0}
+    assert await scene.round(60) == {0: 60}
+    assert await scene.round(150) == {0: 180}
+    segment = scene.memory.segments["s/t/0.#epoch.0"]
+    assert (segment.start, segment.length) == (180, 330)
+
+
+async def test_a_time_is_kept_and_what_is_older_goes(scene: Scene) -> None:
+    await scene.create(by_time(2 * PERIOD))
+    assert await scene.round(10) == {0: 0}
+    assert await scene.round(10) == {0: 0}
+    assert await scene.round(10) == {0: 10}
+    assert await scene.round(10) == {0: 20}
+    assert await scene.round(0) == {0: 30}
+    assert await scene.round(0) == {0: 40}
+    assert await scene.round(0) == {0: 40}
+
+
+async def test_nothing_is_noted_while_nothing_is_written(scene: Scene) -> None:
+    await scene.create(by_size(100))
+    await scene.round(10)
+    keys = await scene.keys()
+    changes = scene.memory.changes
+    for _ in range(5):
+        await scene.round(0)
+    assert await scene.keys() == keys
+    assert scene.memory.changes == changes
+
+
+async def test_cuts_go_with_what_they_could_drop(scene: Scene) -> None:
+    await scene.create(by_size(100))
+    for _ in range(20):
+        await scene.round(60)
+    assert await scene.head() == {0: 18 * 60}
+    cuts = {key for key in await scene.keys() if key.count("/") == 2}
+    assert len(cuts) == 2
+
+
+async def test_sizes_count_across_scales(scene: Scene) -> None:
+    await scene.create(by_size(100), count=2)
+    await scene.round(50, 30)
+    scene.write(20, 0)
+    await scene.controller.streams.scale("s", "t", [0], [(0.0, 0.2), (0.2, 0.5)], now_ms=1)
+    scene.controller.finish_later(IntentRecord("stream", "s", "t"))
+    with trio.fail_after(5):
+        while (await scene.controller.store.stream("s", "t")).record.pending:  # noqa: ASYNC110
+            await trio.sleep(0.001)
+    scene.write(40, 30, epoch=1, first=2)
+    # 20 of segment 0, and 70 of its successors: ten too few to drop what was there before.
+    assert await scene.round() == {0: 0, 1: 0}
+    scene.write(0, 10)
+    assert await scene.round() == {0: 50, 1: 30}
+    scene.write(0, 100)
+    two, three = 1 << 32 | 2, 1 << 32 | 3
+    assert await scene.round() == {1: 40, two: 40, three: 30}
+    assert "s/t/0.#epoch.0" not in scene.memory.segments
+
+
+async def test_what_subscribers_need_stays_up_to_the_maximum(scene: Scene) -> None:
+    await scene.create(by_size(10, 100))
+    await scene.subscribe("fast")
+    await scene.subscribe("slow")
+    await scene.round(30)
+    await scene.release("fast", {0: 25})
+    await scene.release("slow", {0: 5})
+    assert await scene.round(30) == {0: 5}
+    await scene.release("slow", {0: 20})
+    assert await scene.round(30) == {0: 20}
+    # The slow one is 110 bytes behind, of which 100 may be kept at most.
+    assert await scene.round(40) == {0: 30}
+    assert await scene.round(5) == {0: 60}
+
+
+async def test_the_minimum_stays_whatever_was_released(scene: Scene) -> None:
+    await scene.create(by_size(50))
+    await scene.subscribe("only")
+    for _ in range(4):
+        await scene.round(20)
+    await scene.release("only", {0: 80})
+    assert await scene.round(0) == {0: 20}
+
+
+async def test_a_subscriber_that_never_released_counts_for_nothing(scene: Scene) -> None:
+    await scene.create(by_time(PERIOD))
+    await scene.subscribe("idle")
+    await scene.round(10)
+    assert await scene.round(10) == {0: 10}
+
+
+async def test_a_policy_that_is_taken_away_ends_it(scene: Scene) -> None:
+    await scene.create(by_size(10))
+    await scene.round(30)
+    await scene.controller.streams.update(
+        "s", "t", StreamConfiguration(ScalingPolicy(ScaleType.FIXED, 1))
+    )
+    assert await scene.round(30) == {0: 0}
+    scene.now_ms += 3_600_000
+    await scene.round(30)
+    assert await scene.keys() == {"scanned"}
+
+
+async def test_a_stream_of_the_same_name_begins_anew(scene: Scene) -> None:
+    await scene.create(by_size(10))
+    await scene.round(30)
+    await scene.controller.streams.seal("s", "t")
+    await scene.round()
+    await scene.controller.streams.delete("s", "t")
+    await scene.create(by_size(10))
+    scene.memory.segments["s/t/1.#epoch.0"].append(b"x" * 20)
+    assert await scene.round() == {1: 0}
+    scene.memory.segments["s/t/1.#epoch.0"].append(b"x" * 20)
+    assert await scene.round() == {1: 20}
+    assert len({key for key in await scene.keys() if key.count("/") == 2}) == 1
+
+
+async def test_a_deleted_stream_is_forgotten(scene: Scene) -> None:
+    await scene.create(by_size(10))
+    await scene.round(30)
+    await scene.controller.streams.seal("s", "t")
+    await scene.controller.streams.delete("s", "t")
+    scene.now_ms += 3_600_000
+    await scene.retention.retain("s", "t")
+    assert await scene.keys() == {"scanned"}
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_round_that_stops_anywhere_is_made_up_for(
+    memory_store: MemorySegmentStore, open_on_memory: Any, *, applied: bool
+) -> None:
+    """A controller dies at each change that a round makes, and another one goes on."""
+    async with open_scene(memory_store, open_on_memory) as scene:
+        await scene.controller.scopes.create("s")
+        await scene.retention.open()
+        await scene.create(by_size(100))
+        await scene.round(60)
+        await scene.round(60)
+        scene.write(60)
+        start = scene.now_ms + 1000 * PERIOD
+    before = memory_store.contents()
+    for at in itertools.count():
+        memory_store.restore(before)
+        async with open_scene(memory_store, open_on_memory) as scene, trio.open_nursery() as dying:
+            scene.now_ms = start
+            memory_store.changes = 0
+            memory_store.fault = fault = Fault(at, applied, lasts=True)
+            with trio.fail_after(4):
+                dying.start_soon(end_after_round, scene, fault)
+                await fault.reached.wait()
+            dying.cancel_scope.cancel()
+        if memory_store.fault is None:
+            break
+        memory_store.fault = None
+        async with open_scene(memory_store, open_on_memory) as scene:
+            scene.now_ms = start
+            await scene.retention.retain("s", "t")
+            assert await scene.round(0) == {0: 60}, at
+            assert len({key for key in await scene.keys() if key.count("/") == 2}) == 2
+    assert at > 5
+
+
+async def end_after_round(scene: Scene, fault: Fault) -> None:
+    """A whole round without reaching the fault ends the test."""
+    await scene.retention.retain("s", "t")
+    scene.memory.fault = None
+    fault.reached.set()
+
+
+async def test_a_cut_without_its_bytes_is_left_out(scene: Scene) -> None:
+    await scene.create(by_size(100))
+    await scene.round(60)
+    await scene.round(60)
+    first, _ = sorted(key for key in await scene.keys() if key.count("/") == 2)
+    await scene.tables.remove(RETENTION, first.encode())
+    assert await scene.round(60) == {0: 0}
+    assert await scene.round(60) == {0: 120}
+    assert first not in await scene.keys()
+
+
+async def test_streams_of_an_earlier_version_are_found(
+    memory_store: MemorySegmentStore, open_on_memory: Any, scene: Scene
+) -> None:
+    await scene.create(by_size(100))
+    for key in await scene.keys():
+        await scene.tables.remove(RETENTION, key.encode())
+    await scene.retention.open()
+    assert await scene.keys() == {"scanned", "s/t"}
+
+
+async def test_rounds_are_spread_over_the_period(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    for number in range(3):
+        configuration = StreamConfiguration(ScalingPolicy(ScaleType.FIXED, 1), by_size(10))
+        await scene.controller.streams.create("s", f"t{number}", configuration)
+    looked: list[float] = []
+
+    async def retain(scope: str, name: str) -> None:
+        looked.append(trio.current_time() - began)
+
+    scene.retention.retain = retain  # type: ignore[method-assign]
+    began = trio.current_time()
+    await scene.retention.run_period()
+    assert looked == pytest.approx([25, 50, 75])
+    assert trio.current_time() - began == pytest.approx(100)
+
+
+def test_the_older_half_thins_out() -> None:
+    stored = [StoredCut(number, 0) for number in range(CUTS_MAX)]
+    assert thin(stored) == stored
+    thinned = thin([*stored, StoredCut(CUTS_MAX, 0)])
+    assert len(thinned) < CUTS_MAX
+    assert thinned[0].time_ms == 0
+    assert [each.time_ms for each in thinned[-200:]] == list(range(CUTS_MAX - 199, CUTS_MAX + 1))
