@@ -39,8 +39,6 @@ class ControllerConfig:
     """How long a request is retried while its segment store is away."""
     drain_seconds: float = 5.0
     """How long calls under way may go on once the controller is told to stop."""
-    threads: int = 32
-    """How many calls are received at a time; one that waits for its answer holds no thread."""
     request_poll_seconds: float = 1.0
     """So often it is looked whether segment stores ask for scaling; 0 for never."""
     scale_event_seconds_max: float = 600.0
@@ -62,5 +60,3 @@ class ControllerConfig:
                 raise ConfigurationError(f"{host!r}:{port} is not an address")
         if self.published_address is not None and not self.published_address:
             raise ConfigurationError("the published address is empty")
-        if self.threads < 1:
-            raise ConfigurationError(f"cannot serve with {self.threads} threads")

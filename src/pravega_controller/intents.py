@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 import structlog
 import trio
 
-from pravega_controller.errors import SegmentStoreError, StoreUnavailableError
+from pravega_controller.errors import CorruptMetadataError, SegmentStoreError, StoreUnavailableError
 from pravega_controller.records import IntentRecord, decode, encode
 from pravega_controller.table_client import TableClient
 from pravega_wire import names
@@ -67,10 +67,15 @@ class Intents:
         return intent if entry is None else decode(entry.value, IntentRecord)
 
     async def read_all(self) -> AsyncIterator[IntentRecord]:
-        """Everything that may have a workflow to finish."""
+        """Everything that may have a workflow to finish, as far as it can be read."""
         async for entries in self._tables.pages(INTENTS):
             for entry in entries:
-                yield decode(entry.value, IntentRecord)
+                try:
+                    intent = decode(entry.value, IntentRecord)
+                except CorruptMetadataError as error:
+                    log.error("intent is damaged", key=entry.key.decode(), reason=str(error))
+                    continue
+                yield intent
 
     async def remove_idle(self) -> None:
         """Remove what has been idle for long enough; runs until cancelled."""

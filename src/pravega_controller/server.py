@@ -40,7 +40,6 @@ async def serve(
     server = ControllerServer(
         config.host,
         config.port,
-        threads=config.threads,
         published_address=config.published_address,
     )
     port = server.listen()

@@ -1,12 +1,13 @@
-"""The gRPC server: threads that hand calls to the trio loop, which sends the answers itself.
+"""The gRPC server: one thread that takes calls in, and the trio loop that answers them.
 
-Owns: the listening port, the server's threads, the gRPC status of every error, and draining.
+Owns: the listening port, grpcio's thread, the gRPC status of every error, and draining.
 
 Invariants:
 1. A call runs in the trio loop as one task, unless its handler waits for nothing: clients ask where
    a segment is for each that they write, and the way to the loop costs more than the answer.
-2. A call that waits holds memory only. A thread of the pool takes its request in, hands it to the
-   loop and is free again; at most ``WAITING_CALLS_MAX`` calls wait, further ones are refused.
+2. A call that waits, for its own request or for its answer, holds memory only. grpcio's thread
+   waits for none: it is told of each request, hands it to the loop and goes on. At most
+   ``WAITING_CALLS_MAX`` calls wait for an answer; further ones are refused.
 3. A caller that goes away ends its question, and never a change: work that was begun is finished
    or recorded.
 4. Every method of the interface answers; one that is not served says so in a sentence.
@@ -20,8 +21,8 @@ import importlib
 import resource
 import socket
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
 import grpc
 import structlog
@@ -60,8 +61,6 @@ assert key_value_table_handlers
 SERVICE = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-CALLS_MAX = 1024
-"""Calls that may wait for a thread; more are told to try again."""
 WAITING_CALLS_MAX = 4096
 """Calls that may wait in the loop, some 30 KB each; more are told to try again."""
 
@@ -73,6 +72,8 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # What one client has under way without a request counts nowhere else.
+    ("grpc.max_concurrent_streams", WAITING_CALLS_MAX),
     # A connection that does not speak HTTP/2 by then is closed.
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
@@ -98,14 +99,20 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (VersionConflictError, grpc.StatusCode.ABORTED),
     (StoreUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (SegmentStoreError, grpc.StatusCode.INTERNAL),
-    (CorruptMetadataError, grpc.StatusCode.INTERNAL),
+    (CorruptMetadataError, grpc.StatusCode.DATA_LOSS),
 )
 
 STOPPING = "the controller is stopping"
 
-# grpcio has no public way to end a unary call from another thread without blocking; should it
-# change, every test of an answer fails.
-_grpcio_server: Any = importlib.import_module("grpc._server")
+_NAMING_FIELDS = frozenset({"scope", "stream", "readerGroupName", "readerGroup", "kvtName"})
+
+# grpcio has no public way to take a request in, or to end a unary call, without blocking a thread;
+# should it change, every test of an answer fails.
+_grpcio: Any = importlib.import_module("grpc._server")
+_cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -117,17 +124,11 @@ class ListenError(OSError):
 class ControllerServer:
     """A gRPC server for one controller. Start it within the trio loop that is to run its calls."""
 
-    def __init__(
-        self, host: str, port: int, *, threads: int, published_address: str | None = None
-    ) -> None:
+    def __init__(self, host: str, port: int, *, published_address: str | None = None) -> None:
         self._host = host
         self._port = port
         self._published_address = published_address
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="controller-call")
-        bound = ("grpc.max_allowed_incoming_connections", _connections_max())
-        self._server = grpc.server(
-            self._pool, options=(*OPTIONS, bound), maximum_concurrent_rpcs=CALLS_MAX
-        )
+        self._server = grpc.server(_Inline(), options=OPTIONS)
         self._waiting_count = 0
 
     def listen(self) -> int:
@@ -148,10 +149,21 @@ class ControllerServer:
     def start(self, controller: Controller, nursery: trio.Nursery) -> None:
         """Begin to answer calls; ``nursery`` runs those that wait."""
         token = trio.lowlevel.current_trio_token()
-        methods = {
-            method.name: self._method(method, controller, nursery, token)
-            for method in SERVICE.methods
-        }
+
+        def hand_over(handler: Handler, request: Message, answer: _Answer) -> None:
+            try:
+                nursery.start_soon(self._run, handler, controller, request, answer)
+            except RuntimeError:
+                # The nursery is closed: the controller has ended what was under way.
+                answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
+
+        def take(handler: Handler, request: Message, answer: _Answer) -> None:
+            if handler in IMMEDIATE:
+                answer.give(_answer_now(handler(controller, request, self._describe(answer))))
+            else:
+                token.run_sync_soon(hand_over, handler, request, answer)
+
+        methods = {method.name: _method(method, take, token) for method in SERVICE.methods}
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE.full_name, methods),)
         )
@@ -162,50 +174,8 @@ class ControllerServer:
         stopped = self._server.stop(drain_seconds)
         await trio.to_thread.run_sync(stopped.wait)
         nursery.cancel_scope.cancel()
-        await trio.to_thread.run_sync(self._pool.shutdown)
 
-    def _method(
-        self,
-        method: MethodDescriptor,
-        controller: Controller,
-        nursery: trio.Nursery,
-        token: trio.lowlevel.TrioToken,
-    ) -> grpc.RpcMethodHandler[bytes, Message]:
-        request_class = message_factory.GetMessageClass(method.input_type)
-        handler = HANDLERS.get(method.name)
-        if handler is not None and handler not in IMMEDIATE:
-            # On the wire a unary answer is a stream of one; only for streams grpcio lets the
-            # function return before the answer is there.
-            return grpc.unary_stream_rpc_method_handler(
-                _HandOver(self, handler, request_class, controller, nursery, token),
-                response_serializer=_serialize,
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            _refusal(NOT_IMPLEMENTED[method.name])
-            if handler is None
-            else self._immediate(handler, request_class, controller),
-            response_serializer=_serialize,
-        )
-
-    def _immediate(
-        self, handler: Handler, request_class: type[Message], controller: Controller
-    ) -> Callable[[bytes, grpc.ServicerContext], Message]:
-        """What a thread of the server does with a call whose handler waits for nothing."""
-
-        def answer(data: bytes, context: grpc.ServicerContext) -> Message:
-            try:
-                request = _decode(request_class, data)
-                return _answer_now(handler(controller, request, self.describe(context)))
-            except Exception as error:
-                context.abort(*_refusal_of(error, handler))
-
-        return answer
-
-    def describe(self, context: grpc.ServicerContext) -> Call:
-        """How a call reached us."""
-        return Call(self._host_for(context), self._port)
-
-    async def run(
+    async def _run(
         self, handler: Handler, controller: Controller, request: Message, answer: _Answer
     ) -> None:
         """Run one call in the loop and send its answer."""
@@ -218,14 +188,18 @@ class ControllerServer:
             with trio.CancelScope() as scope:
                 if handler in QUESTIONS:
                     answer.cancel_when_unwanted(scope)
-                answer.give(await handler(controller, request, self.describe(answer.context)))
+                answer.give(await handler(controller, request, self._describe(answer)))
         except trio.Cancelled:
             answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
             raise
         except Exception as error:
-            answer.refuse(*_refusal_of(error, handler))
+            answer.refuse_for(error, handler, request)
         finally:
             self._waiting_count -= 1
+
+    def _describe(self, answer: _Answer) -> Call:
+        """How a call reached us."""
+        return Call(self._host_for(answer.context), self._port)
 
     def _host_for(self, context: grpc.ServicerContext) -> str:
         """The host at which the caller can reach us: the one it dialled, if it says so."""
@@ -236,50 +210,16 @@ class ControllerServer:
         )
 
 
-class _HandOver:
-    """Hands calls of one method to the loop; a thread of the pool is free at once."""
+class _Inline(ThreadPoolExecutor):
+    """Runs what grpcio submits in its own thread: nothing of ours waits there."""
 
-    # grpcio calls such a behaviour with a third argument and does not iterate over its result.
-    experimental_non_blocking = True
+    def __init__(self) -> None:
+        """Start no thread."""
 
-    def __init__(
-        self,
-        server: ControllerServer,
-        handler: Handler,
-        request_class: type[Message],
-        controller: Controller,
-        nursery: trio.Nursery,
-        token: trio.lowlevel.TrioToken,
-    ) -> None:
-        self._server = server
-        self._handler = handler
-        self._request_class = request_class
-        self._controller = controller
-        self._nursery = nursery
-        self._token = token
-
-    def __call__(
-        self, data: bytes, context: grpc.ServicerContext, send: Callable[[None], None]
-    ) -> None:
-        answer = _Answer(context, send, self._token)
-        try:
-            request = _decode(self._request_class, data)
-        except InvalidRequestError as error:
-            answer.refuse(*_refusal_of(error, self._handler))
-            return
-        try:
-            self._token.run_sync_soon(self._start, request, answer)
-        except trio.RunFinishedError:
-            answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
-
-    def _start(self, request: Message, answer: _Answer) -> None:
-        try:
-            self._nursery.start_soon(
-                self._server.run, self._handler, self._controller, request, answer
-            )
-        except RuntimeError:
-            # The nursery is closed: the controller has ended what was under way.
-            answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        done: Future[T] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
 
 
 class _Answer:
@@ -302,7 +242,7 @@ class _Answer:
         # ``send(message)`` would block until the peer takes the message, so it goes out together
         # with the status, as grpcio's own unary methods do it.
         context: Any = self.context
-        _grpcio_server._status(context._rpc_event, context._state, message.SerializeToString())
+        _grpcio._status(context._rpc_event, context._state, message.SerializeToString())
 
     def refuse(self, code: grpc.StatusCode, sentence: str) -> None:
         """End the call with a status."""
@@ -310,6 +250,17 @@ class _Answer:
         self.context.set_code(code)
         self.context.set_details(sentence)
         self._send(None)
+
+    def refuse_for(self, error: Exception, handler: Handler, request: Message | None) -> None:
+        """End the call with the status and the sentence that tell of an error."""
+        code = _status_of(error)
+        sentence = str(error) or type(error).__name__
+        if isinstance(error, CorruptMetadataError):
+            sentence = f"{_subject_of(request)}: metadata is damaged: {sentence}"
+            log.error("metadata is damaged", method=handler.__name__, reason=sentence)
+        elif code is grpc.StatusCode.UNKNOWN:
+            log.error("call failed", method=handler.__name__, exc_info=error)
+        self.refuse(code, sentence[:SENTENCE_LENGTH_MAX])
 
     def cancel_when_unwanted(self, scope: trio.CancelScope) -> None:
         """Cancel the scope when the caller goes away or its deadline passes before the answer."""
@@ -336,31 +287,72 @@ def _answer_now(answer: Awaitable[Message]) -> Message:
     raise AssertionError("an immediate handler waits")
 
 
-def _refusal(sentence: str) -> Callable[[bytes, grpc.ServicerContext], Message]:
-    def refuse(data: bytes, context: grpc.ServicerContext) -> Message:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
+def _method(
+    method: MethodDescriptor,
+    take: Callable[[Handler, Message, _Answer], None],
+    token: trio.lowlevel.TrioToken,
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """What grpcio does with calls of a method: ``take`` them as soon as their request is there.
 
-    return refuse
+    On the wire a unary call is one of streams of one message each; only for streams grpcio lets
+    the function return before there is a request or an answer.
+    """
+    request_class = message_factory.GetMessageClass(method.input_type)
+    handler = HANDLERS.get(method.name)
+
+    def receive(data: bytes | None, answer: _Answer) -> None:
+        if handler is None:
+            answer.refuse(grpc.StatusCode.UNIMPLEMENTED, NOT_IMPLEMENTED[method.name])
+            return
+        request: Message | None = None
+        try:
+            request = _decode(request_class, data)
+            take(handler, request, answer)
+        except trio.RunFinishedError:
+            answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
+        except Exception as error:
+            # It must not get into grpcio's thread, which serves everybody.
+            answer.refuse_for(error, handler, request)
+
+    def begin(requests: object, context: Any, send: Callable[[None], None]) -> None:
+        answer = _Answer(context, send, token)
+        state, call = context._state, context._rpc_event.call
+        note_received = _grpcio._receive_message(state, call, None)
+
+        def received(event: object) -> object:
+            ended = note_received(event)
+            data, state.request = state.request, None
+            if data is not None or ended == (None, ()):
+                receive(data, answer)
+            return ended
+
+        with state.condition:
+            call.start_server_batch((_cygrpc.ReceiveMessageOperation(0),), received)
+            state.due.add(_grpcio._RECEIVE_MESSAGE_TOKEN)
+
+    begin.experimental_non_blocking = True  # type: ignore[attr-defined]
+    return grpc.stream_stream_rpc_method_handler(begin)
 
 
-def _refusal_of(error: Exception, handler: Handler) -> tuple[grpc.StatusCode, str]:
-    """The status and the sentence that tell a caller of an error."""
-    code = _status_of(error)
-    if code is grpc.StatusCode.UNKNOWN:
-        log.error("call failed", method=handler.__name__, exc_info=error)
-    return code, (str(error) or type(error).__name__)[:SENTENCE_LENGTH_MAX]
+def _subject_of(message: Message | None) -> str:
+    """The names in a request, as far as they say what it is about."""
+    names: list[str] = []
+    for field, value in message.ListFields() if message is not None else ():
+        if isinstance(value, Message):
+            names.append(_subject_of(value))
+        elif isinstance(value, str) and field.name in _NAMING_FIELDS:
+            names.append(value)
+    return "/".join(name for name in names if name)
 
 
-def _decode(kind: type[Message], data: bytes) -> Message:
+def _decode(kind: type[Message], data: bytes | None) -> Message:
+    if data is None:
+        raise InvalidRequestError("the call has no request")
     # grpcio would answer INTERNAL, which clients take for a reason to try again.
     try:
         return kind.FromString(data)
     except DecodeError as error:
         raise InvalidRequestError(f"the request is no {kind.DESCRIPTOR.name}") from error
-
-
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
 
 
 def _status_of(error: Exception) -> grpc.StatusCode:

@@ -308,9 +308,15 @@ class MetadataStore:
         """A page of scopes. The system's own comes last: clients look into the first one."""
 
         def shown(entry: Entry) -> str | None:
-            is_shown = entry.key.decode() != names.INTERNAL_SCOPE
-            is_there = decode(entry.value, ScopeRecord).phase != "creating"
-            return entry.key.decode() if is_shown and is_there else None
+            name = entry.key.decode()
+            if name == names.INTERNAL_SCOPE:
+                return None
+            try:
+                is_there = decode(entry.value, ScopeRecord).phase != "creating"
+            except CorruptMetadataError as error:
+                log.error("scope is damaged", scope=name, reason=str(error))
+                is_there = True
+            return name if is_there else None
 
         listing = await self._list(SCOPES, token, shown)
         if token != _END and listing.token == _END:

@@ -23,7 +23,12 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from pravega_controller.errors import InvalidRequestError, NoSuchTableError, ScopeNotFoundError
+from pravega_controller.errors import (
+    CorruptMetadataError,
+    InvalidRequestError,
+    NoSuchTableError,
+    ScopeNotFoundError,
+)
 from pravega_controller.records import decode, encode
 from pravega_controller.segment_client import for_each
 from pravega_controller.store import MetadataStore, Scope
@@ -91,11 +96,18 @@ class TagIndex:
             )
         except NoSuchTableError as error:
             raise ScopeNotFoundError("the scope does not exist any more") from error
-        records = [decode(entry.value, TagRecord) for entry in entries]
-        return TaggedPage(
-            [record.stream for record in records if record.text == tag],
-            _next_key(entries[-1].key) if entries else b"",
-        )
+        found: list[str] = []
+        for entry in entries:
+            try:
+                record = decode(entry.value, TagRecord)
+            except CorruptMetadataError as error:
+                log.error(
+                    "tag of a stream is damaged", scope=scope.name, tag=tag, reason=str(error)
+                )
+                continue
+            if record.text == tag:
+                found.append(record.stream)
+        return TaggedPage(found, _next_key(entries[-1].key) if entries else b"")
 
     async def _make_whole(self, scope: Scope) -> None:
         """Make the index of a scope that has none; of two who do it, either may finish first."""

@@ -15,7 +15,6 @@ from pravega_controller.config import ConfigurationError, ControllerConfig
         {"port": -1},
         {"host": ""},
         {"published_address": ""},
-        {"threads": 0},
     ],
 )
 def test_what_cannot_be_served_is_refused(settings: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 from functools import partial
 from random import Random
 from typing import Any
@@ -551,6 +552,29 @@ async def test_calls_that_wait_for_a_segment_store_hold_up_no_other(
         assert {call.code() for call in waiting} == {grpc.StatusCode.OK}
 
 
+async def test_calls_whose_request_does_not_come_hold_up_no_other(grpc_on_memory: Any) -> None:
+    silent = threading.Event()
+
+    def send_nothing() -> Any:
+        silent.wait(30)
+        return
+        yield b""
+
+    with grpc.insecure_channel(grpc_on_memory.target) as channel:
+        method = f"/{service.SERVICE.full_name}/checkScopeExists"
+        calls = [
+            channel.stream_unary(method).future(send_nothing(), timeout=60) for _ in range(100)
+        ]
+        with trio.fail_after(10):
+            found = await grpc_on_memory.call("checkScopeExists", pb.ScopeInfo(scope="_system"))
+            assert found.exists
+            await grpc_on_memory.call("getURI", pb.SegmentId(streamInfo=info("a")))
+        assert not any(call.done() for call in calls)
+        silent.set()
+        await until(lambda: all(call.done() for call in calls))
+        assert {call.code() for call in calls} == {grpc.StatusCode.INVALID_ARGUMENT}
+
+
 async def test_more_calls_than_may_wait_are_told_to_try_again(
     grpc_on_memory: Any, memory_store: MemorySegmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -583,7 +607,7 @@ async def test_a_question_ends_with_its_caller_and_a_change_does_not(
             raise
         return pb.ExistsResponse()
 
-    server = service.ControllerServer("127.0.0.1", 0, threads=2)
+    server = service.ControllerServer("127.0.0.1", 0)
     port = server.listen()
     monkeypatch.setitem(service.HANDLERS, "checkScopeExists", wait)
     async with trio.open_nursery() as calls:
