@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from segstore.tiers.journal.settings import JournalSettings
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
@@ -21,6 +23,9 @@ GIB = 1024 * MIB
 HELD_BYTES_MAX = 256 * MIB
 JOURNAL_FILES_MIN = 8
 """A quarter of the journal has two files: a container that holds one does not flush all the time"""
+SEGMENT_CHECKPOINT_BYTES = 512
+"""What a checkpoint has of a segment: a name of 300 bytes, numbers and core attributes."""
+ATTRIBUTE_CHECKPOINT_BYTES = 25
 CACHE_BYTES_MIN = 8 * MIB
 KEY_BYTES_MAX = 8 * KIB
 VALUE_BYTES_MAX = MIB
@@ -206,6 +211,7 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
                 f"journal_bytes_max has to be at least {JOURNAL_FILES_MIN} journal files of"
                 f" {self.journal_file_bytes} bytes, not {self.journal_bytes_max} bytes"
             )
+        self._check_journal_of_containers()
         if self.cache_bytes_max < CACHE_BYTES_MIN:
             raise ValueError(f"cache_bytes_max has to be at least {CACHE_BYTES_MIN}")
         settings = self.throttling
@@ -213,6 +219,33 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             raise ValueError("what throttling allows at most has to be at least 1")
         if min(settings.delay_seconds_max, settings.batching_seconds_max) < 0:
             raise ValueError("delays of throttling have to be 0 or more")
+
+    def _check_journal_of_containers(self) -> None:
+        journal = JournalSettings(
+            file_bytes=self.journal_file_bytes, journal_bytes_max=self.journal_bytes_max
+        )
+        count = len(self.hosted_containers)
+        if count > journal.container_count_max:
+            raise ValueError(
+                f"a journal of up to {journal.file_count_max} files has room for"
+                f" {max(0, journal.container_count_max)} containers, not for {count}:"
+                " journal_file_bytes has to be greater, or journal_bytes_max smaller"
+            )
+        needed = count * self.checkpoint_bytes_max
+        if needed > self.journal_bytes_max - self.log_bytes_max:
+            raise ValueError(
+                f"journal_bytes_max has to be at least {4 * needed} for {count} containers, not"
+                f" {self.journal_bytes_max}: a quarter of it is for their checkpoints, without"
+                " which a full journal is never freed"
+            )
+
+    @property
+    def checkpoint_bytes_max(self) -> int:
+        """How long a checkpoint of one container may become, with segments of usual names."""
+        return (
+            self.active_segments_max * SEGMENT_CHECKPOINT_BYTES
+            + self.throttling.attributes_dirty_max * ATTRIBUTE_CHECKPOINT_BYTES
+        )
 
     @property
     def log_bytes_max(self) -> int:

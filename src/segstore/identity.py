@@ -259,6 +259,37 @@ def _missing_tier_2(directory: DataDirectory, where: str) -> IdentityError:
     )
 
 
+async def check_tier_two(directory: DataDirectory, tier: TierTwo) -> TierTwoIdentity:
+    """See that tier 2 is that of a complete store. Raises ``IdentityError`` when it is not."""
+    found = await TierTwoIdentity.read(tier.chunks_under(1))
+    if directory.store_id not in found.store_ids:
+        refuse_other_store(directory, tier.where, found.store_ids)
+        raise _missing_tier_2(directory, tier.where)
+    # Another identity beside ours is that of a store which was refused while it was made.
+    return found
+
+
+def renew_journal_identity(
+    directory: DataDirectory, journal: int, found: TierTwoIdentity
+) -> JournalIdentity:
+    """The identity with which a journal goes on from what tier 2 is now, whatever it was before.
+
+    Only for whoever holds the journal's lock, knows that no other copy of the data directory is in
+    use, and has seen to it that the journal has what tier 2 relies on: this is what a recovery of a
+    lost journal, and of a data directory that was moved after its store had been killed, ends with.
+    """
+    last = max(found.claims.get(journal, []), default=Claim(0, ""))
+    return JournalIdentity(
+        directory.store_id,
+        journal,
+        directory.journal_count,
+        directory.container_count,
+        turn=last.turn,
+        owner=last.owner,
+        lock_inode=directory.lock_inode(journal),
+    )
+
+
 # ---- Making --------------------------------------------------------------------------------------
 
 
@@ -430,11 +461,7 @@ async def _take(
     """Check everything, then claim tier 2 for all of these journals."""
     for journal in journals:
         await trio.to_thread.run_sync(check_journal, directory, journal)
-    found = await TierTwoIdentity.read(tier.chunks_under(1))
-    if directory.store_id not in found.store_ids:
-        refuse_other_store(directory, tier.where, found.store_ids)
-        raise _missing_tier_2(directory, tier.where)
-    # Another identity beside ours is that of a store which was refused while it was made.
+    found = await check_tier_two(directory, tier)
     ownerships = [_Ownership(directory, tier, journal) for journal in journals]
     for ownership in ownerships:
         await ownership.check(found)

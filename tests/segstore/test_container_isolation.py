@@ -55,6 +55,7 @@ async def hosted(
         container_ids=container_ids,
         cache_bytes_max=32 * MIB,
         journal_file_bytes=MIB,
+        journal_bytes_max=64 * MIB,
         restart_seconds_min=0.05,
         restart_seconds_max=0.2,
         drain_seconds=1,

@@ -372,6 +372,38 @@ async def test_a_killed_store_that_is_moved_has_to_end_where_it_was(
     assert await copy.start() == b"one"
 
 
+async def renew(place: Place) -> None:
+    """What a recovery does when it knows that the journal is the one to go on with."""
+    config = SegmentStoreConfig(data_dir=place.data, storage_dir=place.storage, container_count=1)
+    directory = DataDirectory.open(place.data, container_count=1)
+    with directory.lock_journal(0) as path:
+        async with open_storage(config, directory) as tier:
+            found = await identity.check_tier_two(directory, tier)
+            renewed = identity.renew_journal_identity(directory, 0, found)
+            identity.write_journal_identity(path, renewed)
+
+
+async def test_a_recovery_renews_the_identity_of_a_journal(
+    place: Place, tmp_path: Path, killed: Callable[[], None]
+) -> None:
+    killed()
+    await place.start(b"one")
+    moved = Place(tmp_path / "moved", place.storage)
+    copy_tree(place.data, moved.data)
+    await moved.refused(IdentityProblem.CLAIMED)
+    await renew(moved)
+    assert await moved.start(b"two") == b"onetwo"
+    # From now on this one is the store.
+    await place.refused(IdentityProblem.CLAIMED, "is older than tier 2")
+    (moved.journal / "identity.toml").unlink()
+    await moved.refused(IdentityProblem.MISSING)
+    await renew(moved)
+    assert await moved.start() == b"onetwo"
+    moved.storage = tmp_path / "nothing"
+    with pytest.raises(IdentityError, match="it is not there"):
+        await renew(moved)
+
+
 # ---- At the same time ----------------------------------------------------------------------------
 
 

@@ -14,9 +14,19 @@ import trio.testing
 from _fast.cache import StreamingCache
 from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.cache.manager import CacheManager
-from segstore.config import GIB, MIB, ConnectionSettings, SegmentStoreConfig, ThrottleSettings
+from segstore.config import (
+    ATTRIBUTE_CHECKPOINT_BYTES,
+    GIB,
+    MIB,
+    SEGMENT_CHECKPOINT_BYTES,
+    ConnectionSettings,
+    SegmentStoreConfig,
+    ThrottleSettings,
+)
 from segstore.container import Container, open_container
 from segstore.errors import NoSuchSegmentError, SegmentSealedError, SegmentStoreError
+from segstore.metadata import ContainerMetadata
+from segstore.operations import MapOperation
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.throttling.throttle import ThrottlePolicy
@@ -280,6 +290,14 @@ async def test_the_batching_delay_gathers_what_comes_meanwhile(
     [
         {"journal_bytes_max": 7 * 64 * MIB},
         {"journal_file_bytes": 2 * GIB},
+        {"journal_file_bytes": 64 * MIB + 1},
+        {"journal_file_bytes": MIB},
+        {"container_count": 2000},
+        {"container_count": 70, "journal_bytes_max": GIB},
+        {
+            "journal_bytes_max": GIB,
+            "throttling": ThrottleSettings(attributes_dirty_max=8 * MIB),
+        },
         {"cache_bytes_max": MIB},
         {"throttling": ThrottleSettings(operations_max=0)},
         {"throttling": ThrottleSettings(attributes_dirty_max=0)},
@@ -290,8 +308,23 @@ async def test_the_batching_delay_gathers_what_comes_meanwhile(
 def test_a_configuration_that_could_stand_still_is_refused(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=r"ha(s|ve) to be"):
+    with pytest.raises(ValueError, match=r"ha(s|ve) to be|is a multiple of"):
         SegmentStoreConfig(data_dir=tmp_path, **changes)
+
+
+def test_what_a_checkpoint_may_have_is_counted(tmp_path: Path) -> None:
+    metadata = ContainerMetadata(0)
+    create = MapOperation("scope/" + "n" * 290, {})
+    create.segment_id = 2**62
+    metadata.apply(create, 2**62)
+    one = len(metadata.snapshot(1))
+    metadata.segments[2**62].attribute_memory.start_with(
+        {number.to_bytes(16, "big"): 2**62 for number in range(1000)}, 2**62
+    )
+    config = SegmentStoreConfig(data_dir=tmp_path)
+    assert one <= SEGMENT_CHECKPOINT_BYTES
+    assert len(metadata.snapshot(1)) <= 2 * one + 1000 * ATTRIBUTE_CHECKPOINT_BYTES
+    assert config.checkpoint_bytes_max < 8 * MIB
 
 
 def test_a_container_flushes_before_writers_are_slowed_down(tmp_path: Path) -> None:

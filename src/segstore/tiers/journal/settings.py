@@ -9,6 +9,8 @@ from segstore.tiers.api import LOG_ENTRY_BYTES_MAX
 MIB = 1024 * 1024
 FILE_OVERHEAD_BYTES = 192 * 1024
 """What a file may hold besides the longest entry: header, snapshot, and room for control records"""
+SNAPSHOT_RECORDS_MAX = 3840
+"""How many records of 32 bytes the snapshot may have, so that 72 KiB are left for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,12 @@ class JournalSettings:
     def file_count_max(self) -> int:
         """How many files the journal may have."""
         return self.journal_bytes_max // self.file_bytes
+
+    @property
+    def container_count_max(self) -> int:
+        """How many containers may share the journal: each file begins with two records of each, and
+        one of each other file, and takes the longest entry besides."""
+        return (SNAPSHOT_RECORDS_MAX - self.file_count_max) // 2
 
     @property
     def entry_bytes_max(self) -> int:

@@ -502,6 +502,29 @@ async def test_a_cancelled_opener_leaves_a_working_journal(tmp_path: Path) -> No
         assert appends.answers == [None]
 
 
+async def test_a_file_has_room_for_all_containers_and_the_longest_entry(tmp_path: Path) -> None:
+    settings = JournalSettings(
+        file_bytes=512 * KIB, journal_bytes_max=8192 * KIB, batch_bytes_max=384 * KIB
+    )
+    count = settings.container_count_max
+    assert count > 1000
+    entry = bytes(settings.entry_bytes_max)
+    async with open_journal(tmp_path, settings) as journal:
+        async with trio.open_nursery() as nursery:
+            for number in range(count - 1):
+                nursery.start_soon(journal.open_log, number)
+        log = await journal.open_log(count)
+        last = LogAddress(0)
+        for _ in range(20):
+            appends = Appends()
+            last = appends.add(log, entry)
+            await appends.wait()
+            assert appends.answers == [None]
+            await log.truncate(last)
+    async with open_journal(tmp_path, settings) as journal:
+        assert (await journal.open_log(0)).epoch == 2
+
+
 @pytest.mark.parametrize(
     "changes",
     [
