@@ -64,7 +64,7 @@ class Place:
             container_count=containers,
             cache_bytes_max=8 * MIB,
             journal_file_bytes=MIB,
-            journal_bytes_max=32 * MIB,
+            journal_bytes_max=64 * MIB,
         )
         async with (
             open_containers(config, chunk_storage=chunks) as opener,
