@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ from segstore.identity import check_journal, owned
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.registry import OpenContainer
 from segstore.storage.chunked import ChunkedSegmentStorage
+from segstore.storage.scrub import Pace, ScrubPolicy
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_one import KeptJournal, raise_when_failed
 from segstore.tier_two import EpochNotingLogs, StorageOfOwner, belongs_to, open_storage
@@ -84,7 +86,8 @@ async def open_containers(
             is_open = True
             in_files = chunk_storage is None and config.tier2 is None
             boot = boot_id_of_machine() if in_files else None
-            yield _Opener(config, directory, storage_of, data_logs, journals, boot).open
+            scrub = None if chunk_storage is not None else _scrub_policy(config)
+            yield _Opener(config, directory, storage_of, data_logs, journals, boot, scrub).open
     except BaseExceptionGroup as group:
         if not is_open and len(group.exceptions) == 1:
             raise group.exceptions[0] from None
@@ -162,9 +165,11 @@ class _Opener:
         data_logs: DurableDataLogFactory | None,
         journals: Mapping[int, KeptJournal],
         boot: str | None,
+        scrub: ScrubPolicy | None,
     ) -> None:
         self._config = config
         self._boot = boot
+        self._scrub = scrub
         self._directory = directory
         self._storage_of = storage_of
         self._data_logs = data_logs
@@ -221,6 +226,7 @@ class _Opener:
             container_id=container_id,
             belongs=belongs_to(container_id, config.container_count),
             boot_id=self._boot,
+            scrub=self._scrub,
         )
         logs.check_log = storage.check_log
         return open_container(
@@ -242,6 +248,11 @@ class _Opener:
                 container_count_max=config.attributes_cached_max,
             ),
         )
+
+
+def _scrub_policy(config: SegmentStoreConfig) -> ScrubPolicy:
+    settings = config.scrub
+    return ScrubPolicy(Pace(settings.bytes_per_second), settings.pass_seconds_min, random.random)
 
 
 def _throttle_policy(config: SegmentStoreConfig) -> ThrottlePolicy:

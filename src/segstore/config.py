@@ -158,6 +158,20 @@ class S3Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The bucket's region; boto3's configuration decides when None."""
 
 
+class ScrubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a running store looks for damage in tier 2."""
+
+    bytes_per_second: int = 4 * MIB
+    """Read so much of tier 2 in a second to check it, for all containers together; 0 for none."""
+    pass_seconds_min: float = 86_400.0
+    """Begin to check everything again after this time at the earliest."""
+
+    def __post_init__(self) -> None:
+        """Refuse, with a ``ValueError``, what would not leave the store alone."""
+        if self.bytes_per_second < 0 or self.pass_seconds_min < 1:
+            raise ValueError("scrub needs bytes_per_second from 0 and pass_seconds_min from 1 on")
+
+
 class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A segment store process."""
 
@@ -199,6 +213,7 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     connections: ConnectionSettings = ConnectionSettings()
     tables: TableSettings = TableSettings()
     throttling: ThrottleSettings = ThrottleSettings()
+    scrub: ScrubSettings = ScrubSettings()
     controller: tuple[str, int] | None = None
     """Where a controller is, to tell it of segments that should be split or merged; nobody is told
     when None."""

@@ -150,11 +150,21 @@ class InvalidChunkOffsetError(StorageError):
     """A chunk was written or read at an offset that it does not have."""
 
 
+class DamageKind(StrEnum):
+    """What is wrong with a chunk."""
+
+    CHECKSUM = "checksum"
+    SHORT = "short"
+    MISSING = "missing"
+    UNREADABLE = "unreadable"
+
+
 class ChunkDamagedError(StorageError):
     """A chunk has not the bytes that were written to it: in the block at ``offset``."""
 
-    def __init__(self, message: str, *, offset: int) -> None:
+    def __init__(self, message: str, *, kind: DamageKind, offset: int) -> None:
         super().__init__(message)
+        self.kind = kind
         self.offset = offset
 
 

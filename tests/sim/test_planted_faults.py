@@ -177,7 +177,7 @@ def test_a_container_that_tier_2_ends_while_it_serves_is_found(
 ) -> None:
     monkeypatch.setattr(storage_writer, "is_strange", lambda _: True)
     found = first_failure(
-        NoFaults, lives=10, life_steps=1200, tier_2_seconds=0.05, tier_2_outage_rate=0.5
+        NoFaults, lives=10, life_steps=1200, tier_2_seconds=0.05, tier_2_outage_rate=0.8
     )
     assert "tier 2 ends a container that serves" in found, found
 

@@ -16,7 +16,12 @@ from typing import Final
 
 import structlog
 
-from segstore.errors import ChunkDamagedError, ChunkNotFoundError, InvalidChunkOffsetError
+from segstore.errors import (
+    ChunkDamagedError,
+    ChunkNotFoundError,
+    DamageKind,
+    InvalidChunkOffsetError,
+)
 from segstore.storage.records import Chunk
 from segstore.tiers.api import Buffer, ChunkStorage
 
@@ -59,6 +64,7 @@ class CheckedReads:
                 raise ChunkDamagedError(
                     f"chunk {chunk.name} is damaged: the block at byte {found} does not match its"
                     " checksum",
+                    kind=DamageKind.CHECKSUM,
                     offset=found,
                 )
 
@@ -68,10 +74,12 @@ class CheckedReads:
                 chunk.name, offset=first, length=end - first, check=checks
             )
         except ChunkNotFoundError as error:
-            raise ChunkDamagedError(f"chunk {chunk.name} is missing: {error}", offset=0) from error
+            raise missing(chunk) from error
         except InvalidChunkOffsetError as error:
             raise ChunkDamagedError(
-                f"chunk {chunk.name} is shorter than {end} bytes: {error}", offset=first
+                f"chunk {chunk.name} is shorter than {end} bytes: {error}",
+                kind=DamageKind.SHORT,
+                offset=first,
             ) from error
 
     def note_damage(self, segment: str, chunk: Chunk, damage: ChunkDamagedError) -> None:
@@ -93,3 +101,12 @@ class CheckedReads:
             chunk_offset=damage.offset,
             reason=str(damage),
         )
+
+
+def missing(chunk: Chunk) -> ChunkDamagedError:
+    """The error for a chunk that is not there."""
+    return ChunkDamagedError(
+        f"chunk {chunk.name} is missing: it had {chunk.length} bytes",
+        kind=DamageKind.MISSING,
+        offset=0,
+    )

@@ -78,6 +78,13 @@ class ChunkMetadata:
         self._use(segment, record)
         return record
 
+    def peek(self, segment: str) -> SegmentRecord | None:
+        """A segment's record, which is not in use by that. Raises ``RecordDamagedError``."""
+        record = self._in_use.get(segment)
+        if record is None and (data := self._stored.get(segment)) is not None:
+            record = decode_record(segment, _record_of(data))
+        return record
+
     def put(self, segment: str, record: SegmentRecord) -> None:
         """Replace a segment's record."""
         self._stored.pop(segment, None)

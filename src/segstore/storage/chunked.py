@@ -50,6 +50,7 @@ from segstore.storage.records import (
     Truncate,
     new_chunk_name,
 )
+from segstore.storage.scrub import BackgroundScrub, ScrubPolicy
 from segstore.storage.system_journal import SNAPSHOT_BYTES_MIN, SystemJournal, note_checksums
 from segstore.tiers.api import Buffer, ChunkStorage
 
@@ -68,6 +69,7 @@ class ChunkedSegmentStorage:
     ``epoch`` tells the epoch of the container's log, and is asked at the first use. ``belongs``
     tells which segments are the container's, of those that an older version has stored.
     ``boot_id`` names the start of the machine, if chunks are what a power cut may leave half.
+    Without ``scrub`` chunks' lengths are looked at once, and their bytes only when they are read.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class ChunkedSegmentStorage:
         move_bytes_min: int = MOVE_BYTES_MIN,
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
         boot_id: str | None = None,
+        scrub: ScrubPolicy | None = None,
     ) -> None:
         self._chunks = chunks
         self._reads = CheckedReads(chunks)
@@ -93,13 +96,15 @@ class ChunkedSegmentStorage:
             boot_id=boot_id,
         )
         self._additions = Additions(self._journal)
+        self._scrub = BackgroundScrub(chunks, self._journal, self._reads, scrub)
         self._garbage_delay_seconds = garbage_delay_seconds
         self._move_bytes_min = move_bytes_min
         self._chunk_count = 0
 
     async def run(self) -> None:
-        """Delete what is no longer needed and note checksums, until cancelled."""
+        """Delete what is no longer needed, note checksums and look for damage, until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._scrub.run)
             nursery.start_soon(note_checksums, self._journal)
             await collect_garbage(self._chunks, self._journal, self._garbage_delay_seconds)
 

@@ -23,7 +23,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -40,11 +40,13 @@ from segstore.errors import (
     StorageDamagedError,
     StorageError,
 )
+from segstore.storage.checksums import Checksums
 from segstore.storage.chunk_metadata import ChunkMetadata, SnapshotUnfinishedError, segments_of
 from segstore.storage.records import (
     AddChunk,
     Change,
     Checked,
+    Chunk,
     Condemn,
     Forget,
     MoveChunks,
@@ -140,6 +142,11 @@ class SystemJournal:
     def epoch(self) -> int:
         """The epoch under which this owner writes."""
         return self._epoch()
+
+    @property
+    def container_id(self) -> int:
+        """The container's number."""
+        return self._container_id
 
     @property
     def is_unfinished(self) -> bool:
@@ -241,6 +248,27 @@ class SystemJournal:
                 if changes := self._checksums_of(segments):
                     await self.commit(*changes)
 
+    async def adopt_checksums(self, adopted: Sequence[tuple[str, Chunk, Checksums]]) -> None:
+        """Give chunks that have ended the checksums of all their bytes, durably."""
+        async with self.changing():
+            changes: list[Change] = []
+            for segment, chunk, checksums in adopted:
+                record = self.metadata.get(segment)
+                if record is not None and chunk in record.chunks:
+                    known = chunk.checksums.length
+                    changes.append(
+                        Checked(
+                            segment,
+                            chunk.start,
+                            checksums.phase,
+                            known,
+                            checksums.length,
+                            checksums.sums_from(known),
+                        )
+                    )
+            if changes:
+                await self.commit(*changes)
+
     async def settle(self) -> None:
         """End the chunks that this owner has begun, and write a snapshot that tells where."""
         async with self.changing():
@@ -279,12 +307,12 @@ class SystemJournal:
     def _note_applied(self, change: Change) -> None:
         """Durable metadata have a change, and so the checksums in it."""
         match change:
-            case Checked(segment, length=length):
+            case Checked(segment, start, length=length):
                 record = self.metadata.get(segment)
-                chunks = record.chunks if record is not None else ()
-                if not chunks or chunks[-1].checksums.length == length:
+                last = record.chunks[-1] if record is not None and record.chunks else None
+                if last is None or (last.start == start and last.checksums.length == length):
                     self._unnoted.pop(segment, None)
-                elif segment in self._unnoted:
+                elif last.start == start and segment in self._unnoted:
                     self._unnoted[segment] = length
             case AddChunk(segment):
                 self._unnoted.pop(segment, None)

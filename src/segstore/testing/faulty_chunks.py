@@ -107,6 +107,13 @@ class FaultyChunkStorage:
         await self._end("info", fault)
         return info
 
+    async def lengths(self, names: Sequence[str]) -> list[int | None]:
+        """Tell chunks' lengths, or fail."""
+        fault = await self._begin("lengths")
+        lengths = await self._storage.lengths(names)
+        await self._end("lengths", fault)
+        return lengths
+
     async def delete(self, name: str) -> None:
         """Delete, or fail."""
         fault = await self._begin("delete")

@@ -247,6 +247,11 @@ class ObservedChunks:
         self._begin(ChunkCall("info", name))
         return await self._chunks.info(name)
 
+    async def lengths(self, names: Sequence[str]) -> list[int | None]:
+        """See ``ChunkStorage``."""
+        self._begin(ChunkCall("lengths", f"{len(names)} chunks"))
+        return await self._chunks.lengths(names)
+
     async def delete(self, name: str) -> None:
         """See ``ChunkStorage``."""
         self._begin(ChunkCall("delete", name))

@@ -186,6 +186,13 @@ class ChunkStorage(Protocol):
         """Tell a chunk's length, or raise ``ChunkNotFoundError``."""
         ...
 
+    async def lengths(self, names: Sequence[str]) -> list[int | None]:
+        """Tell the lengths of chunks, None for one that is missing, in the order of the names.
+
+        For whoever looks for damage: unlike those of ``info`` they need not be durable.
+        """
+        ...
+
     async def delete(self, name: str) -> None:
         """Delete a chunk; deleting a missing one is fine."""
         ...

@@ -93,6 +93,14 @@ class NoOpChunkStorage:
             raise ChunkNotFoundError(f"there is no chunk {name}")
         return ChunkInfo(name, length)
 
+    async def lengths(self, names: Sequence[str]) -> list[int | None]:
+        """Tell chunks' lengths, whether dropped or kept."""
+        kept = await self._kept.lengths(names)
+        return [
+            self._lengths.get(name) if self._drops(name) else length
+            for name, length in zip(names, kept, strict=True)
+        ]
+
     async def delete(self, name: str) -> None:
         """Forget a chunk."""
         if not self._drops(name):

@@ -204,3 +204,14 @@ async def test_many_chunks_are_written_and_read_at_the_same_time(storage: ChunkS
             nursery.start_soon(work, number)
     left = await storage.list_chunks("scope/stream/")
     assert len(left) == 20
+
+
+async def test_lengths_are_told_in_the_order_of_the_names(forgetful: ChunkStorage) -> None:
+    names = [f"scope/stream/{number}.#epoch.0$00000000000000000000" for number in range(70)]
+    for number in (1, 3, 69):
+        await forgetful.write(names[number], offset=0, data=[bytes(number)])
+    await forgetful.write(names[3], offset=3, data=[b"more"])
+    assert await forgetful.lengths([names[3], names[2], names[1]]) == [7, None, 1]
+    assert await forgetful.lengths([]) == []
+    lengths = await forgetful.lengths(names)
+    assert lengths == [{1: 1, 3: 7, 69: 69}.get(number) for number in range(70)]

@@ -57,6 +57,8 @@ RECENT_BYTES_MAX = 32 * 1024 * 1024
 HIDDEN_PIECES_MAX = 16
 """So many objects that are no longer needed may lie beside a chunk's others."""
 LOOKS_MAX = 3
+LISTED_ALONE_MAX = 64
+"""The lengths of more chunks are taken from a listing of all."""
 PARALLEL_READS_MAX = 8
 
 DEFAULT_SIZES = PieceSizes()
@@ -269,6 +271,14 @@ class S3ChunkStorage:
     async def info(self, name: str) -> ChunkInfo:
         """Tell a chunk's length."""
         return ChunkInfo(name, (await self._existing(name)).length)
+
+    async def lengths(self, names: Sequence[str]) -> list[int | None]:
+        """Tell chunks' lengths: of many by one listing of everything."""
+        if len(names) > LISTED_ALONE_MAX:
+            listed = {info.name: info.length for info in await self.list_chunks("")}
+            return [listed.get(name) for name in names]
+        maps = [await self._map(name) for name in names]
+        return [chunk.length if chunk.exists else None for chunk in maps]
 
     async def delete(self, name: str) -> None:
         """Delete a chunk: all of its pieces, also those that a crash left."""

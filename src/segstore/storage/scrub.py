@@ -1,0 +1,259 @@
+"""Looks for damage in chunks, whether somebody reads them or not.
+
+Owns: the comparison of chunks' lengths with the metadata, the check of a chunk's bytes, and
+``BackgroundScrub``, which does both in a container that serves; docs/adr/0211 tells why.
+
+Invariants:
+1. Nothing that serves is slowed down for long: metadata are gone through a few segments at a time,
+   and bytes are read at the rate of a ``Pace``.
+2. Damage is damage only if the chunk still counts after it was found: chunks come and go meanwhile.
+3. Bytes that have no checksums get some when they are read here for the first time, if they are in
+   a chunk that has ended. What is summed then is what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+import trio
+
+from segstore.errors import ChunkDamagedError, DamageKind, FencedOutError, StorageError
+from segstore.storage.checked_reads import CheckedReads, missing
+from segstore.storage.checksums import BLOCK_BYTES, Checksums
+from segstore.storage.chunk_metadata import ChunkMetadata
+from segstore.storage.records import NO_CHECKSUMS, Chunk
+from segstore.storage.system_journal import SystemJournal
+from segstore.tiers.api import Buffer, ChunkStorage
+
+PIECE_BYTES: Final = 16 * BLOCK_BYTES
+SEGMENTS_AT_ONCE: Final = 50
+"""Records that are looked at in one step of the event loop."""
+PAUSE_SECONDS: Final = 0.02
+START_SECONDS: Final = 2.0
+"""A container that serves opens its chunk metadata by then: nobody waits for that."""
+FIRST_PASS_SECONDS: Final = 60.0
+"""A pass begins so long after the container: what a start has to do comes first."""
+ADOPTED_TOGETHER_MAX: Final = 128
+
+logger = structlog.get_logger(__name__)
+
+Spend = Callable[[int], Awaitable[None]]
+
+
+class Pace:
+    """So many bytes in a second, for everybody who uses it together."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._free_at = 0.0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing may be read at all."""
+        return self._bytes_per_second <= 0
+
+    async def spend(self, count: int) -> None:
+        """Wait until so many bytes may have been read. A short read costs as much as a block."""
+        seconds = max(count, BLOCK_BYTES) / self._bytes_per_second
+        self._free_at = max(self._free_at, trio.current_time()) + seconds
+        await trio.sleep_until(self._free_at)
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPolicy:
+    """How much a running container looks for damage. ``random`` gives numbers from 0 to 1."""
+
+    pace: Pace
+    pass_seconds_min: float
+    random: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What is wrong with a chunk of a segment."""
+
+    segment: str
+    chunk: Chunk
+    error: ChunkDamagedError
+
+
+async def counted_chunks(
+    metadata: ChunkMetadata, segments: Sequence[str]
+) -> AsyncIterator[tuple[str, Chunk]]:
+    """The chunks with bytes of some segments; a moved segment's are those of another one."""
+    for index, segment in enumerate(segments, start=1):
+        record = metadata.peek(segment)
+        for chunk in record.chunks if record is not None and not record.is_moved else ():
+            if chunk.length:
+                yield segment, chunk
+        if index % SEGMENTS_AT_ONCE == 0:
+            await trio.sleep(PAUSE_SECONDS)
+
+
+async def compare_lengths(chunks: ChunkStorage, metadata: ChunkMetadata) -> list[Damage]:
+    """Find the chunks that are missing, or shorter than the metadata say."""
+    known = [each async for each in counted_chunks(metadata, metadata.segment_names())]
+    lengths = await chunks.lengths([chunk.name for _, chunk in known])
+    damages = []
+    for (segment, chunk), length in zip(known, lengths, strict=True):
+        if (length is None or length < chunk.length) and still_counts(metadata, segment, chunk):
+            damages.append(Damage(segment, chunk, _too_short(chunk, length)))
+    return damages
+
+
+def still_counts(metadata: ChunkMetadata, segment: str, chunk: Chunk) -> bool:
+    """Whether the segment has the chunk now."""
+    record = metadata.peek(segment)
+    return record is not None and any(each.name == chunk.name for each in record.chunks)
+
+
+def _too_short(chunk: Chunk, length: int | None) -> ChunkDamagedError:
+    if length is None:
+        return missing(chunk)
+    return ChunkDamagedError(
+        f"chunk {chunk.name} has {length} bytes, it had {chunk.length}",
+        kind=DamageKind.SHORT,
+        offset=length,
+    )
+
+
+@dataclass(slots=True)
+class ChunkCheck:
+    """A chunk whose bytes are read and checked. ``checksums`` are, at the end, those of all bytes
+    that were read, if there is no damage."""
+
+    reads: CheckedReads
+    segment: str
+    chunk: Chunk
+    checksums: Checksums = NO_CHECKSUMS
+
+    async def run(self, length: int, spend: Spend) -> list[ChunkDamagedError]:
+        """Read the first ``length`` bytes. Raises ``StorageError`` when they cannot be read."""
+        known = self.chunk.checksums
+        self.checksums = known if known.length else Checksums.at(self.chunk.start)
+        damages: list[ChunkDamagedError] = []
+        position = 0
+        while position < length:
+            end = min(length, _block_end(self.checksums.phase, position + PIECE_BYTES - 1))
+            try:
+                data = await self.reads.read(self.segment, self.chunk, position, end)
+                if not damages:
+                    self._extend(data, position)
+            except ChunkDamagedError as error:
+                damages.append(error)
+                if error.kind is not DamageKind.CHECKSUM:
+                    break
+                end = min(length, _block_end(self.checksums.phase, error.offset))
+            await spend(end - position)
+            position = end
+        return damages
+
+    def _extend(self, data: Buffer, position: int) -> None:
+        new = position + len(data) - self.checksums.length
+        if new > 0:
+            self.checksums = self.checksums.extended([memoryview(data)[len(data) - new :]])
+
+
+def _block_end(phase: int, position: int) -> int:
+    """Where the block ends that has the byte at a position."""
+    return ((phase + position) // BLOCK_BYTES + 1) * BLOCK_BYTES - phase
+
+
+class BackgroundScrub:
+    """Looks for damage in one container's chunks while it serves."""
+
+    def __init__(
+        self,
+        chunks: ChunkStorage,
+        journal: SystemJournal,
+        reads: CheckedReads,
+        policy: ScrubPolicy | None,
+    ) -> None:
+        self._chunks = chunks
+        self._journal = journal
+        self._reads = reads
+        self._policy = policy
+        self._adopted: list[tuple[str, Chunk, Checksums]] = []
+
+    async def run(self) -> None:
+        """Compare lengths once, then go over all chunks again and again, until cancelled."""
+        with trio.move_on_after(START_SECONDS):
+            await self._journal.opened.wait()
+        try:
+            await self._compare_lengths()
+        except StorageError as error:
+            logger.warning("the lengths of chunks cannot be compared", error=str(error))
+        if self._policy is None or self._policy.pace.is_stopped:
+            return
+        await trio.sleep(FIRST_PASS_SECONDS)
+        while True:
+            began = trio.current_time()
+            try:
+                await self._pass(self._policy)
+            except FencedOutError:
+                return
+            except StorageError as error:
+                logger.warning("tier 2 cannot be scrubbed now", error=str(error))
+            await trio.sleep_until(began + self._policy.pass_seconds_min)
+
+    async def _compare_lengths(self) -> None:
+        await self._journal.ready()
+        damages = await compare_lengths(self._chunks, self._journal.metadata)
+        for damage in damages:
+            self._reads.note_damage(damage.segment, damage.chunk, damage.error)
+
+    async def _pass(self, policy: ScrubPolicy) -> None:
+        """Check every chunk once. It begins anywhere, so that a store that is started often does
+        not always check the same ones."""
+        metadata = self._journal.metadata
+        segments = metadata.segment_names()
+        first = int(policy.random() * len(segments))
+        checked_bytes = chunk_count = damage_count = 0
+        self._adopted.clear()
+        async for segment, chunk in counted_chunks(metadata, segments[first:] + segments[:first]):
+            if not still_counts(metadata, segment, chunk):
+                continue
+            damage_count += await self._check(segment, chunk, policy.pace)
+            checked_bytes += chunk.length
+            chunk_count += 1
+            if len(self._adopted) >= ADOPTED_TOGETHER_MAX:
+                await self._note_adopted()
+        await self._note_adopted()
+        logger.info(
+            "tier 2 is scrubbed",
+            container=self._journal.container_id,
+            segments=len(segments),
+            chunks=chunk_count,
+            bytes=checked_bytes,
+            damages=damage_count,
+        )
+
+    async def _check(self, segment: str, chunk: Chunk, pace: Pace) -> int:
+        """Check a chunk; how much of it is damaged."""
+        check = ChunkCheck(self._reads, segment, chunk)
+        try:
+            damages = await check.run(chunk.length, pace.spend)
+        except StorageError as error:
+            damages = [unreadable(chunk, error)]
+        if not still_counts(self._journal.metadata, segment, chunk):
+            return 0
+        for damage in damages:
+            self._reads.note_damage(segment, chunk, damage)
+        if not damages and not chunk.is_open and chunk.checksums.length < chunk.length:
+            self._adopted.append((segment, chunk, check.checksums))
+        return len(damages)
+
+    async def _note_adopted(self) -> None:
+        adopted, self._adopted = self._adopted, []
+        if adopted:
+            await self._journal.adopt_checksums(adopted)
+
+
+def unreadable(chunk: Chunk, error: StorageError) -> ChunkDamagedError:
+    """The error for a chunk that tier 2 does not give."""
+    return ChunkDamagedError(
+        f"chunk {chunk.name} cannot be read: {error}", kind=DamageKind.UNREADABLE, offset=0
+    )
