@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from random import Random
 
 import structlog
@@ -32,6 +33,7 @@ from pravega_controller.errors import (
     SegmentStoreError,
     StoreUnavailableError,
     SubscriberNotFoundError,
+    VersionConflictError,
 )
 from pravega_controller.locks import KeyedLocks
 from pravega_controller.records import (
@@ -45,8 +47,9 @@ from pravega_controller.records import (
     UpdateGroup,
     encode,
 )
-from pravega_controller.store import MetadataStore, ReaderGroup, Stream
-from pravega_controller.stream_workflows import StreamWorkflows
+from pravega_controller.segment_client import for_each, run_together
+from pravega_controller.store import MetadataStore, ReaderGroup, Scope, Stream
+from pravega_controller.stream_workflows import CONFLICTS_MAX, StreamWorkflows
 from pravega_controller.streams import StreamCut, fixed_configuration
 from pravega_wire import names
 
@@ -89,19 +92,35 @@ class ReaderGroupOperations:
         _validate(configuration)
         group_id = parse_id(group_id)
         async with self._exclusive(scope, name):
-            owner = await self._store.active_scope(scope)
-            try:
-                return await self._settled(scope, name)
-            except ReaderGroupNotFoundError:
-                log.info("creating reader group", scope=scope, group=name)
-            for stream in configuration.subscribed:
-                await self._store.stream(*stream)
+            intent = _intent(scope, name)
+            found: list[ReaderGroup] = []
+            owners: list[Scope] = []
+
+            async def find_scope() -> None:
+                owners.append(await self._store.active_scope(scope))
+
+            async def find_group() -> None:
+                with suppress(ReaderGroupNotFoundError):
+                    found.append(await self._store.group(scope, name))
+
+            await run_together(
+                find_scope,
+                find_group,
+                partial(self._store.put_intent, intent),
+                *(partial(self._check_stream, *one) for one in configuration.subscribed),
+            )
+            if found and (settled := await self._settle(found[0])) is not None:
+                await self._store.remove_intent(intent)
+                return settled
+            log.info("creating reader group", scope=scope, group=name)
             chosen = self._new_id() if group_id == NIL_ID else group_id
             record = ReaderGroupRecord(chosen, 0, configuration, pending=CreateGroup())
-            await self._store.put_intent(_intent(scope, name))
-            settled = await self._settle(await self._store.insert_group(owner, name, record))
+            settled = await self._settle(await self._store.insert_group(owners[0], name, record))
             assert settled is not None
             return settled
+
+    async def _check_stream(self, scope: str, stream: str) -> None:
+        await self._store.stream(scope, stream)
 
     async def get(self, scope: str, name: str) -> ReaderGroup:
         """A group that is there for readers. ``ReaderGroupNotFoundError``."""
@@ -243,8 +262,11 @@ class ReaderGroupOperations:
     async def _create(self, group: ReaderGroup) -> ReaderGroup:
         configuration = fixed_configuration(1, rollover_bytes=STATE_STREAM_ROLLOVER_BYTES)
         state_stream = names.reader_group_stream(group.name)
-        await self._streams.create_internal(group.scope.name, state_stream, configuration)
-        await self._subscribe(group, group.record.configuration.subscribed, generation=0)
+        subscribed = group.record.configuration.subscribed
+        await run_together(
+            partial(self._streams.create_internal, group.scope.name, state_stream, configuration),
+            partial(self._subscribe, group, subscribed, generation=0),
+        )
         return await self._store.write_group(group, structs.replace(group.record, pending=None))
 
     async def _update(
@@ -269,12 +291,9 @@ class ReaderGroupOperations:
         name = names.scoped_name(group.scope.name, group.name)
 
         async def add(stream: Stream) -> None:
-            current = await self._store.subscriber(stream, name)
-            cut = current[0].cut if current else {}
-            await self._store.add_subscriber(stream, name, SubscriberRecord(generation, cut))
+            await self._store.add_subscriber(stream, name, generation=generation)
 
-        for scope, stream in streams:
-            await self._change_subscribers(scope, stream, add)
+        await self._change_subscribers(streams, add)
 
     async def _unsubscribe(self, group: ReaderGroup, streams: Iterable[tuple[str, str]]) -> None:
         name = names.scoped_name(group.scope.name, group.name)
@@ -282,20 +301,28 @@ class ReaderGroupOperations:
         async def drop(stream: Stream) -> None:
             await self._store.remove_subscriber(stream, name)
 
-        for scope, stream in streams:
-            await self._change_subscribers(scope, stream, drop)
+        await self._change_subscribers(streams, drop)
 
     async def _change_subscribers(
-        self, scope: str, stream: str, change: Callable[[Stream], Awaitable[None]]
+        self, streams: Iterable[tuple[str, str]], change: Callable[[Stream], Awaitable[None]]
     ) -> None:
-        try:
-            found: Stream = await self._store.stream(scope, stream)
-        except NotFoundError:
-            # Deleted since the group named it: there is no retention left to wait for anybody.
-            log.info("stream to subscribe to is gone", scope=scope, stream=stream)
-            return
-        async with self._subscribing.hold((scope, stream)):
-            await change(found)
+        """Change the subscribers of streams, again where somebody else was faster."""
+
+        async def change_one(one: tuple[str, str]) -> None:
+            async with self._subscribing.hold(one):
+                for attempt in range(CONFLICTS_MAX):
+                    try:
+                        await change(await self._store.stream(*one))
+                    except NotFoundError:
+                        # Deleted since the group named it: no retention is left to wait.
+                        log.info("stream to subscribe to is gone", scope=one[0], stream=one[1])
+                    except VersionConflictError:
+                        if attempt < CONFLICTS_MAX - 1:
+                            continue
+                        raise
+                    break
+
+        await for_each(streams, change_one)
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))

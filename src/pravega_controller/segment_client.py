@@ -244,11 +244,11 @@ async def for_each(
         raise failures[0]
 
 
-async def run_together(*actions: Callable[[], Awaitable[None]]) -> None:
+async def run_together(*actions: Callable[[], Awaitable[object]]) -> None:
     """Run actions side by side, each to its end; then raise the first failure as it was raised."""
     failures: list[Exception] = []
 
-    async def run(action: Callable[[], Awaitable[None]]) -> None:
+    async def run(action: Callable[[], Awaitable[object]]) -> None:
         try:
             await action()
         except Exception as error:

@@ -32,9 +32,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -96,6 +97,7 @@ GONE = b'{"format":0}'
 """In the place of a stream's state: the stream of this id will never be."""
 
 K = TypeVar("K")
+T = TypeVar("T")
 V = TypeVar("V")
 
 _END = "end"
@@ -337,16 +339,7 @@ class MetadataStore:
             if (current := await self._current(cached)) is not None:
                 return current
             self._forget(cached)
-        found = await self._known_scope(scope)
-        try:
-            return await self._load(found, name)
-        except NoSuchTableError:
-            # Another scope may have the name by now, with tables of its own.
-            found = await self._scope(scope)
-        try:
-            return await self._load(found, name)
-        except NoSuchTableError as error:
-            raise ScopeNotFoundError(f"scope {scope} does not exist any more") from error
+        return await self._in_tables_of(scope, lambda found: self._load(found, name))
 
     def is_known(self, scope: str, name: str) -> bool:
         """Whether a stream was there when it was last asked for, as far as is remembered."""
@@ -487,9 +480,19 @@ class MetadataStore:
         keys_max = (REMOVED_KEYS_MAX - 100) // len(streams)
         removed: list[bytes] = []
         last: list[bytes] = []
+
+        async def remove_epochs(stream: Stream) -> None:
+            removed.extend(await stream.history.remove(keys_max=keys_max))
+
+        async def find_subscribers(stream: Stream) -> None:
+            found = await self.subscriber_names(stream)
+            removed.extend(stream.key("subscriber", name) for name in found)
+
+        await run_together(
+            *(partial(remove_epochs, stream) for stream in streams),
+            *(partial(find_subscribers, stream) for stream in streams),
+        )
         for stream in streams:
-            removed += await stream.history.remove(keys_max=keys_max)
-            removed += [stream.key("subscriber", n) for n in await self._subscriber_names(stream)]
             last += [stream.key(kind) for kind in ("subscribers", "configuration", "head", "state")]
         if len(removed) + len(last) > REMOVED_KEYS_MAX:
             await self._tables.remove_all(streams[0].table, removed)
@@ -559,20 +562,29 @@ class MetadataStore:
 
     async def write_next_numbers(self, scope: str, numbers: dict[str, int]) -> None:
         """Reserve the numbers below these for the streams that were; they never go back."""
-        reserved = await self.next_numbers(scope, list(numbers))
-        changes = [
-            Change(f"{scope}/{name}".encode(), encode(NumberRecord(number)))
-            for (name, number), earlier in zip(numbers.items(), reserved, strict=True)
-            if number > earlier
-        ]
-        if changes:
-            await self._tables.update(NUMBERS, changes)
+        keys = [f"{scope}/{name}".encode() for name in numbers]
+        for _ in range(READS_MAX):
+            found = await self._tables.get_all(NUMBERS, keys)
+            changes = [
+                Change(key, encode(NumberRecord(number)), entry.version if entry else NOT_EXISTS)
+                for key, number, entry in zip(keys, numbers.values(), found, strict=True)
+                if entry is None or decode(entry.value, NumberRecord).next_number < number
+            ]
+            if not changes:
+                return
+            try:
+                await self._tables.update(NUMBERS, changes)
+            except VersionConflictError as error:
+                log.info("reading again", scope=scope, names=list(numbers), reason=str(error))
+            else:
+                return
+        raise VersionConflictError(f"others reserve numbers of {scope}/{next(iter(numbers))}")
 
     # ---- Subscribers -----------------------------------------------------------------------------
 
     async def subscriber_names(self, stream: Stream) -> list[str]:
         """The reader groups, as ``scope/name``, that a stream's retention waits for."""
-        return sorted(await self._subscriber_names(stream))
+        return sorted(_names_in(await self._tables.get(stream.table, stream.key("subscribers"))))
 
     async def subscriber(self, stream: Stream, name: str) -> tuple[SubscriberRecord, int] | None:
         """How far a reader group has released a stream, with the version to write it back with."""
@@ -586,37 +598,28 @@ class MetadataStore:
         key = stream.key("subscriber", name)
         await self._tables.put(stream.table, key, encode(record), version=version)
 
-    async def add_subscriber(self, stream: Stream, name: str, record: SubscriberRecord) -> None:
-        """Make a reader group a subscriber."""
-        known, version = await self._subscribers(stream)
-        merged = SubscribersRecord(tuple(sorted({*known.names, name})))
-        await self._tables.update(
-            stream.table,
-            [
-                Change(stream.key("subscribers"), encode(merged), version),
-                Change(stream.key("subscriber", name), encode(record)),
-            ],
-        )
+    async def add_subscriber(self, stream: Stream, name: str, *, generation: int) -> None:
+        """Make a reader group a subscriber; one that is keeps its cut. ``VersionConflictError``."""
+        keys = [stream.key("subscribers"), stream.key("subscriber", name)]
+        known, current = await self._tables.get_all(stream.table, keys)
+        cut = {} if current is None else decode(current.value, SubscriberRecord).cut
+        record = SubscriberRecord(generation, cut)
+        changes = [Change(keys[1], encode(record), current.version if current else NOT_EXISTS)]
+        if name not in _names_in(known):
+            together = SubscribersRecord(tuple(sorted({*_names_in(known), name})))
+            version = known.version if known else NOT_EXISTS
+            changes.append(Change(keys[0], encode(together), version))
+        await self._tables.update(stream.table, changes)
 
     async def remove_subscriber(self, stream: Stream, name: str) -> None:
         """Let a reader group be no subscriber any more; fine if it is none."""
-        known, version = await self._subscribers(stream)
-        if name in known.names:
-            left = SubscribersRecord(
-                tuple(known_name for known_name in known.names if known_name != name)
-            )
-            key = stream.key("subscribers")
-            await self._tables.put(stream.table, key, encode(left), version=version)
+        key = stream.key("subscribers")
+        known = await self._tables.get(stream.table, key)
+        if known is not None and name in _names_in(known):
+            left = tuple(one for one in _names_in(known) if one != name)
+            value = encode(SubscribersRecord(left))
+            await self._tables.put(stream.table, key, value, version=known.version)
         await self._tables.remove(stream.table, stream.key("subscriber", name))
-
-    async def _subscribers(self, stream: Stream) -> tuple[SubscribersRecord, int]:
-        entry = await self._tables.get(stream.table, stream.key("subscribers"))
-        if entry is None:
-            return SubscribersRecord(()), NOT_EXISTS
-        return decode(entry.value, SubscribersRecord), entry.version
-
-    async def _subscriber_names(self, stream: Stream) -> tuple[str, ...]:
-        return (await self._subscribers(stream))[0].names
 
     # ---- Reader groups ---------------------------------------------------------------------------
 
@@ -646,12 +649,12 @@ class MetadataStore:
 
     async def get_object(self, scope: str, kind: str, name: str) -> tuple[Scope, Entry | None]:
         """The entry of an object of a scope, or None. ``ScopeNotFoundError``."""
-        found = await self._scope(scope)
-        try:
-            entry = await self._tables.get(found.objects, f"{kind}/{name}".encode())
-        except NoSuchTableError as error:
-            raise ScopeNotFoundError("the scope does not exist any more") from error
-        return found, entry
+        key = f"{kind}/{name}".encode()
+
+        async def get(found: Scope) -> tuple[Scope, Entry | None]:
+            return found, await self._tables.get(found.objects, key)
+
+        return await self._in_tables_of(scope, get)
 
     async def put_object(
         self, scope: Scope, kind: str, name: str, value: bytes, *, version: int
@@ -917,13 +920,23 @@ class MetadataStore:
 
     # ---- Within: the rest ------------------------------------------------------------------------
 
-    async def _known_scope(self, name: str) -> Scope:
-        """A scope from the cache, or read: good for asking tables that go with the scope."""
+    async def _in_tables_of(self, name: str, action: Callable[[Scope], Awaitable[T]]) -> T:
+        """Ask the tables of a scope that may be known from before. ``ScopeNotFoundError``.
+
+        They go with the scope, so that what they answer is never about an earlier one.
+        """
         known = self._scopes.get(name)
         if known is not None and known.record.phase != "creating":
             self._scopes.move_to_end(name)
-            return known
-        return await self._scope(name)
+            try:
+                return await action(known)
+            except NoSuchTableError:
+                log.debug("the scope was deleted", scope=name)
+        found = await self._scope(name)
+        try:
+            return await action(found)
+        except NoSuchTableError as error:
+            raise ScopeNotFoundError(f"scope {name} does not exist any more") from error
 
     async def _scope(self, name: str) -> Scope:
         scope = await self.find_scope(name)
@@ -990,6 +1003,10 @@ def _decode_token(token: str) -> bytes:
         return base64.b64decode(token[3:], altchars=b"-_", validate=True)
     except (ValueError, binascii.Error) as error:
         raise InvalidRequestError("the continuation token is none of ours") from error
+
+
+def _names_in(entry: Entry | None) -> tuple[str, ...]:
+    return () if entry is None else decode(entry.value, SubscribersRecord).names
 
 
 def _stream_key(name: str) -> bytes:

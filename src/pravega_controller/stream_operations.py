@@ -133,7 +133,7 @@ class StreamOperations:
         """Seal a stream for good; fine if it is sealed."""
 
         async def change() -> None:
-            stream = await self._workflows.settled(scope, name)
+            stream = await self._workflows.begin(scope, name)
             if not stream.record.is_sealed:
                 await self._workflows.run(stream, Seal())
 
@@ -157,7 +157,7 @@ class StreamOperations:
         """Delete a sealed stream. ``StreamNotSealedError`` for another."""
 
         async def change() -> None:
-            stream = await self._workflows.settled(scope, name)
+            stream = await self._workflows.begin(scope, name)
             if not stream.record.is_sealed:
                 raise StreamNotSealedError(f"stream {scope}/{name} is not sealed")
             await self._workflows.run(stream, Delete())
@@ -251,7 +251,7 @@ class StreamOperations:
     # ---- Within ----------------------------------------------------------------------------------
 
     async def _unsealed(self, scope: str, name: str) -> Stream:
-        stream = await self._workflows.settled(scope, name)
+        stream = await self._workflows.begin(scope, name)
         if stream.record.is_sealed:
             raise StreamSealedError(f"stream {scope}/{name} is sealed")
         return stream

@@ -32,11 +32,17 @@ from msgspec import structs
 
 from pravega_controller import stream_cuts
 from pravega_controller.errors import (
+    IllegalStateError,
+    InvalidRequestError,
     NoSuchTableError,
+    NotFoundError,
+    ScalePreconditionError,
     ScopeNotFoundError,
     SegmentStoreError,
     StoreUnavailableError,
     StreamNotFoundError,
+    StreamNotSealedError,
+    StreamSealedError,
     VersionConflictError,
 )
 from pravega_controller.history import Epoch, first_epoch, scaled_epoch
@@ -74,6 +80,15 @@ from pravega_wire import names
 
 CONFLICTS_MAX = 20
 """How often a change is decided anew because somebody else was faster."""
+REFUSALS = (
+    NotFoundError,
+    InvalidRequestError,
+    IllegalStateError,
+    ScalePreconditionError,
+    StreamNotSealedError,
+    StreamSealedError,
+)
+"""After these errors nothing was begun."""
 MARK_CONFIGURATION = fixed_configuration(1)
 
 log = structlog.get_logger(__name__)
@@ -116,6 +131,9 @@ class StreamWorkflows:
             try:
                 async with self.exclusive(scope, name):
                     return await action()
+            except REFUSALS:
+                await self._store.remove_intent(stream_intent(scope, name))
+                raise
             except VersionConflictError as error:
                 log.info("reading again", scope=scope, stream=name, reason=str(error))
         async with self.exclusive(scope, name):
@@ -130,6 +148,24 @@ class StreamWorkflows:
         if settled is None:
             raise StreamNotFoundError(f"stream {scope}/{name} does not exist")
         return settled
+
+    async def begin(self, scope: str, name: str) -> Stream:
+        """A stream without pending work, which the caller is about to change.
+
+        The intent is written while the stream is read. A refusal leaves it behind for a while.
+        """
+        found: list[Stream] = []
+
+        async def read() -> None:
+            found.append(await self.settled(scope, name))
+
+        intent = stream_intent(scope, name)
+        try:
+            await run_together(read, lambda: self._store.put_intent(intent))
+        except NotFoundError:
+            await self._store.remove_intent(intent)
+            raise
+        return found[0]
 
     async def start(
         self,
@@ -205,7 +241,7 @@ class StreamWorkflows:
 
         async def delete() -> None:
             try:
-                stream: Stream | None = await self.settled(scope, name)
+                stream: Stream | None = await self.begin(scope, name)
             except StreamNotFoundError:
                 return
             assert stream is not None
@@ -377,16 +413,27 @@ class StreamWorkflows:
         )
 
     async def _delete(self, stream: Stream, pending: Delete) -> None:
-        streams = [stream, *await self._mark_of(stream)]
-        if pending.has_segments:
+        streams = [stream]
+
+        async def delete_mark() -> None:
+            streams.extend(await self._mark_of(stream))
             numbers = {one.name: one.record.next_number for one in streams}
-            reserve = partial(self._store.write_next_numbers, stream.scope.name, numbers)
-            tags = partial(self._tags.remove, stream.scope, stream.name, stream.configuration.tags)
-            await run_together(reserve, tags, *(partial(self._delete_all, one) for one in streams))
+            await run_together(
+                partial(self._store.write_next_numbers, stream.scope.name, numbers),
+                *(partial(self._delete_all, mark) for mark in streams[1:]),
+            )
+
+        if pending.has_segments:
+            remove_tags = partial(
+                self._tags.remove, stream.scope, stream.name, stream.configuration.tags
+            )
+            await run_together(delete_mark, remove_tags, partial(self._delete_all, stream))
             if not stream.history.fits_one_removal:
                 # From here on the epochs go: nobody must ask them for segments any more.
                 record = structs.replace(stream.record, pending=Delete(has_segments=False))
                 streams[0] = await self._store.write_stream(stream, record)
+        else:
+            streams += await self._mark_of(stream)
         await self._store.remove_streams(streams)
 
     async def _mark_of(self, stream: Stream) -> list[Stream]:

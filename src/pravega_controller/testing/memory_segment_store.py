@@ -91,6 +91,8 @@ class MemorySegmentStore:
         self.on_seal: Callable[[str], None] = lambda segment: None
         self.refuse_connections = 0
         self.page_entries_max = 1000
+        self.reply_seconds = 0.0
+        """How long each request takes, while others are answered."""
         self.wrong_host_replies = 0
         """So many changes are refused as if their container were elsewhere."""
         self.pause: trio.Event | None = None
@@ -140,8 +142,10 @@ class MemorySegmentStore:
             async with sending:
                 await stream.send_all(connection.send(reply))
 
-        async def handle_later(command: wire.Request, pause: trio.Event) -> None:
-            await pause.wait()
+        async def handle_later(command: wire.Request, pause: trio.Event | None) -> None:
+            await trio.sleep(self.reply_seconds)
+            if pause is not None:
+                await pause.wait()
             with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await handle(command)
 
@@ -153,6 +157,8 @@ class MemorySegmentStore:
                     if self.pause is not None and self.pauses(command):
                         self.is_paused.set()
                         self._nursery.start_soon(handle_later, command, self.pause)
+                    elif self.reply_seconds and not isinstance(command, wire.Hello):
+                        self._nursery.start_soon(handle_later, command, None)
                     else:
                         await handle(command)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
