@@ -20,7 +20,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 
 import msgspec
@@ -274,8 +275,13 @@ class Retention:
     # ---- Within ----------------------------------------------------------------------------------
 
     async def _register_all(self) -> None:
-        async for scope in _pages(self._store.list_scopes):
-            async for name in _pages(partial(self._store.list_streams, scope)):
+        async with aclosing(_pages(self._store.list_scopes)) as scopes:
+            async for scope in scopes:
+                await self._register_scope(scope)
+
+    async def _register_scope(self, scope: str) -> None:
+        async with aclosing(_pages(partial(self._store.list_streams, scope))) as found:
+            async for name in found:
                 try:
                     stream = await self._store.stream(scope, name)
                 except NotFoundError:
@@ -417,7 +423,7 @@ def thin(stored: Sequence[StoredCut]) -> list[StoredCut]:
     return [*stored[:half:2], *stored[half:]]
 
 
-async def _pages(list_page: Callable[[str], Awaitable[Listing]]) -> AsyncIterator[str]:
+async def _pages(list_page: Callable[[str], Awaitable[Listing]]) -> AsyncGenerator[str, None]:
     """All names of a listing."""
     token = ""
     while (page := await list_page(token)).names:
