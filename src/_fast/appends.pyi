@@ -44,6 +44,10 @@ class AppendDecoder:
     """
 
     def __init__(self, accepted: bytes, payload_max: int, writers_max: int) -> None: ...
+    @property
+    def open_bytes(self) -> int:
+        """How many bytes the append block has whose end has not come."""
+
     def set_up(self, writer_id: bytes, segment: str) -> None:
         """Know the writer, whose id has 16 bytes, from now on. Raises ``FrameError``."""
 

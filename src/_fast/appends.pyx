@@ -115,6 +115,11 @@ cdef class AppendDecoder:
     cdef const unsigned char *_block_start
     cdef Py_ssize_t _block_length
 
+    @property
+    def open_bytes(self):
+        """How many bytes the append block has whose end has not come."""
+        return 0 if self._block_writer is None else self._block_length
+
     def __init__(self, bytes accepted not None, Py_ssize_t payload_max, Py_ssize_t writers_max):
         if len(accepted) != 256:
             raise ValueError("accepted must be 256 bytes")

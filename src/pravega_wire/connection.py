@@ -82,11 +82,22 @@ class Connection:
             self._appends = AppendDecoder(self._accepted, self._payload_max, WRITERS_MAX)
         self._pending = bytearray()
         self._error: str | None = None
+        self.needed_bytes = 0
+        """How much memory the incomplete command takes once it is complete, as far as its header
+        tells; with the append block that is open. 0 when there is neither."""
+        self._frame_bytes = 0
 
     @property
     def pending_bytes(self) -> int:
         """How many received bytes wait for the rest of their command."""
         return len(self._pending)
+
+    def close(self) -> None:
+        """Forget what was received, and take no more."""
+        self._error = "it was closed"
+        self._pending = bytearray()
+        self._appends = None
+        self.needed_bytes = 0
 
     def receive_data(self, data: Buffer) -> list[Command | Append]:
         """Take bytes from the peer; returns every command that is now complete, in order.
@@ -100,6 +111,8 @@ class Connection:
             if not self._pending and isinstance(data, bytes):
                 return self._take_all(data)
             self._pending += data
+            if len(self._pending) < self._frame_bytes:
+                return []
             return self._take_pending()
         except FrameError as error:
             self._error = str(error)
@@ -123,6 +136,9 @@ class Connection:
         commands, position = self._decode(data)
         if position < len(data):
             self._pending += data[position:] if position else data
+            self._note_needed()
+        elif self._appends is not None and (self._appends.open_bytes or self.needed_bytes):
+            self._note_needed()
         return commands
 
     def _take_pending(self) -> list[Command | Append]:
@@ -130,7 +146,16 @@ class Connection:
             commands, position = self._decode(view)
         if position:
             del self._pending[:position]
+        self._note_needed()
         return commands
+
+    def _note_needed(self) -> None:
+        pending = self._pending
+        self._frame_bytes = len(pending)
+        if len(pending) >= HEADER_BYTES:
+            self._frame_bytes = HEADER_BYTES + int.from_bytes(pending[4:HEADER_BYTES])
+        block_bytes = 0 if self._appends is None else self._appends.open_bytes
+        self.needed_bytes = block_bytes + self._frame_bytes
 
     def _decode(self, source: Source) -> tuple[list[Command | Append], int]:
         appends = self._appends

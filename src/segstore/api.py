@@ -66,6 +66,8 @@ class SegmentSample(NamedTuple):
 
 
 OnRead = Callable[[SegmentStoreError | None, ReadResult | None], None]
+HasRoom = Callable[[], bool]
+"""Whether the reader can take the data of a read now."""
 
 
 class ReadHandle(Protocol):
@@ -204,7 +206,13 @@ class SegmentContainer(Protocol):
         ...
 
     def read_nowait(
-        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+        self,
+        name: str,
+        *,
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        has_room: HasRoom | None = None,
     ) -> ReadHandle | None:
         """Read committed data. Completes at once (then returns None) when it can.
 
@@ -213,6 +221,9 @@ class SegmentContainer(Protocol):
         with ``NoSuchSegmentError`` when it is deleted, or with an empty ``at_tail`` result when the
         container stops. At the end of a sealed segment: an empty ``end_of_segment`` result; beyond
         it ``InvalidRequestError``. Before the start offset: ``SegmentTruncatedError``.
+
+        A read that had to wait asks ``has_room`` before its data are copied; when there is no room
+        it completes with an empty ``at_tail`` result, and the reader asks again when it has room.
         """
         ...
 

@@ -269,7 +269,24 @@ class AppendProcessor:
         else:
             self.send(reply)
 
+    def detach(self) -> None:
+        """Let go of the connection, which has ended. What is in flight completes without it."""
+        self.send = self.send_late = self._close = _ignore
+        self.note_completed = _ignore_completion
+        for state in self._writers.values():
+            # The state's own method, which keeps it.
+            del state.on_complete
+        self._writers.clear()
+
     def forget(self, state: WriterState) -> None:
         """Drop a failed writer, unless it has been set up again meanwhile."""
         if self._writers.get(state.writer_id) is state:
             del self._writers[state.writer_id]
+
+
+def _ignore(_: object) -> None:
+    """There is nobody to tell any more."""
+
+
+def _ignore_completion() -> None:
+    """There is nobody who waits for it any more."""

@@ -52,8 +52,13 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Tail reads that one connection may park; it is closed when it asks for more."""
     send_bytes_pause: int = 8 * MIB
     """Unsent reply bytes of one connection from which on no request of it is taken up."""
-    send_bytes_max: int = 64 * MIB
-    """Unsent reply bytes from which on a parked read is answered without its data."""
+    buffer_bytes_total_max: int = 96 * MIB
+    """Bytes of all connections in buffers: half for unsent replies, half for commands that are long
+    and not complete. Replies to reads become shorter, and long commands wait, before it is reached.
+    """
+    stalled_seconds_max: float = 10.0
+    """A connection ends when a command of it makes no progress for so long; also when its peer
+    takes none of its replies while those of all connections fill half of their share."""
     outstanding_bytes_free: int = 1 * MIB
     """Outstanding append bytes that a connection may have whatever the others do."""
     outstanding_bytes_max: int = 128 * MIB
@@ -61,6 +66,11 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     outstanding_bytes_total_max: int = 512 * MIB
     """Outstanding append bytes of all connections; shared out over the containers, of which each
     may have one command beyond."""
+
+    def __post_init__(self) -> None:
+        """Refuse, with a ``ValueError``, what would end every connection."""
+        if self.stalled_seconds_max <= 0:
+            raise ValueError("stalled_seconds_max has to be more than 0")
 
 
 class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,7 +7,8 @@ Invariants:
    every other request runs in a task. Those about one segment keep the order of ``RequestLanes``.
 2. A parked read holds nothing but its handle; it goes away with the connection.
 3. What a connection holds is bounded: requests, parked reads, unsent replies, outstanding bytes.
-   Up to a bound is taken from the socket; beyond it, the bytes stay there.
+   Up to a bound is taken from the socket; beyond it, the bytes stay there. What all of them have in
+   buffers is bounded too (``BufferBytes``), and goes with the connection.
 4. A connection ends alone: what its peer did wrong is logged with the peer's address and how many
    bytes came before, and no other connection notices.
 5. Replies to what was taken up before the peer's end are sent before the connection closes, unless
@@ -17,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -29,6 +31,7 @@ from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from segstore.api import ReadHandle, ReadResult
 from segstore.append_processor import AppendProcessor
+from segstore.buffer_bytes import COMMAND_BYTES_FREE, BufferBytes, Reservation
 from segstore.config import ConnectionSettings
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.handler_table import Handler, RequestContext, Store
@@ -42,7 +45,6 @@ from segstore.transport import Transport
 
 _HANDLERS: Final[Mapping[type, Handler]] = {**SEGMENT_HANDLERS, **TABLE_HANDLERS}
 
-READ_BYTES_MAX: Final = 2 * 1024 * 1024
 READ_BYTES_MIN: Final = 8
 KEPT_BYTES_MIN: Final = 256 * 1024
 """Data of history from this length on are sent from where they are. Shorter replies would be joined
@@ -50,6 +52,12 @@ before they are sent, and keep more memory than what counts as unsent."""
 LINGER_SECONDS: Final = 2.0
 """How long a closing connection may take to send its last replies and see the peer's end."""
 CLEANUP_SECONDS: Final = 10.0
+DUE_SECONDS: Final = 1.0
+"""How long a read that was put off is waited for before the next one is begun."""
+IN_THE_WAY_SECONDS: Final = 1.0
+"""How long a long command may make no progress while others wait for its memory."""
+PROGRESS_BYTES_MIN: Final = 64 * 1024
+"""What counts as progress of such a command."""
 ANSWER_SECONDS: Final = 10.0
 """How long what was taken up of a peer that has ended may take to be answered."""
 
@@ -59,18 +67,37 @@ logger = structlog.get_logger(__name__)
 
 
 class ReadInProgress:
-    """A read that may be answered later."""
+    """A read that may be answered later.
 
-    __slots__ = ("_connection", "_request", "handle")
+    Data that come when there is no room for them are not made: the read is put off, and begun again
+    in its turn, with ``answered``, which is set when it is answered.
+    """
 
-    def __init__(self, connection: ServerConnection, request: wire.ReadSegment) -> None:
+    __slots__ = ("_connection", "answered", "handle", "request", "was_put_off")
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        request: wire.ReadSegment,
+        answered: trio.Event | None = None,
+    ) -> None:
         self._connection = connection
-        self._request = request
+        self.request = request
+        self.answered = answered
         self.handle: ReadHandle | None = None
+        self.was_put_off = False
+
+    def has_room(self) -> bool:
+        """Whether the data can be taken now."""
+        has_room = self.answered is not None or self._connection.has_room_for_read
+        self.was_put_off = not has_room
+        return has_room
 
     def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
         """Answer the read."""
-        self._connection.answer_read(self, self._request, error, result)
+        if self.answered is not None:
+            self.answered.set()
+        self._connection.answer_read(self, error, result)
 
 
 class ServerConnection:
@@ -83,13 +110,20 @@ class ServerConnection:
         store: Store,
         settings: ConnectionSettings,
         outstanding_total: OutstandingTotal,
+        buffers: BufferBytes,
     ) -> None:
         self._transport = transport
         self._settings = settings
         self._log = logger.bind(peer=transport.peer)
         self._protocol = Connection(Role.SERVER)
         self._context = RequestContext(store)
-        self._replies = SendBuffer(pause_bytes=settings.send_bytes_pause, flusher=transport.flusher)
+        self._buffers = buffers
+        self._reserved = Reservation(buffers.commands, self.end_if_stalled)
+        self._replies = SendBuffer(
+            pause_bytes=settings.send_bytes_pause,
+            total=buffers.replies,
+            flusher=transport.flusher,
+        )
         self._outstanding = OutstandingBytes(outstanding_total)
         self._appends = AppendProcessor(
             store.registry,
@@ -101,10 +135,15 @@ class ServerConnection:
         )
         self._lanes = RequestLanes()
         self._parked: set[ReadInProgress] = set()
+        self._due: deque[wire.ReadSegment] = deque()
+        self._answers_due = False
         self._large_replies = trio.Semaphore(settings.large_replies_max)
         self._request_count = 0
         self._request_bytes: dict[Share, int] = {}
         self._received_bytes = 0
+        self._is_receiving = False
+        self._progress = (0, 0)
+        self._progress_time = trio.current_time()
         self._closing = False
         self._peer_has_ended = False
         self._left: list[wire.Command | Append] = []
@@ -138,8 +177,21 @@ class ServerConnection:
             # Requests that never had their turn will not have it now.
             for share, count in self._request_bytes.items():
                 self._outstanding.release(count, share)
+            self._let_go()
             await self._transport.aclose()
             await self._delete_transient_segments()
+
+    def _let_go(self) -> None:
+        """Drop what is in buffers, and what keeps this connection in memory."""
+        self._protocol.close()
+        self._reserved.release()
+        self._reserved = Reservation(self._buffers.commands)
+        self._replies.discard()
+        self._left = []
+        self._due.clear()
+        self._lanes = RequestLanes()
+        self._appends.detach()
+        del self._set_up_append
 
     def close(self, reason: str) -> None:
         """Take up nothing more, send what was replied, and end."""
@@ -155,9 +207,45 @@ class ServerConnection:
         """Take up nothing more, answer what was taken up, and end."""
         self._receiving.cancel()
 
+    def end_if_stalled(self, now: float) -> None:
+        """End when the peer keeps memory that others need; to be called from time to time.
+
+        It does so by a command of which nothing more comes, or by replies that it does not take.
+        """
+        received, sent = self._progress
+        waits_for_peer = self._is_receiving and self._protocol.needed_bytes > 0
+        is_in_the_way = self._reserved.is_in_the_way
+        progress_min = PROGRESS_BYTES_MIN if is_in_the_way else 1
+        command_stalls = (waits_for_peer or is_in_the_way) and (
+            self._received_bytes < received + progress_min
+        )
+        replies = self._buffers.replies
+        replies_stall = (
+            self._replies.size > 0
+            and self._replies.sent_bytes == sent
+            and replies.count > replies.count_max // 2
+        )
+        seconds_max = self._settings.stalled_seconds_max
+        if is_in_the_way and waits_for_peer:
+            seconds_max = min(seconds_max, IN_THE_WAY_SECONDS)
+        if not command_stalls and not replies_stall:
+            self._progress = (self._received_bytes, self._replies.sent_bytes)
+            self._progress_time = now
+        elif now - self._progress_time >= seconds_max:
+            if replies_stall:
+                self._replies.discard()
+                what = "the peer took none of its replies, and others need the room,"
+            elif waits_for_peer:
+                what = "a command made no progress"
+            else:
+                what = "a long command could not be taken up, and others waited,"
+            self.close(f"{what} for {seconds_max} s")
+
     async def _finish(self) -> None:
         """Let go of the peer, politely where it can still listen."""
         self._forget_reads()
+        self._protocol.close()
+        self._reserved.release()
         # A peer that sends nothing more may still read; one that has gone is found out by a reply.
         with trio.move_on_after(ANSWER_SECONDS if self._peer_has_ended else math.inf):
             while not self._closing and (self._request_count or self._appends.in_flight_count):
@@ -228,15 +316,22 @@ class ServerConnection:
                 self._dispatch(command)
                 if count % turn == turn - 1:
                     await trio.lowlevel.checkpoint()
+            if self._reserved.count and not self._protocol.needed_bytes:
+                self._reserved.release()
             await self._wait_for_room()
             commands = await self._passed_on() or await self._next_commands()
 
     async def _passed_on(self) -> list[wire.Command | Append]:
         """Have what comes taken up without this task; returns what it has to take up itself."""
+        if self._protocol.needed_bytes > COMMAND_BYTES_FREE:
+            return []
+        self._is_receiving = True
         try:
             await self._transport.pass_on(self._take_up)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return []  # the next read tells
+        finally:
+            self._is_receiving = False
         if self._defect is not None:
             raise self._defect
         left, self._left = self._left, []
@@ -260,17 +355,26 @@ class ServerConnection:
         except Exception as defect:
             self._defect = defect
             return False
-        return not self._closing and not self._has_to_wait
+        return (
+            self._protocol.needed_bytes <= COMMAND_BYTES_FREE
+            and not self._closing
+            and not self._has_to_wait
+        )
 
     async def _next_commands(self) -> list[wire.Command | Append]:
         """The next commands; none when the peer has ended or broken the protocol."""
         commands: list[wire.Command | Append] = []
         while not commands and not (self._closing or self._peer_has_ended):
+            if self._protocol.needed_bytes > COMMAND_BYTES_FREE:
+                await self._reserve(self._protocol.needed_bytes)
+            self._is_receiving = True
             try:
                 data = await self._transport.receive()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._peer_is_gone()
                 break
+            finally:
+                self._is_receiving = False
             if not data:
                 self._peer_has_ended = True
                 break
@@ -280,10 +384,20 @@ class ServerConnection:
     def _decode(self, data: bytes) -> list[wire.Command | Append]:
         self._received_bytes += len(data)
         try:
-            return self._protocol.receive_data(data)
+            commands = self._protocol.receive_data(data)
         except RemoteProtocolError as error:
             self.close(f"protocol broken: {error}")
             return []
+        if self._protocol.needed_bytes > COMMAND_BYTES_FREE:
+            # At once, if that is possible: others are received from in the same step.
+            self._progress_time = trio.current_time()
+            self._reserved.try_grow(self._protocol.needed_bytes)
+        return commands
+
+    async def _reserve(self, count: int) -> None:
+        if not self._reserved.try_grow(count):
+            await self._reserved.grow(count)
+            self._progress_time = trio.current_time()
 
     @property
     def _has_to_wait(self) -> bool:
@@ -377,10 +491,8 @@ class ServerConnection:
 
     async def _handle(self, request: Any, handler: Handler, ticket: Ticket) -> None:
         try:
-            if handler.large_reply:
-                async with self._large_replies:
-                    await self._replies.wait_for_room()
-                    self.send(await handler.handle(self._context, request))
+            if handler.reply_bytes_max is not None:
+                await self._reply_at_length(request, handler, handler.reply_bytes_max(request))
             else:
                 self.send(await handler.handle(self._context, request))
         except SegmentStoreError as error:
@@ -397,6 +509,16 @@ class ServerConnection:
         finally:
             self._release(request)
             self._lanes.leave(ticket)
+
+    async def _reply_at_length(self, request: Any, handler: Handler, bytes_max: int) -> None:
+        reserved = Reservation(self._buffers.large_replies)
+        async with self._large_replies:
+            await self._replies.wait_for_room()
+            await reserved.grow(bytes_max)
+            try:
+                self.send(await handler.handle(self._context, request))
+            finally:
+                reserved.release()
 
     def _refuse(self, error: SegmentStoreError, asked: Asked) -> None:
         reply = refusal(error, asked)
@@ -422,42 +544,64 @@ class ServerConnection:
 
     # ---- Reads -----------------------------------------------------------------------------------
 
-    def _start_read(self, request: wire.ReadSegment) -> None:
-        read = ReadInProgress(self, request)
+    @property
+    def has_room_for_read(self) -> bool:
+        """Whether a read that waited may be answered now, before others that were put off."""
+        return not self._due and self._replies.has_room
+
+    def _start_read(self, request: wire.ReadSegment, answered: trio.Event | None = None) -> None:
+        read = ReadInProgress(self, request, answered)
         try:
             container = self._context.container_for(request.segment)
         except SegmentStoreError as error:
-            self.answer_read(read, request, error, None)
+            read.complete(error, None)
             return
+        length_max = self._buffers.replies.read_bytes_max
         read.handle = container.read_nowait(
             request.segment,
             offset=request.offset,
-            length_max=min(READ_BYTES_MAX, max(READ_BYTES_MIN, request.suggested_length)),
+            length_max=min(length_max, max(READ_BYTES_MIN, request.suggested_length)),
             on_complete=read.complete,
+            has_room=read.has_room,
         )
         if read.handle is not None:
             self._parked.add(read)
             if len(self._parked) > self._settings.parked_reads_max:
                 self.close(f"more than {self._settings.parked_reads_max} reads are parked")
 
+    def _put_off(self, request: wire.ReadSegment) -> None:
+        """Answer a read when there is room for it."""
+        self._due.append(request)
+        if not self._answers_due and not self._closing:
+            self._answers_due = True
+            self._nursery.start_soon(self._answer_due)
+
+    async def _answer_due(self) -> None:
+        """Begin the reads again that were put off, one after the other."""
+        while self._due:
+            await self._replies.wait_until_short()
+            answered = trio.Event()
+            async with self._buffers.replies.places:
+                self._start_read(self._due.popleft(), answered)
+            with trio.move_on_after(DUE_SECONDS):
+                await answered.wait()
+        self._answers_due = False
+
     def answer_read(
-        self,
-        read: ReadInProgress,
-        request: wire.ReadSegment,
-        error: SegmentStoreError | None,
-        result: ReadResult | None,
+        self, read: ReadInProgress, error: SegmentStoreError | None, result: ReadResult | None
     ) -> None:
         """Reply to a read; its offset and segment are how the peer knows it again."""
+        request = read.request
         self._parked.discard(read)
+        if read.was_put_off:
+            self._put_off(request)
+            return
         if error is not None:
             asked = Asked(request.request_id, request.segment, "readSegment", request.offset)
             self._refuse(error, asked)
             return
         assert result is not None
         data, at_tail, end_of_segment = result.data, result.at_tail, result.end_of_segment
-        if read.handle is not None and self._replies.size >= self._settings.send_bytes_max:
-            # The peer asks again when it has read what is there: until then nothing is held.
-            data, at_tail, end_of_segment = b"", True, False
         # A view holds all of the memory that it is of: of that, little replies have their own.
         kept = data if isinstance(data, memoryview) and len(data) >= KEPT_BYTES_MIN else None
         reply = wire.SegmentRead(

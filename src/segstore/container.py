@@ -27,6 +27,7 @@ import trio
 
 from _fast.btree import PageCache
 from segstore.api import (
+    HasRoom,
     OnAppended,
     OnRead,
     ReadHandle,
@@ -441,19 +442,27 @@ class Container:
         await self._wait(BarrierOperation(name))
 
     def read_nowait(
-        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+        self,
+        name: str,
+        *,
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        has_room: HasRoom | None = None,
     ) -> ReadHandle | None:
         segment = self._metadata.by_name.get(name)
         if segment is None or segment.leaving:
             if self._activation.is_absent(name):
                 on_complete(NoSuchSegmentError(name), None)
                 return None
-            return self._late_reads.read(
-                name, offset=offset, length_max=length_max, on_complete=on_complete
-            )
+            return self._late_reads.read(name, offset, length_max, on_complete, has_room)
         segment.was_used = True
         return self._read_index.read_nowait(
-            segment, offset=offset, length_max=length_max, on_complete=on_complete
+            segment,
+            offset=offset,
+            length_max=length_max,
+            on_complete=on_complete,
+            has_room=has_room,
         )
 
     async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:

@@ -63,15 +63,15 @@ HandleType = TypeVar("HandleType", bound=Handle)
 class Handler:
     """How a kind of request is answered.
 
-    ``segments`` are those that it is about; a refusal names the first. Few of those with a
-    ``large_reply`` are answered at the same time on one connection.
+    ``segments`` are those that it is about; a refusal names the first. ``reply_bytes_max`` is how
+    long its reply may become, if it may be long: few of those are answered at the same time.
     """
 
     answer: Handle
     exclusive: bool
     segments: Callable[[Any], tuple[str, ...]]
     offset: Callable[[Any], int]
-    large_reply: bool = False
+    reply_bytes_max: Callable[[Any], int] | None = None
 
     async def handle(self, context: RequestContext, request: Any) -> wire.Reply:
         """Answer once the segments are in memory."""
@@ -100,13 +100,13 @@ class HandlerTable(dict[type[wire.Command], Handler]):
         exclusive: bool = False,
         segments: Callable[[Any], tuple[str, ...]] = lambda request: (request.segment,),
         offset: Callable[[Any], int] = lambda request: NO_OFFSET,
-        large_reply: bool = False,
+        reply_bytes_max: Callable[[Any], int] | None = None,
     ) -> Callable[[HandleType], HandleType]:
         """Enter the decorated function."""
 
         def enter(handle: HandleType) -> HandleType:
             assert kind not in self, f"{kind.__name__} has a handler"
-            self[kind] = Handler(handle, exclusive, segments, offset, large_reply)
+            self[kind] = Handler(handle, exclusive, segments, offset, reply_bytes_max)
             return handle
 
         return enter

@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
+from segstore.buffer_bytes import BufferBytes
 from segstore.clock import wall_clock_ms
 from segstore.config import ConnectionSettings, SegmentStoreConfig
 from segstore.connection import ServerConnection
@@ -39,13 +40,19 @@ from segstore.load.request_stream import look_up_with, report_load
 from segstore.outstanding_bytes import OutstandingTotal
 from segstore.readiness import ReadySockets
 from segstore.registry import ContainerRegistry, OpenContainer
-from segstore.transport import SocketTransport, StreamTransport, Transport
+from segstore.transport import ReceiveBuffer, SocketTransport, StreamTransport, Transport
 
 StreamType = TypeVar("StreamType", bound=trio.abc.HalfCloseableStream)
 
 ACCEPT_PAUSE_SECONDS: Final = 0.1
 REFUSAL_LINE_SECONDS: Final = 10.0
 """Refused connections have one line in the log in this time."""
+STALLED_LOOKS: Final = 4
+"""Looks for stalled connections in the time after which they are ended."""
+HOLDERS_LOOK_SECONDS: Final = 0.25
+"""The pause between looks at those whose memory others wait for."""
+STALLED_LOOK_COUNT: Final = 1_000
+"""Connections that are looked at in one turn of the event loop."""
 _LACKS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 
 logger = structlog.get_logger(__name__)
@@ -69,7 +76,8 @@ class ConnectionServer:
         self._store = Store(registry, now_ms, random_bytes)
         self._settings = settings
         self._outstanding_total = OutstandingTotal(settings, registry.container_count)
-        self._receive_buffer = memoryview(bytearray(settings.receive_bytes))
+        self._receive_buffer = ReceiveBuffer(settings.receive_bytes)
+        self._buffers = BufferBytes(settings, self._receive_buffer.narrow)
         self._connections: set[ServerConnection] = set()
         self._draining = False
         self._refusals = _Refusals()
@@ -104,6 +112,7 @@ class ConnectionServer:
             store=self._store,
             settings=self._settings,
             outstanding_total=self._outstanding_total,
+            buffers=self._buffers,
         )
         self._connections.add(connection)
         try:
@@ -113,6 +122,24 @@ class ConnectionServer:
             logger.exception("connection failed", peer=transport.peer)
         finally:
             self._connections.discard(connection)
+
+    async def end_stalled(self) -> None:
+        """End connections that keep memory and make no progress, until cancelled."""
+        commands = self._buffers.commands
+        pause = self._settings.stalled_seconds_max / STALLED_LOOKS
+        next_look = trio.current_time() + pause
+        while True:
+            await trio.sleep(min(pause, HOLDERS_LOOK_SECONDS))
+            if commands.are_waited_for:
+                for holder in list(commands.holders):
+                    holder.end_if_stalled(trio.current_time())
+            if trio.current_time() < next_look:
+                continue
+            next_look = trio.current_time() + pause
+            for count, connection in enumerate(list(self._connections)):
+                connection.end_if_stalled(trio.current_time())
+                if count % STALLED_LOOK_COUNT == STALLED_LOOK_COUNT - 1:
+                    await trio.lowlevel.checkpoint()
 
     def note_refused(self, reason: str) -> None:
         """Log, but seldom, that a connection was refused or could not be accepted."""
@@ -175,6 +202,7 @@ async def serve_connections(
         server.ready_sockets = ready_sockets
         async with trio.open_nursery() as watching:
             watching.start_soon(ready_sockets.run)
+            watching.start_soon(server.end_stalled)
             async with trio.open_nursery() as connections:
                 await _accept(server, listeners, connections, shutdown, task_status)
                 server.drain()

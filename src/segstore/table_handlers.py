@@ -12,11 +12,22 @@ from __future__ import annotations
 from typing import Final
 
 from pravega_wire import commands as wire
+from pravega_wire.commands import COMMAND_BYTES_MAX
+from segstore.config import MIB
 from segstore.handler_table import HandlerTable, RequestContext, check_name
 from segstore.tables.table_segments import TableSegments
 
 TABLE_HANDLERS: Final = HandlerTable()
 handles = TABLE_HANDLERS.handles
+
+ENTRY_BYTES_MAX: Final = MIB
+"""Of a key and its value."""
+PAGE_BYTES_MAX: Final = 3 * MIB
+"""Of a page of an iteration, with the bucket that makes it too long."""
+
+
+def _page_bytes_max(_: wire.Request) -> int:
+    return PAGE_BYTES_MAX
 
 
 def _tables(context: RequestContext, segment: str) -> TableSegments:
@@ -79,14 +90,17 @@ async def remove_table_keys(context: RequestContext, request: wire.RemoveTableKe
     return wire.TableKeysRemoved(request.request_id, request.segment)
 
 
-@handles(wire.ReadTable, large_reply=True)
+@handles(
+    wire.ReadTable,
+    reply_bytes_max=lambda request: min(COMMAND_BYTES_MAX, len(request.keys) * ENTRY_BYTES_MAX),
+)
 async def read_table(context: RequestContext, request: wire.ReadTable) -> wire.Reply:
     keys = [key.key for key in request.keys]
     entries = await _tables(context, request.segment).read(request.segment, keys)
     return wire.TableRead(request.request_id, request.segment, tuple(entries))
 
 
-@handles(wire.ReadTableKeys, large_reply=True)
+@handles(wire.ReadTableKeys, reply_bytes_max=_page_bytes_max)
 async def read_table_keys(context: RequestContext, request: wire.ReadTableKeys) -> wire.Reply:
     page = await _tables(context, request.segment).iterate_keys(
         request.segment,
@@ -100,7 +114,7 @@ async def read_table_keys(context: RequestContext, request: wire.ReadTableKeys) 
     )
 
 
-@handles(wire.ReadTableEntries, large_reply=True)
+@handles(wire.ReadTableEntries, reply_bytes_max=_page_bytes_max)
 async def read_table_entries(context: RequestContext, request: wire.ReadTableEntries) -> wire.Reply:
     page = await _tables(context, request.segment).iterate_entries(
         request.segment,
@@ -114,7 +128,7 @@ async def read_table_entries(context: RequestContext, request: wire.ReadTableEnt
     )
 
 
-@handles(wire.ReadTableEntriesDelta, large_reply=True)
+@handles(wire.ReadTableEntriesDelta, reply_bytes_max=_page_bytes_max)
 async def read_table_entries_delta(
     context: RequestContext, request: wire.ReadTableEntriesDelta
 ) -> wire.Reply:

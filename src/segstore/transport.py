@@ -27,8 +27,25 @@ _KEEP_ALIVE_IDLE_SECONDS: Final = 60
 _KEEP_ALIVE_INTERVAL_SECONDS: Final = 15
 _KEEP_ALIVE_COUNT: Final = 4
 _RECEIVE_BYTES: Final = 64 * 1024
+NARROW_BYTES: Final = 16 * 1024
+"""Received at a time while connections wait for memory."""
 SENT_BYTES_MAX: Final = 256 * 1024
 """At a time of one connection, so that others have their turn."""
+
+
+class ReceiveBuffer:
+    """The memory that all sockets of an event loop receive into; ``view`` is how much at a time."""
+
+    __slots__ = ("_narrow", "_wide", "view")
+
+    def __init__(self, byte_count: int) -> None:
+        self._wide = memoryview(bytearray(byte_count))
+        self._narrow = self._wide[:NARROW_BYTES]
+        self.view = self._wide
+
+    def narrow(self, is_narrow: bool) -> None:
+        """Receive little at a time, or as much as there is room for."""
+        self.view = self._narrow if is_narrow else self._wide
 
 
 class Flusher(Protocol):
@@ -87,7 +104,7 @@ class SocketTransport:
     def __init__(
         self,
         stream: trio.SocketStream,
-        buffer: memoryview,
+        buffer: ReceiveBuffer,
         ready_sockets: ReadySockets | None = None,
     ) -> None:
         self._stream = stream
@@ -113,7 +130,7 @@ class SocketTransport:
         return self._peer
 
     async def receive(self) -> bytes:
-        buffer, readiness = self._buffer, self._readiness
+        readiness = self._readiness
         if self._error is not None:
             raise trio.BrokenResourceError(str(self._error)) from self._error
         while True:
@@ -121,6 +138,7 @@ class SocketTransport:
                 await trio.lowlevel.wait_readable(self._descriptor)
             else:
                 await readiness.wait()
+            buffer = self._buffer.view
             try:
                 count = os.readv(self._descriptor, (buffer,))
             except BlockingIOError:
@@ -139,7 +157,7 @@ class SocketTransport:
             await self._readiness.pass_on(self._receive_now)
 
     def _receive_now(self) -> bool:
-        buffer, readiness = self._buffer, self._readiness
+        buffer, readiness = self._buffer.view, self._readiness
         assert readiness is not None
         try:
             count = os.readv(self._descriptor, (buffer,))
@@ -182,6 +200,7 @@ class SocketTransport:
             self._ready_sockets.forget(self._descriptor)
         # Somebody else's from now on.
         self._descriptor = -1
+        self._take = _take_nothing
         await trio.aclose_forcefully(self._stream)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import grpc
 import pytest
@@ -17,6 +20,7 @@ from tests.pravega_admin.conftest import Standalone
 from pravega_wire import commands as wire
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.blocking import ConnectionLostError, SegmentConnection
+from pravega_wire.codec import encode
 from pravega_wire.connection import append_block
 
 SEGMENT = "scope/stream/0.#epoch.0"
@@ -155,3 +159,111 @@ def test_a_limit_that_is_too_low_is_told(new_store: Callable[[], Standalone]) ->
         store.start()
     assert store.process is not None
     assert store.process.wait(30) == 78
+
+
+CACHE_MB = 64
+BEYOND_CACHE_MB = 200
+LAG_SECONDS = 1.0
+"""What a question of another client may take on a busy machine. Each of the attacks took longer."""
+
+
+class Watch:
+    """What a segment store takes, and how long it lets others wait, while it is attacked."""
+
+    def __init__(self, store: Standalone) -> None:
+        self._pid = store.pid_of("segment-store-0")
+        self._port = store.segment_store_port
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=each) for each in (self._weigh, self._ask)]
+        self.memory_mb = 0.0
+        self.longest_answer = 0.0
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def check(self) -> None:
+        assert self.memory_mb < CACHE_MB + BEYOND_CACHE_MB
+        assert self.longest_answer < LAG_SECONDS
+
+    def _weigh(self) -> None:
+        while not self._ended.wait(0.01):
+            pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
+            self.memory_mb = max(self.memory_mb, pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+
+    def _ask(self) -> None:
+        with SegmentConnection("127.0.0.1", self._port) as connection:
+            while not self._ended.wait(0.01):
+                began = time.monotonic()
+                connection.call(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
+                self.longest_answer = max(self.longest_answer, time.monotonic() - began)
+
+
+@pytest.fixture
+def small_cache(new_store: Callable[[], Standalone], tmp_path: Path) -> Standalone:
+    store = new_store()
+    store.settings = tmp_path / "settings.toml"
+    store.settings.write_text(f"[segment_store]\ncache_bytes_max = {CACHE_MB << 20}\n")
+    store.start()
+    return store
+
+
+def send_what_fits(client: socket.socket, data: bytes) -> None:
+    client.settimeout(0.1)
+    with suppress(TimeoutError):
+        client.sendall(data)
+
+
+READ_TABLE = 78
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_commands_that_stop_in_the_middle_take_bounded_memory(
+    small_cache: Standalone, ends: bool
+) -> None:
+    store = small_cache
+    half = struct.pack(">ii", READ_TABLE, 15 << 20) + bytes(14 << 20)
+    with SegmentConnection("127.0.0.1", store.segment_store_port) as connection, Watch(store) as it:
+        set_up(connection)
+        with idle_connections(store.segment_store_port, 60) as clients:
+            for client in clients:
+                send_what_fits(client, half)
+                if ends:
+                    client.close()
+            append(connection, 1, bytes(1 << 20))
+            append(connection, 2, bytes(8 << 20))
+        append(connection, 3)
+    it.check()
+
+
+def test_reads_of_clients_that_do_not_read_take_bounded_memory(small_cache: Standalone) -> None:
+    store = small_cache
+    data = os.urandom(2 << 20)
+    reads = b"".join(encode(wire.ReadSegment(SEGMENT, 0, 2 << 20, "", n)) for n in range(40))
+    with SegmentConnection("127.0.0.1", store.segment_store_port) as connection, Watch(store) as it:
+        set_up(connection)
+        with idle_connections(store.segment_store_port, 100) as clients:
+            for client in clients:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+                client.sendall(encode(wire.HELLO) + reads)
+            reader = SegmentConnection("127.0.0.1", store.segment_store_port)
+            reader.send(wire.ReadSegment(SEGMENT, 0, 2 << 20, "", 7))
+            time.sleep(0.5)
+            append(connection, 1, data)
+            # One that reads gets its data, if in shorter replies.
+            found = b""
+            while len(found) < len(data):
+                reply = reader.receive()
+                assert isinstance(reply, wire.SegmentRead)
+                found += reply.data
+                reader.send(wire.ReadSegment(SEGMENT, len(found), 2 << 20, "", 8))
+            assert found == data
+            append(connection, 2)
+            reader.close()
+    it.check()

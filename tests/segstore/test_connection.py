@@ -16,7 +16,7 @@ from _fast.lent_memory import LentMemory
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import append_block
-from segstore.api import OnRead, ReadHandle, ReadResult
+from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult
 from segstore.config import ConnectionSettings
 from segstore.connection import ANSWER_SECONDS
 from segstore.testing.memory_store import MemoryStore, memory_store
@@ -332,7 +332,7 @@ async def test_little_replies_of_a_client_that_does_not_read_hold_no_lent_memory
     memory = LentMemory(block_bytes=1 << 20, free_max=2)
 
     def read_nowait(
-        name: str, *, offset: int, length_max: int, on_complete: OnRead
+        name: str, *, offset: int, length_max: int, on_complete: OnRead, has_room: HasRoom
     ) -> ReadHandle | None:
         data = memory.lend()[:length_max].toreadonly()
         on_complete(None, ReadResult(offset, data, False, False))
@@ -355,21 +355,23 @@ async def test_little_replies_of_a_client_that_does_not_read_hold_no_lent_memory
     assert memory.lent_count == 0
 
 
-async def test_a_parked_read_of_a_client_that_does_not_read_is_answered_without_data() -> None:
-    settings = ConnectionSettings(send_bytes_pause=1000, send_bytes_max=1500)
-    async with memory_store(settings) as store:
+async def test_replies_to_parked_reads_are_made_when_the_peer_takes_them() -> None:
+    async with memory_store() as store:
         await store.container.create_segment(SEGMENT)
         reading, writing = trio.testing.lockstep_stream_pair()
         store.nursery.start_soon(store.server.serve, writing)
         client = WireClient(reading)
-        await client.send(*(read(0) for _ in range(10)))
+        await client.send(*(read(0, 100_000) for _ in range(10)))
         await settle()
-        await store.container.append(SEGMENT, bytes(700))
-        replies = [await client.expect(wire.SegmentRead) for _ in range(10)]
-        lengths = [len(reply.data) for reply in replies]
-        assert lengths[:2] == [700, 700]
-        assert set(lengths[2:]) == {0}
-        assert all(reply.at_tail for reply in replies)
+        await store.container.append(SEGMENT, bytes(100_000))
+        await settle()
+        [connection] = store.server._connections
+        assert 100_000 <= connection._replies.size < 100_100
+        assert store.server._buffers.replies.count == connection._replies.size
+        lengths = [len((await client.expect(wire.SegmentRead)).data) for _ in range(10)]
+        assert lengths == [100_000] * 10
+        await settle()
+        assert store.server._buffers.replies.count == 0
 
 
 async def test_requests_in_progress_are_bounded() -> None:

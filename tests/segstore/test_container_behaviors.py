@@ -723,6 +723,26 @@ async def test_a_read_at_the_tail_waits_for_data(container: SegmentContainer) ->
     assert answers.data("read") == b"def"
 
 
+async def test_a_read_that_waited_for_data_is_put_off_when_the_reader_has_no_room(
+    container: SegmentContainer,
+) -> None:
+    await container.create_segment("s")
+    answers = Answers()
+    for name in ("none", "some"):
+        container.read_nowait(
+            "s",
+            offset=0,
+            length_max=9,
+            on_complete=answers.expect(name),
+            has_room=lambda name=name: name == "some",
+        )
+    await container.append("s", b"abc")
+    await answers.wait(2)
+    assert answers.data("none") == b""
+    assert answers.data("some") == b"abc"
+    assert (await container.read("s", offset=0, length_max=9)).data == b"abc"
+
+
 async def test_a_read_beyond_the_tail_waits_until_its_offset_is_written(
     container: SegmentContainer,
 ) -> None:

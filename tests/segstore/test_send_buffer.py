@@ -6,8 +6,13 @@ import pytest
 import trio
 import trio.testing
 
+from segstore.buffer_bytes import ReplyBytes
 from segstore.send_buffer import JOINED_BYTES_MAX, SendBuffer
-from segstore.transport import SENT_BYTES_MAX
+from segstore.transport import SENT_BYTES_MAX, Flusher
+
+
+def send_buffer(*, pause_bytes: int, flusher: Flusher | None = None) -> SendBuffer:
+    return SendBuffer(pause_bytes=pause_bytes, total=ReplyBytes(1 << 30), flusher=flusher)
 
 
 class RecordingStream:
@@ -24,7 +29,7 @@ class RecordingStream:
 
 
 async def test_what_is_put_in_one_turn_leaves_in_one_send() -> None:
-    buffer, stream = SendBuffer(pause_bytes=100), RecordingStream()
+    buffer, stream = send_buffer(pause_bytes=100), RecordingStream()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
         await trio.testing.wait_all_tasks_blocked()
@@ -65,7 +70,7 @@ class RecordingSocket:
 
 async def test_with_a_flusher_replies_leave_without_the_task() -> None:
     socket, stream = RecordingSocket(room=100), RecordingStream()
-    buffer = SendBuffer(pause_bytes=10, flusher=socket)
+    buffer = send_buffer(pause_bytes=10, flusher=socket)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
         await trio.testing.wait_all_tasks_blocked()
@@ -82,7 +87,7 @@ async def test_with_a_flusher_replies_leave_without_the_task() -> None:
 
 async def test_the_task_sends_what_the_socket_does_not_take_and_all_that_comes_after() -> None:
     socket, stream = RecordingSocket(room=5), RecordingStream()
-    buffer = SendBuffer(pause_bytes=100, flusher=socket)
+    buffer = send_buffer(pause_bytes=100, flusher=socket)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
         await trio.testing.wait_all_tasks_blocked()
@@ -99,7 +104,7 @@ async def test_the_task_sends_what_the_socket_does_not_take_and_all_that_comes_a
 
 async def test_a_peer_that_is_gone_is_left_to_the_task() -> None:
     socket, stream = RecordingSocket(room=-1), RecordingStream()
-    buffer = SendBuffer(pause_bytes=100, flusher=socket)
+    buffer = send_buffer(pause_bytes=100, flusher=socket)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
         await trio.testing.wait_all_tasks_blocked()
@@ -112,7 +117,7 @@ async def test_a_peer_that_is_gone_is_left_to_the_task() -> None:
 
 async def test_what_is_discarded_before_its_turn_is_not_sent() -> None:
     socket, stream = RecordingSocket(room=100), RecordingStream()
-    buffer = SendBuffer(pause_bytes=100, flusher=socket)
+    buffer = send_buffer(pause_bytes=100, flusher=socket)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
         await trio.testing.wait_all_tasks_blocked()
@@ -123,7 +128,7 @@ async def test_what_is_discarded_before_its_turn_is_not_sent() -> None:
 
 
 async def test_large_replies_are_not_copied_together() -> None:
-    buffer, stream = SendBuffer(pause_bytes=100), RecordingStream()
+    buffer, stream = send_buffer(pause_bytes=100), RecordingStream()
     large = bytes(JOINED_BYTES_MAX)
     for part in (b"a", large, b"b", b"c"):
         buffer.put(part)
@@ -134,7 +139,7 @@ async def test_large_replies_are_not_copied_together() -> None:
 
 async def test_a_long_reply_is_sent_from_where_it_is_and_not_all_in_one_turn() -> None:
     socket, stream = RecordingSocket(room=1 << 30), RecordingStream()
-    buffer = SendBuffer(pause_bytes=100, flusher=socket)
+    buffer = send_buffer(pause_bytes=100, flusher=socket)
     kept = memoryview(bytes(range(256)) * 4096)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
@@ -146,14 +151,16 @@ async def test_a_long_reply_is_sent_from_where_it_is_and_not_all_in_one_turn() -
         await trio.testing.wait_all_tasks_blocked()
         assert buffer.size == 0
         buffer.finish()
-    rest, tail = stream.sent
-    assert isinstance(rest, memoryview)
-    assert rest.obj is kept.obj
-    assert b"".join([*socket.taken, rest, tail]) == b"head" + kept + b"tail"
+    *rest, tail = stream.sent
+    for part in rest:
+        assert isinstance(part, memoryview)
+        assert part.obj is kept.obj
+        assert len(part) <= SENT_BYTES_MAX
+    assert b"".join([*socket.taken, *rest, tail]) == b"head" + kept + b"tail"
 
 
 async def test_finishing_sends_what_is_there_and_takes_nothing_more() -> None:
-    buffer, stream = SendBuffer(pause_bytes=100), RecordingStream()
+    buffer, stream = send_buffer(pause_bytes=100), RecordingStream()
     buffer.put(b"before")
     buffer.finish()
     buffer.put(b"after")
@@ -162,7 +169,7 @@ async def test_finishing_sends_what_is_there_and_takes_nothing_more() -> None:
 
 
 async def test_room_comes_back_when_bytes_are_sent() -> None:
-    buffer, stream = SendBuffer(pause_bytes=10), RecordingStream()
+    buffer, stream = send_buffer(pause_bytes=10), RecordingStream()
     stream.gate = trio.Event()
     buffer.put(bytes(10))
     assert buffer.is_full
@@ -177,7 +184,7 @@ async def test_room_comes_back_when_bytes_are_sent() -> None:
 
 
 async def test_discarding_ends_without_sending() -> None:
-    buffer, stream = SendBuffer(pause_bytes=10), RecordingStream()
+    buffer, stream = send_buffer(pause_bytes=10), RecordingStream()
     buffer.put(bytes(20))
     buffer.discard()
     await buffer.run(stream.send)
@@ -202,7 +209,7 @@ class CountingReply:
 
 
 async def test_a_late_reply_keeps_its_place_and_tells_what_is_so_when_it_is_sent() -> None:
-    buffer, stream = SendBuffer(pause_bytes=8), RecordingStream()
+    buffer, stream = send_buffer(pause_bytes=8), RecordingStream()
     stream.gate = trio.Event()
     first, second = CountingReply(), CountingReply()
     async with trio.open_nursery() as nursery:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from segstore.readiness import ReadySockets
-from segstore.transport import SocketTransport, StreamTransport
+from segstore.transport import ReceiveBuffer, SocketTransport, StreamTransport
 
 
 class Pair:
@@ -28,7 +28,7 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
     async with listener:
         other = await trio.open_tcp_stream(*listener.socket.getsockname())
         stream = await listener.accept()
-        buffer = memoryview(bytearray(1000))
+        buffer = ReceiveBuffer(1000)
         async with other, stream:
             if request.param == "alone":
                 yield Pair(SocketTransport(stream, buffer), other)
@@ -121,7 +121,7 @@ async def test_a_closed_transport_leaves_the_next_owner_of_its_descriptor_alone(
         with closing(ReadySockets()) as ready_sockets:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ready_sockets.run)
-                transport = SocketTransport(stream, memoryview(bytearray(10)), ready_sockets)
+                transport = SocketTransport(stream, ReceiveBuffer(10), ready_sockets)
                 descriptor = stream.socket.fileno()
                 ours, theirs = socket.socketpair()
                 with ours, theirs:

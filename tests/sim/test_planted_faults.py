@@ -213,7 +213,7 @@ class StaleCache(Behind):
     stale = b""
 
     def read_nowait(
-        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+        self, name: str, *, offset: int, length_max: int, on_complete: OnRead, **arguments: Any
     ) -> ReadHandle | None:
         def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
             if result is not None and result.data:
@@ -224,7 +224,7 @@ class StaleCache(Behind):
             on_complete(error, result)
 
         handle: ReadHandle | None = self._real.read_nowait(
-            name, offset=offset, length_max=length_max, on_complete=complete
+            name, offset=offset, length_max=length_max, on_complete=complete, **arguments
         )
         return handle
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-from segstore.api import OnRead, ReadHandle, ReadResult
+from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult
 from segstore.errors import ContainerOfflineError, SegmentStoreError
 from segstore.inactive.activation import Activation
 
@@ -22,10 +22,11 @@ ReadNow = Callable[..., ReadHandle | None]
 class LateRead:
     """A read that waits for its segment, and afterwards for what it asked for."""
 
-    __slots__ = ("_inner", "_on_complete")
+    __slots__ = ("_inner", "_on_complete", "has_room")
 
-    def __init__(self, on_complete: OnRead) -> None:
+    def __init__(self, on_complete: OnRead, has_room: HasRoom | None) -> None:
         self._on_complete: OnRead | None = on_complete
+        self.has_room = has_room
         self._inner: ReadHandle | None = None
 
     @property
@@ -70,13 +71,18 @@ class LateReads:
         self._nursery = None
 
     def read(
-        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+        self,
+        name: str,
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        has_room: HasRoom | None,
     ) -> ReadHandle | None:
         """Read when the segment is active."""
         if self._nursery is None:
             on_complete(None, ReadResult(offset, b"", True, False))
             return None
-        read = LateRead(on_complete)
+        read = LateRead(on_complete, has_room)
         self._nursery.start_soon(self._run, name, offset, length_max, read)
         return read
 
@@ -88,10 +94,16 @@ class LateReads:
                 read.complete(None, ReadResult(offset, b"", True, False))
             except SegmentStoreError as error:
                 read.complete(error, None)
+            if read.is_wanted and read.has_room is not None and not read.has_room():
+                read.complete(None, ReadResult(offset, b"", True, False))
             if read.is_wanted:
                 read.begin(
                     self._read_now(
-                        name, offset=offset, length_max=length_max, on_complete=read.complete
+                        name,
+                        offset=offset,
+                        length_max=length_max,
+                        on_complete=read.complete,
+                        has_room=read.has_room,
                     )
                 )
         except trio.Cancelled:

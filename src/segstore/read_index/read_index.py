@@ -5,18 +5,21 @@ Owns: the read indexes of all segments of one container.
 Invariants:
 1. Only committed bytes are served.
 2. A parked read costs no task; it ends by data, seal, deletion or the container's stop.
-3. Each read is completed exactly once, unless it is cancelled.
+3. Each read is completed exactly once, unless it is cancelled; few of those that wait for the same
+   bytes in one turn of the event loop.
 4. The cache is told of what tier 2 has before anything of it may be evicted.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
 from _fast.logged_pieces import Piece
-from segstore.api import OnRead, ReadHandle, ReadResult
+from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.clock import next_look
 from segstore.errors import (
@@ -33,6 +36,9 @@ from segstore.read_index.segment_index import Redirect, SegmentReadIndex, Waitin
 from segstore.read_index.storage_reads import StorageReads
 from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import Buffer
+
+WOKEN_MAX: Final = 500
+"""Parked reads that are answered in one turn of the event loop."""
 
 
 class ReadIndex:
@@ -53,9 +59,13 @@ class ReadIndex:
         self._unstored: dict[int, SegmentReadIndex] = {}
         self._storage_reads = StorageReads(cache_manager, storage, self._read_again, log)
         self._closed = False
+        self._nursery: trio.Nursery | None = None
+        # Reads that are not parked any more and have not been answered.
+        self._woken: deque[tuple[SegmentReadIndex, WaitingRead]] = deque()
 
     def start(self, nursery: trio.Nursery) -> None:
         """Let reads of tier 2, and what keeps the cache small, run in ``nursery``."""
+        self._nursery = nursery
         self._storage_reads.start(nursery)
         nursery.start_soon(self._keep_cache)
 
@@ -65,6 +75,9 @@ class ReadIndex:
             return
         self._closed = True
         self._storage_reads.close()
+        for _, read in self._woken:
+            read.complete(None, ReadResult(read.offset, b"", True, False))
+        self._woken.clear()
         for index in self._indexes.values():
             for read in index.drop(self._cache_manager.history_blocks):
                 read.complete(None, ReadResult(read.offset, b"", True, False))
@@ -197,7 +210,13 @@ class ReadIndex:
         return self.index_of(segment).entries.views(offset, length)
 
     def read_nowait(
-        self, segment: SegmentMetadata, *, offset: int, length_max: int, on_complete: OnRead
+        self,
+        segment: SegmentMetadata,
+        *,
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        has_room: HasRoom | None = None,
     ) -> ReadHandle | None:
         """See ``SegmentContainer.read_nowait``."""
         if offset < segment.start_offset:
@@ -207,15 +226,20 @@ class ReadIndex:
             on_complete(error, None)
             return None
         if offset >= segment.length:
-            return self._read_tail(segment, offset, length_max, on_complete)
-        return self._read(segment, offset, length_max, False, on_complete)
+            return self._read_tail(segment, offset, length_max, on_complete, has_room)
+        return self._read(segment, offset, length_max, False, on_complete, has_room)
 
     def _read_tail(
-        self, segment: SegmentMetadata, offset: int, length_max: int, on_complete: OnRead
+        self,
+        segment: SegmentMetadata,
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        has_room: HasRoom | None,
     ) -> ReadHandle | None:
         if not segment.sealed:
             tail_reads = self.index_of(segment).tail_reads
-            read = WaitingRead(offset, length_max, on_complete, tail_reads)
+            read = WaitingRead(offset, length_max, on_complete, tail_reads, has_room)
             tail_reads[read] = None
             return read
         if offset > segment.length:
@@ -232,6 +256,7 @@ class ReadIndex:
         length_max: int,
         at_tail: bool,
         on_complete: OnRead,
+        has_room: HasRoom | None = None,
     ) -> ReadHandle | None:
         index = self._indexes.get(segment.segment_id) or self.index_of(segment)
         data = index.entries.gather(offset, length_max)
@@ -250,11 +275,13 @@ class ReadIndex:
             return None
         redirect = index.redirect_at(offset)
         if redirect is not None:
-            return self._read_redirect(index, redirect, offset, length_max, at_tail, on_complete)
+            return self._read_redirect(
+                index, redirect, offset, length_max, at_tail, on_complete, has_room
+            )
         if not self._storage_reads.is_running:
             on_complete(None, ReadResult(offset, b"", True, False))
             return None
-        return self._storage_reads.read(index, offset, length_max, on_complete)
+        return self._storage_reads.read(index, offset, length_max, on_complete, has_room)
 
     def _read_redirect(
         self,
@@ -264,17 +291,21 @@ class ReadIndex:
         length_max: int,
         at_tail: bool,
         on_complete: OnRead,
+        has_room: HasRoom | None,
     ) -> ReadHandle | None:
         def translate(error: SegmentStoreError | None, result: ReadResult | None) -> None:
             if error is not None and redirect not in index.redirects:
                 # The bytes moved to the target while the source was asked for them.
-                self._read(index.segment, offset, length_max, at_tail, on_complete)
+                self._read(index.segment, offset, length_max, at_tail, on_complete, has_room)
                 return
             if result is not None:
-                result = ReadResult(offset, result.data, at_tail, False)
+                # Without data it tells the reader to ask again.
+                result = ReadResult(offset, result.data, at_tail or not result.data, False)
             on_complete(error, result)
 
-        return self._read(redirect.source, offset - redirect.offset, length_max, False, translate)
+        return self._read(
+            redirect.source, offset - redirect.offset, length_max, False, translate, has_room
+        )
 
     def _read_again(
         self, index: SegmentReadIndex, read: WaitingRead, error: SegmentStoreError | None
@@ -288,21 +319,36 @@ class ReadIndex:
             read.complete(SegmentTruncatedError(segment.name, start_offset=start_offset), None)
         elif error is not None:
             read.complete(error, None)
-        else:
-            self._read(segment, read.offset, read.length_max, False, read.complete)
+        elif not read.put_off():
+            self._read(segment, read.offset, read.length_max, False, read.complete, read.has_room)
 
     def _wake(self, index: SegmentReadIndex) -> None:
         segment = index.segment
         ready = [read for read in index.tail_reads if read.offset < segment.length]
         for read in ready:
             del index.tail_reads[read]
+        if len(ready) > WOKEN_MAX and self._nursery is not None:
+            if not self._woken:
+                self._nursery.start_soon(self._answer_woken)
+            self._woken.extend((index, read) for read in ready[WOKEN_MAX:])
+            del ready[WOKEN_MAX:]
         for read in ready:
             if read.offset < segment.start_offset:
                 start_offset = segment.start_offset
                 read.complete(SegmentTruncatedError(segment.name, start_offset=start_offset), None)
-            else:
+            elif not read.put_off():
                 # The handle stays the reader's: a cancel still works while tier 2 is asked.
-                self._read(segment, read.offset, read.length_max, True, read.complete)
+                self._read(
+                    segment, read.offset, read.length_max, True, read.complete, read.has_room
+                )
+
+    async def _answer_woken(self) -> None:
+        """Answer reads that were too many for one turn of the event loop."""
+        while self._woken:
+            await trio.lowlevel.checkpoint()
+            for _ in range(min(WOKEN_MAX, len(self._woken))):
+                index, read = self._woken.popleft()
+                self._read_again(index, read, None)
 
     def _answer_tail_reads(self, segment: SegmentMetadata, error: SegmentStoreError) -> None:
         index = self._indexes.get(segment.segment_id)

@@ -19,7 +19,7 @@ from typing import Final
 
 from _fast.logged_pieces import LoggedPieces, Piece
 from _fast.read_index import Generations, SegmentEntries
-from segstore.api import OnRead, ReadResult
+from segstore.api import HasRoom, OnRead, ReadResult
 from segstore.cache.history import HistoryBlock, HistoryBlocks
 from segstore.errors import SegmentStoreError
 from segstore.metadata import SegmentMetadata
@@ -44,7 +44,7 @@ class Redirect:
 class WaitingRead:
     """A read that is answered later. ``on_complete`` is None once it is answered or cancelled."""
 
-    __slots__ = ("_parked", "length_max", "offset", "on_complete")
+    __slots__ = ("_parked", "has_room", "length_max", "offset", "on_complete")
 
     def __init__(
         self,
@@ -52,7 +52,9 @@ class WaitingRead:
         length_max: int,
         on_complete: OnRead,
         parked: dict[WaitingRead, None] | None = None,
+        has_room: HasRoom | None = None,
     ) -> None:
+        self.has_room = has_room
         self.offset = offset
         self.length_max = length_max
         self.on_complete: OnRead | None = on_complete
@@ -63,6 +65,13 @@ class WaitingRead:
         self.on_complete = None
         if self._parked is not None:
             self._parked.pop(self, None)
+
+    def put_off(self) -> bool:
+        """Tell the reader to ask again if it has no room now; returns whether it was told."""
+        if self.has_room is None or self.on_complete is None or self.has_room():
+            return False
+        self.complete(None, ReadResult(self.offset, b"", True, False))
+        return True
 
     def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
         """Answer, unless cancelled."""

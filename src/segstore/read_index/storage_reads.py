@@ -20,7 +20,7 @@ from typing import Final
 
 import trio
 
-from segstore.api import OnRead, ReadResult
+from segstore.api import HasRoom, OnRead, ReadResult
 from segstore.cache.manager import CacheManager, block_bytes
 from segstore.errors import SegmentStoreError
 from segstore.read_index.logged_bytes import LoggedBytes
@@ -71,10 +71,15 @@ class StorageReads:
         self._nursery = None
 
     def read(
-        self, index: SegmentReadIndex, offset: int, length_max: int, on_complete: OnRead
+        self,
+        index: SegmentReadIndex,
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        has_room: HasRoom | None = None,
     ) -> WaitingRead:
         """Answer from tier 2 or from the log: one of them has the byte at ``offset``."""
-        read = WaitingRead(offset, length_max, on_complete)
+        read = WaitingRead(offset, length_max, on_complete, has_room=has_room)
         fetch = index.fetch_at(offset)
         if fetch is None:
             end = offset + length_max
@@ -176,7 +181,7 @@ class StorageReads:
         segment = index.segment
         block = index.block_at(fetch.offset)
         for read in fetch.waiters:
-            if read.on_complete is None:
+            if read.on_complete is None or read.put_off():
                 continue
             start = read.offset - fetch.offset
             if start >= len(data):

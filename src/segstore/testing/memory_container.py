@@ -20,6 +20,7 @@ from functools import partial
 import trio
 
 from segstore.api import (
+    HasRoom,
     OnAppended,
     OnRead,
     ReadHandle,
@@ -259,7 +260,13 @@ class MemoryContainer:
         await self._perform(lambda: 0)
 
     def read_nowait(
-        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+        self,
+        name: str,
+        *,
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        has_room: HasRoom | None = None,
     ) -> ReadHandle | None:
         """Read, or park."""
         try:
@@ -275,7 +282,7 @@ class MemoryContainer:
         elif segment.sealed:
             on_complete(InvalidRequestError(name, f"offset {offset} lies beyond {length}"), None)
         else:
-            read = ParkedRead(segment.parked, offset, length_max, on_complete)
+            read = ParkedRead(segment.parked, offset, length_max, on_complete, has_room)
             segment.parked.append(read)
             return read
         return None

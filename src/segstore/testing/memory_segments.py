@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from segstore.api import OnRead, ReadResult, SegmentInfo
+from segstore.api import HasRoom, OnRead, ReadResult, SegmentInfo
 from segstore.attributes.updates import (
     ATTRIBUTE_SEGMENT_TYPE,
     EVENT_COUNT,
@@ -43,8 +43,14 @@ class ParkedRead:
     """A read that waits for the tail of its segment."""
 
     def __init__(
-        self, parked: list[ParkedRead], offset: int, length_max: int, on_complete: OnRead
+        self,
+        parked: list[ParkedRead],
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        has_room: HasRoom | None,
     ) -> None:
+        self.has_room = has_room
         self._parked = parked
         self.offset = offset
         self.length_max = length_max
@@ -124,7 +130,10 @@ class MemorySegment:
         self.data += data
         for read in [read for read in self.parked if read.offset < len(self.data)]:
             read.cancel()
-            read.on_complete(None, self.read(read.offset, read.length_max))
+            if read.has_room is None or read.has_room():
+                read.on_complete(None, self.read(read.offset, read.length_max))
+            else:
+                read.on_complete(None, ReadResult(read.offset, b"", True, False))
 
     def read(self, offset: int, length_max: int) -> ReadResult:
         """The bytes there are at ``offset``."""

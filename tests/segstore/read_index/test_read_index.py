@@ -22,7 +22,7 @@ from segstore.errors import (
     StorageError,
 )
 from segstore.metadata import SegmentMetadata
-from segstore.read_index.read_index import ReadIndex
+from segstore.read_index.read_index import WOKEN_MAX, ReadIndex
 from segstore.read_index.storage_reads import ALIGNMENT_BYTES, READ_AHEAD_BYTES, READS_MAX
 from segstore.tiers.api import Buffer
 
@@ -313,6 +313,30 @@ async def test_a_read_whose_bytes_go_away_meanwhile_is_told_so(change: str) -> N
         else:
             assert all(isinstance(one.error, NoSuchSegmentError) for one in readings)
             assert it.manager.cache.stored_bytes == 0
+
+
+async def test_many_parked_reads_are_answered_in_several_turns() -> None:
+    async with scene() as it:
+        await wait_all_tasks_blocked()
+        readings = [it.read(0, 100) for _ in range(3 * WOKEN_MAX + 1)]
+        it.append(b"tail")
+        assert sum(len(reading.answers) for reading in readings) == WOKEN_MAX
+        # Those that are left are not parked: what ends parked reads does not end them.
+        it.segment.sealed = True
+        it.index.seal(it.segment)
+        await wait_all_tasks_blocked()
+        assert [reading.data for reading in readings] == [b"tail"] * len(readings)
+
+
+async def test_a_stop_answers_the_parked_reads_that_are_left() -> None:
+    async with scene() as it:
+        await wait_all_tasks_blocked()
+        readings = [it.read(0, 100) for _ in range(2 * WOKEN_MAX)]
+        it.append(b"tail")
+        it.index.close()
+        assert {reading.data for reading in readings} == {b"tail", b""}
+        await wait_all_tasks_blocked()
+        assert [len(reading.answers) for reading in readings] == [1] * len(readings)
 
 
 async def test_a_parked_read_costs_no_task_and_ends_once() -> None:

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
-from segstore.api import OnRead, ReadHandle
+from segstore.api import HasRoom, OnRead, ReadHandle
 from segstore.attributes.updates import (
     ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_TYPE,
@@ -57,11 +57,17 @@ class WatchedContainer(MemoryContainer):
         self.fails = False
 
     def read_nowait(
-        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+        self,
+        name: str,
+        *,
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        has_room: HasRoom | None = None,
     ) -> ReadHandle | None:
         self.read_bytes += length_max
         return super().read_nowait(
-            name, offset=offset, length_max=length_max, on_complete=on_complete
+            name, offset=offset, length_max=length_max, on_complete=on_complete, has_room=has_room
         )
 
     async def get_attributes(

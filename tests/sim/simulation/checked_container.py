@@ -28,6 +28,7 @@ from typing import TypeVar, cast
 import trio
 
 from segstore.api import (
+    HasRoom,
     OnAppended,
     OnRead,
     ReadHandle,
@@ -81,6 +82,7 @@ class CheckedRead:
     at_call: MemorySegment | None
     start_at_call: int
     handle: ReadHandle | None = None
+    was_put_off: bool = False
     cancel_waiting: Callable[[], None] = lambda: None
 
     def cancel(self) -> None:
@@ -489,7 +491,13 @@ class CheckedContainer:
             self._model.on_commit.remove(note)
 
     def read_nowait(
-        self, name: str, *, offset: int, length_max: int, on_complete: OnRead
+        self,
+        name: str,
+        *,
+        offset: int,
+        length_max: int,
+        on_complete: OnRead,
+        has_room: HasRoom | None = None,
     ) -> ReadHandle | None:
         """See ``SegmentContainer``."""
         what = f"read {name} at {offset}, {length_max} bytes"
@@ -502,13 +510,21 @@ class CheckedContainer:
         waiting = self._wait(what, partial(on_complete, lost, None), read)
         read.cancel_waiting = partial(self._forget, waiting)
 
+        def ask_for_room() -> bool:
+            read.was_put_off = has_room is not None and not has_room()
+            return not read.was_put_off
+
         def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
             if self._done(waiting):
                 self._check_read(what, read, length_max, error, result)
                 on_complete(error, result)
 
         read.handle = self._container.read_nowait(
-            name, offset=offset, length_max=length_max, on_complete=complete
+            name,
+            offset=offset,
+            length_max=length_max,
+            on_complete=complete,
+            has_room=ask_for_room,
         )
         return None if read.handle is None else read
 
@@ -549,7 +565,7 @@ class CheckedContainer:
                     partial(self._is_end, read.name, read.offset),
                     f"{what}: end of segment",
                 )
-            elif self.accepting:
+            elif self.accepting and not read.was_put_off:
                 # As it must when it fails; whoever ends it orderly asks whether it was early.
                 self.empty_answer = f"{what}: nothing, although the container serves"
 

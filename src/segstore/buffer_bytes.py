@@ -1,0 +1,205 @@
+"""What all connections of a process have in buffers: replies on their way out, commands on their
+way in.
+
+Owns: how many such bytes there may be together, and who waits for whom when there are more.
+
+Invariants:
+1. The longer the unsent replies of all connections, the shorter the next reply to a read. Nobody
+   waits for replies that another peer does not take.
+2. A command longer than ``COMMAND_BYTES_FREE`` is received when its bytes are reserved. Whoever has
+   a reservation can receive the whole command, so that it ends or its peer is found to be stalled.
+3. Reservations are made in the order in which they were asked for, those for commands of up to
+   ``COMMAND_BYTES_USUAL`` before longer ones, which leave them some room. One that grows goes
+   first: its owner holds what others wait for.
+4. In one turn of the event loop at most ``PLACES`` pieces of long replies are made or sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from pravega_wire.commands import COMMAND_BYTES_MAX
+from segstore.config import ConnectionSettings
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+COMMAND_BYTES_FREE: Final = 32 * KIB
+"""Of one incomplete command, which no reservation is needed for."""
+COMMAND_BYTES_USUAL: Final = 2 * MIB
+"""Official clients end an append block after 1 MiB, unless an event is longer."""
+USUAL_ROOM: Final = 4 * COMMAND_BYTES_USUAL
+"""What longer commands leave for those."""
+REPLY_BYTES_FREE: Final = 32 * KIB
+"""Unsent replies of one connection, which it may have whatever the others have."""
+READ_BYTES_MAX: Final = 2 * MIB
+"""Of one reply to a read."""
+READ_BYTES_SHORT: Final = 16 * KIB
+"""Of one reply to a read when all unsent replies take what they may."""
+PLACES: Final = 8
+
+
+class ReplyBytes:
+    """The unsent replies of all connections."""
+
+    __slots__ = ("at_once_max", "count", "count_max", "places")
+
+    def __init__(self, count_max: int) -> None:
+        self.count = 0
+        self.count_max = count_max
+        self.at_once_max = count_max // 2
+        """With more, reads that waited are answered one after the other."""
+        self.places = trio.CapacityLimiter(PLACES)
+
+    @property
+    def read_bytes_max(self) -> int:
+        """How long a reply to a read may be now."""
+        room = (self.count_max - self.count) // 8
+        return max(READ_BYTES_SHORT, min(READ_BYTES_MAX, room))
+
+    async def take_turn(self) -> None:
+        """Return when it is the caller's turn to send a piece of a long reply."""
+        async with self.places:
+            pass
+
+
+class Reservations:
+    """Bytes that are reserved, up to ``count_max`` together, and who waits for some.
+
+    ``note_waiting`` is told when somebody begins to wait, and when nobody does any more.
+    """
+
+    def __init__(
+        self, count_max: int, note_waiting: Callable[[bool], None] = lambda waiting: None
+    ) -> None:
+        self.count = 0
+        self._count_max = count_max
+        self._note_waiting = note_waiting
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_long: deque[_Waiting] = deque()
+        self._over: Reservation | None = None
+        self.holders: dict[Reservation, None] = {}
+        """The reservations that have some."""
+
+    @property
+    def are_waited_for(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting or self._waiting_long)
+
+    def grant(self, reservation: Reservation, count: int) -> bool:
+        """Let a reservation have ``count`` bytes, if it may now."""
+        more = count - reservation.count
+        left = 0 if count <= COMMAND_BYTES_USUAL else USUAL_ROOM
+        if self.count and self.count + more > self._count_max - left:
+            # Whoever has some may have the rest of one command beyond the bound, one at a time:
+            # otherwise several could wait for each other.
+            if not reservation.count or self._over not in (None, reservation):
+                return False
+            self._over = reservation
+        self.count += more
+        reservation.count = count
+        self.holders[reservation] = None
+        return True
+
+    def release(self, reservation: Reservation) -> None:
+        """Take a reservation back."""
+        self.count -= reservation.count
+        reservation.count = 0
+        del self.holders[reservation]
+        if self._over is reservation:
+            self._over = None
+        self._wake()
+
+    async def wait(self, reservation: Reservation, count: int) -> None:
+        """Return when the reservation has ``count`` bytes."""
+        waiting = _Waiting(reservation, count)
+        queue = self._waiting if count <= COMMAND_BYTES_USUAL else self._waiting_long
+        if reservation.count:
+            queue.appendleft(waiting)
+        else:
+            queue.append(waiting)
+        self._note_waiting(True)
+        try:
+            await waiting.granted.wait()
+        finally:
+            if not waiting.granted.is_set():
+                queue.remove(waiting)
+                self._wake()
+
+    def may_go_first(self, count: int) -> bool:
+        """Whether nobody waits whose turn would be before."""
+        return not (self._waiting or (count > COMMAND_BYTES_USUAL and self._waiting_long))
+
+    def _wake(self) -> None:
+        for queue in (self._waiting, self._waiting_long):
+            while queue and self.grant(queue[0].reservation, queue[0].count):
+                queue.popleft().granted.set()
+        if not self.are_waited_for:
+            self._note_waiting(False)
+
+
+class _Waiting:
+    __slots__ = ("count", "granted", "reservation")
+
+    def __init__(self, reservation: Reservation, count: int) -> None:
+        self.reservation = reservation
+        self.count = count
+        self.granted = trio.Event()
+
+
+class Reservation:
+    """What one connection has reserved; ``count`` is how many bytes.
+
+    ``end_if_stalled`` is called now and then while others wait for what it has.
+    """
+
+    __slots__ = ("_all", "count", "end_if_stalled")
+
+    def __init__(
+        self,
+        reservations: Reservations,
+        end_if_stalled: Callable[[float], None] = lambda now: None,
+    ) -> None:
+        self._all = reservations
+        self.count = 0
+        self.end_if_stalled = end_if_stalled
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """Whether it has some while others wait."""
+        return self.count > 0 and self._all.are_waited_for
+
+    def try_grow(self, count: int) -> bool:
+        """Have at least ``count`` bytes if that is possible at once."""
+        if count <= self.count:
+            return True
+        return (self.count > 0 or self._all.may_go_first(count)) and self._all.grant(self, count)
+
+    async def grow(self, count: int) -> None:
+        """Return when it has at least ``count`` bytes."""
+        if not self.try_grow(count):
+            await self._all.wait(self, count)
+
+    def release(self) -> None:
+        """Give everything back. Idempotent."""
+        if self.count:
+            self._all.release(self)
+
+
+class BufferBytes:
+    """Everything that the connections of a process have in buffers."""
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        note_waiting: Callable[[bool], None] = lambda waiting: None,
+    ) -> None:
+        half = settings.buffer_bytes_total_max // 2
+        self.replies = ReplyBytes(half)
+        self.commands = Reservations(max(half, COMMAND_BYTES_MAX), note_waiting)
+        self.large_replies = Reservations(max(half, COMMAND_BYTES_MAX))
+        """Replies about tables that are being made, which nobody knows the length of before."""
