@@ -23,6 +23,8 @@ VICTIMS = (
     *[()] * 4,  # everything, the supervisor included
 )
 PAUSE_SECONDS = (0.2, 3.0)
+VICTIMS_WITH_TABLES = ((SEGMENT_STORE,), (CONTROLLER,), (SEGMENT_STORE, CONTROLLER), ()) * 2
+PAUSE_SECONDS_WITH_TABLES = (0.2, 1.5)
 VICTIMS_WITH_S3 = (*[(SEGMENT_STORE,)] * 3, (SEGMENT_STORE, CONTROLLER), ())
 PAUSE_SECONDS_WITH_S3 = (1.0, 7.0)
 PROGRESS_SECONDS_MAX = 60.0
@@ -76,12 +78,14 @@ class Workload:
 
 @contextmanager
 def running_workload(
-    java_client: JavaClient, controller_uri: str, directory: Path
+    java_client: JavaClient,
+    controller_uri: str,
+    directory: Path,
+    *,
+    program: str = "KillNineWorkload",
 ) -> Iterator[Workload]:
     directory.mkdir()
-    command = java_client.command(
-        "compat.KillNineWorkload", str(directory), controller=controller_uri
-    )
+    command = java_client.command(f"compat.{program}", str(directory), controller=controller_uri)
     with (directory / "output.log").open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -109,8 +113,9 @@ def kill_under_load(
     *,
     pause_seconds: tuple[float, float],
     options: Sequence[str] = (),
+    program: str = "KillNineWorkload",
 ) -> int:
-    """Kill a server of its own under load and judge what was read; how many kills met progress."""
+    """Kill a server of its own under load; returns how many kills met progress."""
     seed = int(os.environ.get("SEGSTORE_COMPAT_SEED", random.randrange(2**32)))
     print(f"SEGSTORE_COMPAT_SEED={seed}")
     rng = random.Random(seed)
@@ -119,7 +124,9 @@ def kill_under_load(
     directory = tmp_path / "workload"
     with (
         Server(tmp_path, options) as server,
-        running_workload(java_client, server.controller_uri, directory) as workload,
+        running_workload(
+            java_client, server.controller_uri, directory, program=program
+        ) as workload,
     ):
         workload.wait_until_acked(ACKED_BEFORE_FIRST_KILL)
         kills_with_progress = 0
@@ -142,7 +149,6 @@ def kill_under_load(
         print(f"slowest return {slowest:.1f} s; acks came {resumed:.1f} s after the last return")
         workload.finish()
         print(workload.output())
-        judge(directory)
     return kills_with_progress
 
 
@@ -153,6 +159,7 @@ def test_what_was_acknowledged_survives_kill_nine(java_client: JavaClient, tmp_p
     kills_with_progress = kill_under_load(
         java_client, tmp_path, VICTIMS, pause_seconds=PAUSE_SECONDS
     )
+    judge(tmp_path / "workload")
     assert kills_with_progress >= KILLS_WITH_PROGRESS_MIN, "the server was killed, but not at work"
 
 
@@ -172,12 +179,28 @@ def test_history_in_s3_survives_kill_nine(tmp_path: Path, monkeypatch: pytest.Mo
             pause_seconds=PAUSE_SECONDS_WITH_S3,
             options=["--tier2=s3://history/store", f"--s3-endpoint={endpoint}"],
         )
+        judge(tmp_path / "workload")
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket="history")
         keys = [each["Key"] for page in pages for each in page.get("Contents", [])]
     # Objects are named with the epoch of their writer, and each kill of it begins another.
     epochs = {key.rpartition("/p")[2].partition(".")[0] for key in keys if ".chunk/p" in key}
     assert len(epochs) > 1
     assert not (tmp_path / "data" / "storage").exists()
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only a server of its own")
+def test_key_value_tables_survive_kill_nine(tmp_path: Path) -> None:
+    """The workload itself looks whether what it was told is so."""
+    kills_with_progress = kill_under_load(
+        JavaClient.build(CLIENT_VERSIONS[0]),
+        tmp_path,
+        VICTIMS_WITH_TABLES,
+        pause_seconds=PAUSE_SECONDS_WITH_TABLES,
+        program="KeyValueTableWorkload",
+    )
+    assert kills_with_progress >= len(VICTIMS_WITH_TABLES) // 2
 
 
 def judge(directory: Path) -> None:

@@ -90,6 +90,15 @@ def test_scopes_and_streams_are_created_and_deleted(streams: Any, scope: str) ->
     assert streams.delete_scope(scope) is True
 
 
+def test_what_can_never_be_is_refused_at_once(streams: Any, scope: str) -> None:
+    # The client takes a status FAILURE for a reason to try again, for a minute.
+    started = time.monotonic()
+    for count in (0, -1):
+        with pytest.raises(Exception, match="segment"):
+            streams.create_stream(scope, "never", count)
+    assert time.monotonic() - started < 5
+
+
 def test_streams_keep_their_tags(streams: Any, scope: str) -> None:
     policy = pravega_client.StreamScalingPolicy.fixed_scaling_policy(2)
     streams.create_stream_with_policy(
