@@ -63,6 +63,12 @@ class TimedOutError(AdminError):
     exit_code = 7
 
 
+class DamageFoundError(AdminError):
+    """Stored data are damaged."""
+
+    exit_code = 8
+
+
 class ConfigurationError(AdminError):
     """A server cannot start as it was told to, or with the data that it finds: starting it again
     the same way is of no use."""

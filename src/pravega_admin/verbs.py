@@ -20,6 +20,7 @@ from pravega_admin import (
     bench_commands,
     event_commands,
     scope_commands,
+    scrub_command,
     serve_commands,
     stream_commands,
 )
@@ -27,8 +28,8 @@ from pravega_admin.errors import EXIT_OK, AdminError, exit_code_of
 
 EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 exists already, 5 server"
-    " unavailable, 6 not possible in this state, 7 timed out, 78 a server cannot start as"
-    " configured or with the data that it finds, 130 interrupted."
+    " unavailable, 6 not possible in this state, 7 timed out, 8 stored data are damaged, 78 a"
+    " server cannot start as configured or with the data that it finds, 130 interrupted."
 )
 
 
@@ -67,6 +68,7 @@ app.add_typer(stream_commands.app, name="stream")
 app.add_typer(bench_commands.app, name="bench")
 event_commands.register(app)
 serve_commands.register(app)
+scrub_command.register(app)
 
 
 @app.callback()

@@ -93,12 +93,24 @@ class DataDirectory:
             )
         return found
 
+    @classmethod
+    def read(cls, path: Path) -> DataDirectory:
+        """What the version file of an existing directory says. Raises ``DataDirectoryError``."""
+        try:
+            found = _read_version_file(path)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"data directory {path} cannot be read: {error.strerror or error}"
+            ) from error
+        if found is None:
+            raise DataDirectoryError(
+                f"{path / VERSION_FILE} is missing: {path} is no data directory"
+            )
+        return found
+
     def read_again(self) -> DataDirectory:
         """What the version file says now. Raises ``DataDirectoryError``."""
-        found = _read_version_file(self.path)
-        if found is None:
-            raise DataDirectoryError(f"{self.path / VERSION_FILE} is missing")
-        return found
+        return DataDirectory.read(self.path)
 
     def write(self, *, store_id: str, state: StoreState, tier_2: str) -> DataDirectory:
         """Write the version file anew, in this version, durably. Blocks.

@@ -45,6 +45,7 @@ def test_every_verb_is_there() -> None:
         "scope create",
         "scope delete",
         "scope list",
+        "scrub",
         "server",
         "standalone",
         "stream create",

@@ -110,3 +110,12 @@ def missing(chunk: Chunk) -> ChunkDamagedError:
         kind=DamageKind.MISSING,
         offset=0,
     )
+
+
+def too_short(chunk: Chunk, length: int) -> ChunkDamagedError:
+    """The error for a chunk that has only ``length`` bytes."""
+    return ChunkDamagedError(
+        f"chunk {chunk.name} has {length} bytes, it had {chunk.length}",
+        kind=DamageKind.SHORT,
+        offset=length,
+    )

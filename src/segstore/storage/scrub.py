@@ -21,7 +21,7 @@ import structlog
 import trio
 
 from segstore.errors import ChunkDamagedError, DamageKind, FencedOutError, StorageError
-from segstore.storage.checked_reads import CheckedReads, missing
+from segstore.storage.checked_reads import CheckedReads, missing, too_short
 from segstore.storage.checksums import BLOCK_BYTES, Checksums
 from segstore.storage.chunk_metadata import ChunkMetadata
 from segstore.storage.records import NO_CHECKSUMS, Chunk
@@ -81,16 +81,16 @@ class Damage:
 
 
 async def counted_chunks(
-    metadata: ChunkMetadata, segments: Sequence[str]
+    metadata: ChunkMetadata, segments: Sequence[str], *, pause: float = PAUSE_SECONDS
 ) -> AsyncIterator[tuple[str, Chunk]]:
-    """The chunks with bytes of some segments; a moved segment's are those of another one."""
+    """The chunks of some segments that may have bytes; a moved segment's are another one's."""
     for index, segment in enumerate(segments, start=1):
         record = metadata.peek(segment)
         for chunk in record.chunks if record is not None and not record.is_moved else ():
-            if chunk.length:
+            if chunk.length or chunk.is_open:
                 yield segment, chunk
         if index % SEGMENTS_AT_ONCE == 0:
-            await trio.sleep(PAUSE_SECONDS)
+            await trio.sleep(pause)
 
 
 async def compare_lengths(chunks: ChunkStorage, metadata: ChunkMetadata) -> list[Damage]:
@@ -99,8 +99,9 @@ async def compare_lengths(chunks: ChunkStorage, metadata: ChunkMetadata) -> list
     lengths = await chunks.lengths([chunk.name for _, chunk in known])
     damages = []
     for (segment, chunk), length in zip(known, lengths, strict=True):
-        if (length is None or length < chunk.length) and still_counts(metadata, segment, chunk):
-            damages.append(Damage(segment, chunk, _too_short(chunk, length)))
+        if (length or 0) < chunk.length and still_counts(metadata, segment, chunk):
+            error = missing(chunk) if length is None else too_short(chunk, length)
+            damages.append(Damage(segment, chunk, error))
     return damages
 
 
@@ -108,16 +109,6 @@ def still_counts(metadata: ChunkMetadata, segment: str, chunk: Chunk) -> bool:
     """Whether the segment has the chunk now."""
     record = metadata.peek(segment)
     return record is not None and any(each.name == chunk.name for each in record.chunks)
-
-
-def _too_short(chunk: Chunk, length: int | None) -> ChunkDamagedError:
-    if length is None:
-        return missing(chunk)
-    return ChunkDamagedError(
-        f"chunk {chunk.name} has {length} bytes, it had {chunk.length}",
-        kind=DamageKind.SHORT,
-        offset=length,
-    )
 
 
 @dataclass(slots=True)

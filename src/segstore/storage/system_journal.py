@@ -180,6 +180,22 @@ class SystemJournal:
                     await self._note_recovered(found_out=False)
                 self.opened.set()
 
+    async def look(self) -> None:
+        """Read the metadata that the present owner has made durable, and change nothing.
+
+        It goes on meanwhile: what is read is a state that was durable once.
+        """
+        for look in range(1, LOOKS_MAX + 1):
+            self.metadata, self._sequence = ChunkMetadata(), 0
+            found = await self._found()
+            try:
+                self.is_in_doubt = await self._doubts(found)
+                await self._read(found)
+                return
+            except (ChunkNotFoundError, StorageDamagedError):
+                if look == LOOKS_MAX:
+                    raise
+
     async def recovered(self) -> None:
         """The lengths of all chunks that are in doubt are known now: let later owners know.
 

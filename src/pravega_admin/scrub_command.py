@@ -1,0 +1,107 @@
+"""``segstore scrub``.
+
+Owns: the arguments of this verb, its progress and its report.
+
+Invariants:
+1. The report is on stdout, whatever was found; damage ends the command with an exit code of its
+   own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pravega_admin.errors import ConfigurationError, DamageFoundError, UnavailableError
+from pravega_admin.log_options import LogFormat, LogLevel
+from pravega_admin.options import OutputOption
+from pravega_admin.output import OutputFormat, note, print_fields, print_json, print_rows, progress
+from pravega_admin.serve_commands import DataDirOption, S3EndpointOption, S3RegionOption
+from pravega_admin.store_settings import DATA_DIR
+
+DAMAGE_COLUMNS = ("kind", "segment", "segment_offset", "chunk", "chunk_offset", "reason")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the application."""
+    app.command()(scrub)
+
+
+def scrub(
+    data_dir: DataDirOption = DATA_DIR,
+    rate: Annotated[
+        str | None,
+        typer.Option("--rate", metavar="SIZE", help="Read at most this in a second, as 50MB."),
+    ] = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Read all history of a store and check it, while the store runs or not.
+
+    Ends with exit code 8 when something is damaged.
+    """
+    from pravega_admin.stream_settings import format_size, parse_size_bytes
+
+    bytes_per_second = None if rate is None else parse_size_bytes(rate)
+    report = _scrub(data_dir, bytes_per_second, s3_endpoint, s3_region)
+    damages = report.pop("damages")
+    if output is OutputFormat.JSON:
+        print_json({**report, "damages": damages})
+    else:
+        print_fields(report, output)
+        if damages:
+            print()
+            print_rows(damages, DAMAGE_COLUMNS, output)
+    if damages:
+        raise DamageFoundError(
+            f"{len(damages)} places of tier 2 are damaged: restore the chunks from a copy"
+        )
+    if report["unchecked_bytes"]:
+        note(
+            f"{format_size(report['unchecked_bytes'])} have no checksums yet: a running store"
+            " makes some for what an older version or a crash has left"
+        )
+
+
+def _scrub(
+    data_dir: Path, bytes_per_second: int | None, endpoint: str | None, region: str | None
+) -> dict[str, Any]:
+    import trio
+
+    from pravega_admin.logs import configure_logs
+    from segstore.config import S3Settings
+    from segstore.data_directory import DataDirectory
+    from segstore.errors import (
+        DataDirectoryError,
+        StorageConfigurationError,
+        StorageError,
+    )
+    from segstore.scrub_store import StoreScrub, open_to_look, spending
+    from segstore.storage.scrub import Pace
+    from segstore.tiers.filesystem import FilesystemChunkStorage
+
+    async def run() -> dict[str, Any]:
+        directory = DataDirectory.read(data_dir)
+        settings = S3Settings(endpoint_url=endpoint, region=region)
+        pace = None if bytes_per_second is None else Pace(bytes_per_second).spend
+        async with open_to_look(directory, settings) as chunks:
+            store = StoreScrub(
+                chunks,
+                container_count=directory.container_count,
+                in_files=isinstance(chunks, FilesystemChunkStorage),
+            )
+            total = await store.prepare()
+            with progress("checking", total=total, in_bytes=True) as advance:
+                return asdict(await store.run(spending(pace, advance)))
+
+    configure_logs("scrub", level=LogLevel.ERROR, format=LogFormat.AUTO)
+    try:
+        return trio.run(run)
+    except (DataDirectoryError, StorageConfigurationError) as error:
+        raise ConfigurationError(str(error)) from error
+    except StorageError as error:
+        raise UnavailableError(str(error)) from error

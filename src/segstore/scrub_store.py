@@ -1,0 +1,216 @@
+"""Checks a whole store's tier 2 from outside, whether the store runs or not.
+
+Owns: ``StoreScrub``, and what it reports.
+
+Invariants:
+1. Nothing is changed, and nothing is claimed: the metadata are those that the present owners have
+   made durable. What they have not noted yet counts as unchecked.
+2. A tier 2 that is not the store's is refused: where nothing is, nothing would be damaged.
+3. Damage is reported when the chunk still counts at the end: a store that runs deletes chunks.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from segstore.boot import boot_id
+from segstore.config import S3Settings
+from segstore.data_directory import DataDirectory, StoreState
+from segstore.errors import ChunkDamagedError, StorageConfigurationError, StorageError
+from segstore.identity import identity_name
+from segstore.storage.checked_reads import CheckedReads, missing, too_short
+from segstore.storage.older_layout import import_older
+from segstore.storage.records import Chunk
+from segstore.storage.scrub import ChunkCheck, Spend, counted_chunks, still_counts, unreadable
+from segstore.storage.system_journal import SystemJournal
+from segstore.tier_two import S3_SCHEME, belongs_to, noted_location
+from segstore.tiers.api import ChunkStorage
+from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.s3 import S3Location
+
+NEVER: Final = 2**32 - 1
+"""An epoch that no owner has: this one owns nothing."""
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DamageRow:
+    """Something that is damaged. Where the metadata are, there is no segment."""
+
+    container: int
+    segment: str
+    segment_offset: int
+    chunk: str
+    chunk_offset: int
+    kind: str
+    reason: str
+
+
+@dataclass(slots=True)
+class ScrubReport:
+    """What was found."""
+
+    containers: int = 0
+    segments: int = 0
+    chunks: int = 0
+    bytes: int = 0
+    unchecked_bytes: int = 0
+    """Of those, the ones that were read and have no checksums."""
+    damages: list[DamageRow] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def open_to_look(directory: DataDirectory, s3: S3Settings) -> AsyncIterator[ChunkStorage]:
+    """The store's tier 2, for the block, to be read only.
+
+    Raises ``StorageConfigurationError`` when it is not there, or not the store's.
+    """
+    where = noted_location(directory) or str(directory.storage_path)
+    if where.startswith(S3_SCHEME):
+        # boto3 takes a tenth of a second to import.
+        from segstore.tiers.s3.objects import ObjectStore
+        from segstore.tiers.s3.opening import boto3_client
+        from segstore.tiers.s3.storage import S3Tier
+
+        location = S3Location.parse(where)
+        objects = ObjectStore(
+            boto3_client(s3),
+            bucket=location.bucket,
+            prefix=location.prefix,
+            random=random.random,
+        )
+        with closing(S3Tier(objects)) as tier:
+            chunks: ChunkStorage = tier.owned_by(lambda: NEVER)
+            await _refuse_foreign(directory, where, chunks)
+            yield chunks
+        return
+    if not await trio.to_thread.run_sync(os.path.isdir, where):
+        raise StorageConfigurationError(f"tier 2 in {where} is not there: is a disk not mounted?")
+    with closing(FilesystemChunkStorage(Path(where))) as files:
+        await _refuse_foreign(directory, where, files)
+        yield files
+
+
+async def _refuse_foreign(directory: DataDirectory, where: str, chunks: ChunkStorage) -> None:
+    if directory.state is not StoreState.COMPLETE:
+        return
+    if await chunks.lengths([identity_name(directory.store_id)]) == [None]:
+        raise StorageConfigurationError(
+            f"tier 2 in {where} does not belong to the store in {directory.path}: it has no"
+            f" identity of {directory.store_id}"
+        )
+
+
+class StoreScrub:
+    """One check of everything. ``prepare`` tells how much there is, ``run`` reads it."""
+
+    def __init__(self, chunks: ChunkStorage, *, container_count: int, in_files: bool) -> None:
+        self._chunks = chunks
+        self._reads = CheckedReads(chunks)
+        self._container_count = container_count
+        self._boot = boot_id() if in_files else None
+        self._journals: dict[int, SystemJournal] = {}
+        self._work: list[tuple[int, str, Chunk, int]] = []
+        self._found: list[tuple[int, str, Chunk, ChunkDamagedError]] = []
+        self.report = ScrubReport(containers=container_count)
+
+    async def prepare(self) -> int:
+        """Read the metadata of all containers; how many bytes are to be read."""
+        for container_id in range(self._container_count):
+            journal = self._journal(container_id)
+            try:
+                await journal.look()
+            except StorageError as error:
+                self.report.damages.append(
+                    DamageRow(container_id, "", 0, "", 0, "metadata", str(error))
+                )
+                continue
+            self._journals[container_id] = journal
+            await self._plan(container_id, journal)
+        return self.report.bytes
+
+    def _journal(self, container_id: int) -> SystemJournal:
+        belongs = belongs_to(container_id, self._container_count)
+        return SystemJournal(
+            self._chunks,
+            container_id=container_id,
+            epoch=lambda: NEVER,
+            import_older=lambda: import_older(self._chunks, belongs),
+            boot_id=self._boot,
+        )
+
+    async def _plan(self, container_id: int, journal: SystemJournal) -> None:
+        segments = journal.metadata.segment_names()
+        self.report.segments += len(segments)
+        known = [each async for each in counted_chunks(journal.metadata, segments, pause=0)]
+        lengths = await self._chunks.lengths([chunk.name for _, chunk in known])
+        for (segment, chunk), found in zip(known, lengths, strict=True):
+            if found is None and chunk.length:
+                self._found.append((container_id, segment, chunk, missing(chunk)))
+            elif found is not None and found < chunk.length:
+                self._found.append((container_id, segment, chunk, too_short(chunk, found)))
+            elif found:
+                # Of an open chunk the metadata may know less than there is.
+                length = max(found, chunk.length) if chunk.is_open else chunk.length
+                self._work.append((container_id, segment, chunk, length))
+                self.report.bytes += length
+                self.report.unchecked_bytes += max(0, length - chunk.checksums.length)
+        self.report.chunks += len(known)
+
+    async def run(self, spend: Spend) -> ScrubReport:
+        """Read and check everything that ``prepare`` found."""
+        for container_id, segment, chunk, length in self._work:
+            check = ChunkCheck(self._reads, segment, chunk)
+            try:
+                damages = await check.run(length, spend)
+            except StorageError as error:
+                damages = [unreadable(chunk, error)]
+            self._found += [(container_id, segment, chunk, damage) for damage in damages]
+        for container_id in {each[0] for each in self._found}:
+            await self._look_again(container_id)
+        for container_id, segment, chunk, damage in self._found:
+            if still_counts(self._journals[container_id].metadata, segment, chunk):
+                self.report.damages.append(_row(container_id, segment, chunk, damage))
+        return self.report
+
+    async def _look_again(self, container_id: int) -> None:
+        journal = self._journal(container_id)
+        try:
+            await journal.look()
+        except StorageError as error:
+            logger.warning("the metadata cannot be read again", error=str(error))
+        else:
+            self._journals[container_id] = journal
+
+
+def _row(container_id: int, segment: str, chunk: Chunk, damage: ChunkDamagedError) -> DamageRow:
+    return DamageRow(
+        container_id,
+        segment,
+        chunk.start + damage.offset,
+        chunk.name,
+        damage.offset,
+        damage.kind.value,
+        str(damage),
+    )
+
+
+def spending(pace: Spend | None, advance: Callable[[int], None]) -> Spend:
+    """Tell of progress, and keep to a pace if there is one."""
+
+    async def spend(count: int) -> None:
+        advance(count)
+        if pace is not None:
+            await pace(count)
+
+    return spend
