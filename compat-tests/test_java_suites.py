@@ -23,6 +23,7 @@ SUITES = (
     "ReaderGroupTest",
     "BatchReadTest",
     "KeyValueTableTest",
+    "TransactionTest",
 )
 
 

@@ -23,6 +23,9 @@ PAUSE_SECONDS_MIN = 0.2
 PAUSE_SECONDS_MAX = 20.0
 TASKS_MAX = 32
 
+RETRIED_ERRORS = (StoreUnavailableError, SegmentStoreError, VersionConflictError)
+"""What may be better the next time; any other error ends the work, and the log says so."""
+
 Finish: TypeAlias = Callable[[str, str], Awaitable[None]]
 """Finishes whatever is pending on a scope and name."""
 
@@ -50,29 +53,41 @@ class Background:
             self._running.add(intent)
             self._nursery.start_soon(self._run, intent)
 
-    async def _run(self, intent: IntentRecord) -> None:
-        pause = PAUSE_SECONDS_MIN
-        try:
-            while not await self._attempt(intent):
-                await trio.sleep(pause * (0.5 + self._random.random() / 2))
-                pause = min(2 * pause, PAUSE_SECONDS_MAX)
-        finally:
-            self._running.discard(intent)
+    def start(self, work: Callable[[], Awaitable[None]], /, **what: str) -> None:
+        """Begin some work as a task of its own, and repeat it until it succeeds.
 
-    async def _attempt(self, intent: IntentRecord) -> bool:
+        ``what`` says in the log what the work is.
+        """
+        self._nursery.start_soon(self._repeat, work, log.bind(**what))
+
+    async def _run(self, intent: IntentRecord) -> None:
         bound = log.bind(kind=intent.kind, scope=intent.scope, name=intent.name)
         finish = self._finishers.get(intent.kind)
         if finish is None:
             bound.error("nobody can finish this kind of workflow")
-            return True
-        try:
+            return
+
+        async def work() -> None:
             async with self._places:
                 await finish(intent.scope, intent.name)
-        except (StoreUnavailableError, SegmentStoreError, VersionConflictError) as error:
-            bound.warning("workflow not finished yet", reason=str(error))
-            return False
-        except Exception:
-            bound.exception("workflow cannot be finished")
-            return True
-        bound.info("workflow finished")
-        return True
+            bound.info("workflow finished")
+
+        try:
+            await self._repeat(work, bound)
+        finally:
+            self._running.discard(intent)
+
+    async def _repeat(
+        self, work: Callable[[], Awaitable[None]], bound: structlog.typing.FilteringBoundLogger
+    ) -> None:
+        pause = PAUSE_SECONDS_MIN
+        while True:
+            try:
+                return await work()
+            except RETRIED_ERRORS as error:
+                bound.warning("workflow not finished yet", reason=str(error))
+            except Exception:
+                bound.exception("workflow cannot be finished")
+                return None
+            await trio.sleep(pause * (0.5 + self._random.random() / 2))
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)

@@ -37,6 +37,10 @@ from pravega_controller.stream_operations import StreamOperations
 from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_controller.table_client import TableClient
 from pravega_controller.tag_index import TagIndex
+from pravega_controller.transaction_operations import TransactionOperations
+from pravega_controller.transaction_outcomes import OutcomeArchive
+from pravega_controller.transaction_store import TransactionStore
+from pravega_controller.transaction_workflows import TransactionWorkflows
 from pravega_wire import names
 
 ROUND_PAUSE_SECONDS = 1.0
@@ -68,6 +72,8 @@ class Controller:
     streams: StreamOperations
     groups: ReaderGroupOperations
     tables: KeyValueTableOperations
+    transactions: TransactionOperations
+    transaction_workflows: TransactionWorkflows
     placement: StaticPlacement
     now_ms: Callable[[], int]
     finish_later: Callable[[IntentRecord], None]
@@ -97,6 +103,7 @@ async def open_controller(
         controller = _assemble(placement, segments, background, environment)
         await _prepare(config, controller)
         workflows.start_soon(controller.store.intents.remove_idle)
+        workflows.start_soon(controller.transaction_workflows.run)
         if config.request_poll_seconds > 0:
             _start_scaling(config, controller, segments, workflows)
         if config.retention_period_seconds > 0:
@@ -116,6 +123,14 @@ def _assemble(
     store = MetadataStore(table_client, random=random)
     tags = TagIndex(table_client, store)
     workflows = StreamWorkflows(store, segments, tags, now_ms=now_ms, finish_later=finish_later)
+    open_transactions = TransactionStore(table_client, random=random)
+    archive = OutcomeArchive(table_client)
+    transaction_workflows = TransactionWorkflows(
+        store, segments, workflows, open_transactions, archive, background, now_ms=now_ms
+    )
+    transactions = TransactionOperations(
+        store, segments, open_transactions, archive, transaction_workflows, now_ms=now_ms
+    )
     groups = ReaderGroupOperations(store, workflows, random=random, finish_later=finish_later)
     tables = KeyValueTableOperations(store, table_client, now_ms=now_ms, finish_later=finish_later)
     scopes = ScopeOperations(store, workflows, groups, tables, finish_later=finish_later)
@@ -125,7 +140,18 @@ def _assemble(
     background.register("scope", scopes.finish)
     registry = RetentionRegistry(table_client, now_ms=now_ms)
     streams = StreamOperations(store, segments, workflows, tags, registry.register)
-    return Controller(store, scopes, streams, groups, tables, placement, now_ms, finish_later)
+    return Controller(
+        store,
+        scopes,
+        streams,
+        groups,
+        tables,
+        transactions,
+        transaction_workflows,
+        placement,
+        now_ms,
+        finish_later,
+    )
 
 
 def _start_scaling(
@@ -183,5 +209,7 @@ async def _prepare(config: ControllerConfig, controller: Controller) -> None:
         await controller.scopes.create(names.INTERNAL_SCOPE)
     except AlreadyExistsError:
         log.debug("the system scope exists")
+    # Before any workflow goes on: sealing a stream ends the transactions that are known.
+    await controller.transaction_workflows.load()
     async for intent in controller.store.intents.read_all():
         controller.finish_later(intent)

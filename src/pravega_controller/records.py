@@ -70,6 +70,13 @@ class Delete(msgspec.Struct, frozen=True, tag_field="workflow", tag="delete"):
 StreamWorkflow: TypeAlias = Create | Scale | Truncate | Update | Seal | Delete
 
 
+class Rolling(msgspec.Struct, frozen=True):
+    """Transactions of an earlier epoch are being taken in, by the last two epochs on record."""
+
+    transactions: tuple[str, ...]
+    """Their ids in hexadecimal, in the order of their commits."""
+
+
 class StreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     """A stream's state: small, whatever the stream's past, because every change writes it.
 
@@ -94,6 +101,8 @@ class StreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     """0 as long as the stream was never truncated."""
     is_sealed: bool = False
     pending: StreamWorkflow | None = None
+    rolling: Rolling | None = None
+    """Beside ``pending``, since a stream is rolled while it is being sealed, too."""
 
 
 class ConfigurationRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):

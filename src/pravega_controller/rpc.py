@@ -1,7 +1,7 @@
 """The table of RPCs: which function answers which method, and which methods are refused.
 
-Owns: the tables and how a handler gets into one. The handlers are in ``handlers``,
-``group_handlers`` and ``key_value_table_handlers``, which enter theirs when they are imported.
+Owns: the tables and how a handler gets into one. The handlers are in the modules whose
+names end so, which enter theirs when they are imported.
 
 Invariants:
 1. ``HANDLERS`` and ``NOT_IMPLEMENTED`` together name every method of the interface exactly once.
@@ -31,16 +31,9 @@ H = TypeVar("H", bound=Handler)
 
 HANDLERS: dict[str, Handler] = {}
 
-_TRANSACTIONS = "transactions are not served by this controller yet"
 _MARKS = "writers' times are not recorded by this controller yet"
 
 NOT_IMPLEMENTED: dict[str, str] = {
-    "createTransaction": _TRANSACTIONS,
-    "commitTransaction": _TRANSACTIONS,
-    "abortTransaction": _TRANSACTIONS,
-    "pingTransaction": _TRANSACTIONS,
-    "checkTransactionState": _TRANSACTIONS,
-    "listCompletedTransactions": _TRANSACTIONS,
     "noteTimestampFromWriter": _MARKS,
     "removeWriter": _MARKS,
     "getControllerToBucketMapping": "this controller runs no bucket services",

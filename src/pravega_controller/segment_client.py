@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,7 @@ from pravega_wire.commands import (
     CreateSegment,
     DeleteSegment,
     GetStreamSegmentInfo,
+    MergeSegmentsBatch,
     NoSuchSegment,
     ReadSegment,
     Reply,
@@ -45,6 +46,7 @@ from pravega_wire.commands import (
     SegmentIsTruncated,
     SegmentPolicyUpdated,
     SegmentRead,
+    SegmentsBatchMerged,
     SegmentSealed,
     SegmentTruncated,
     StreamSegmentInfo,
@@ -151,6 +153,18 @@ class SegmentClient:
             raise SegmentStoreError(f"{segment} cannot be truncated at {offset}: it ends earlier")
         if expect(reply, SegmentTruncated, SegmentIsTruncated, NoSuchSegment) is NoSuchSegment:
             log.warning("segment to truncate does not exist", segment=segment)
+
+    async def merge_segments(self, target: str, sources: Sequence[str]) -> list[int]:
+        """Merge segments into another, in order; returns where the target ended after each.
+
+        A source that does not exist was merged before, or never held anything.
+        """
+        reply = await self.request(
+            target, lambda i: MergeSegmentsBatch(i, target, tuple(sources), NO_TOKEN)
+        )
+        expect(reply, SegmentsBatchMerged)
+        assert isinstance(reply, SegmentsBatchMerged)
+        return [merged.new_target_write_offset for merged in reply.sources]
 
     async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
         """Tell a segment at what rate its stream is to be scaled."""

@@ -31,7 +31,12 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from pravega_controller import group_handlers, handlers, key_value_table_handlers
+from pravega_controller import (
+    group_handlers,
+    handlers,
+    key_value_table_handlers,
+    transaction_handlers,
+)
 from pravega_controller.authority import dialled_host, local_host_towards
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
@@ -57,6 +62,7 @@ from pravega_wire.names import InvalidNameError
 assert handlers
 assert group_handlers
 assert key_value_table_handlers
+assert transaction_handlers
 
 SERVICE = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
 

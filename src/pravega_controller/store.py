@@ -32,9 +32,17 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import TypeVar
@@ -198,8 +206,8 @@ class NewStream:
 class StreamWrite:
     """A change of a stream: its new record, and what changes together with it.
 
-    ``epochs`` are appended to the history; ``sizes`` are those of the segments that an epoch
-    sealed; ``changes`` are records of other subjects in the same table.
+    ``epochs`` are appended to the history; ``sizes`` are those of the segments that each of these
+    epochs sealed; ``changes`` are records of other subjects in the same table.
     """
 
     stream: Stream
@@ -207,7 +215,7 @@ class StreamWrite:
     configuration: ConfigurationRecord | None = None
     head: HeadRecord | None = None
     epochs: Sequence[Epoch] = ()
-    sizes: tuple[int, dict[int, int]] | None = None
+    sizes: Mapping[int, dict[int, int]] = field(default_factory=dict)
     changes: Sequence[Change] = ()
 
 
@@ -345,6 +353,10 @@ class MetadataStore:
         """Whether a stream was there when it was last asked for, as far as is remembered."""
         return (scope, name) in self._streams
 
+    def known(self, scope: str, name: str) -> Stream | None:
+        """A stream as it was last seen, if it is remembered: for what is checked all the same."""
+        return self._streams.get((scope, name))
+
     async def find_places(
         self, scope: str, names_: Sequence[str]
     ) -> tuple[Scope | None, list[Place]]:
@@ -441,14 +453,14 @@ class MetadataStore:
         configuration: ConfigurationRecord | None = None,
         head: HeadRecord | None = None,
         epochs: Sequence[Epoch] = (),
-        sizes: tuple[int, dict[int, int]] | None = None,
+        sizes: Mapping[int, dict[int, int]] | None = None,
         changes: Sequence[Change] = (),
     ) -> Stream:
         """Replace a stream's record, and with it whatever else changes, all or nothing.
 
         Raises ``VersionConflictError`` if the stream, or a key of ``changes``, has changed.
         """
-        write = StreamWrite(stream, record, configuration, head, epochs, sizes, changes)
+        write = StreamWrite(stream, record, configuration, head, epochs, sizes or {}, changes)
         return (await self.write_streams([write]))[0]
 
     async def write_streams(self, writes: Sequence[StreamWrite]) -> list[Stream]:
@@ -843,8 +855,7 @@ class MetadataStore:
             stream = replace(stream, latest=latest)
             changes += made
             appended.append((stream.history, written))
-        if write.sizes is not None:
-            number, sizes = write.sizes
+        for number, sizes in write.sizes.items():
             value = encode(SizesRecord(sizes))
             changes.append(Change(stream.history.sizes_key(number), value))
         if record.epoch == record.epoch_count - 1:

@@ -40,7 +40,7 @@ from pravega_controller.records import (
 )
 from pravega_controller.segment_client import SegmentClient, for_each
 from pravega_controller.store import Listing, MetadataStore, Stream
-from pravega_controller.stream_workflows import StreamWorkflows
+from pravega_controller.stream_workflows import StreamWorkflows, stream_intent
 from pravega_controller.streams import (
     Segment,
     StreamConfiguration,
@@ -48,6 +48,7 @@ from pravega_controller.streams import (
     validate_configuration,
 )
 from pravega_controller.tag_index import TagIndex, decode_position, encode_position
+from pravega_controller.transactions import generalize
 from pravega_wire import names
 
 NotePolicies: TypeAlias = Callable[[str, str, StreamConfiguration], Awaitable[None]]
@@ -134,7 +135,9 @@ class StreamOperations:
 
         async def change() -> None:
             stream = await self._workflows.begin(scope, name)
-            if not stream.record.is_sealed:
+            if stream.record.is_sealed:
+                await self._store.remove_intent(stream_intent(scope, name))
+            else:
                 await self._workflows.run(stream, Seal())
 
         await self._workflows.change(scope, name, change)
@@ -207,9 +210,12 @@ class StreamOperations:
         return () if stream.record.is_sealed else stream.active
 
     async def epoch_segments(self, scope: str, name: str, epoch: int) -> tuple[Segment, ...]:
-        """The segments of an epoch, by key range."""
+        """The segments of an epoch, by key range, under ids that carry this epoch.
+
+        Clients ask when they resume a transaction, whose segments are named after its own epoch.
+        """
         stream = await self._existing(scope, name)
-        return await stream.history.segments_in(epoch)
+        return generalize(await stream.history.segments_in(epoch), epoch)
 
     async def head(self, scope: str, name: str) -> dict[int, int]:
         """The stream cut that the stream begins at."""
@@ -246,7 +252,9 @@ class StreamOperations:
             raise InvalidRequestError(f"there is no epoch {epoch}")
         if epoch > stream.record.epoch:
             raise NotFoundError(f"epoch {epoch} does not exist")
-        return epoch < stream.record.epoch
+        active = stream.record.epoch
+        # An epoch that repeats another was made for transactions: the stream has not scaled.
+        return epoch not in (active, (await stream.history.epoch(active)).reference)
 
     # ---- Within ----------------------------------------------------------------------------------
 

@@ -18,14 +18,16 @@ Invariants:
 4. A deleted stream leaves the number after its last segment behind, so that no segment name is ever
    used twice.
 5. A stream and its mark stream are made and removed by the same updates.
+6. Transactions are ended before a stream's segments are sealed for good. Rolling, which takes in
+   those of an earlier epoch, comes before the pending workflow: sealing may need it, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 from msgspec import structs
@@ -53,6 +55,7 @@ from pravega_controller.records import (
     Delete,
     HeadRecord,
     IntentRecord,
+    Rolling,
     Scale,
     Seal,
     StreamWorkflow,
@@ -90,10 +93,25 @@ REFUSALS = (
 )
 """After these errors nothing was begun."""
 MARK_CONFIGURATION = fixed_configuration(1)
+FIXED_POLICY = (int(ScaleType.FIXED), 0)
+"""The scale type and target rate of a segment that never asks to be scaled."""
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+
+class TransactionSteps(Protocol):
+    """What a stream's workflows leave to those of its transactions."""
+
+    async def end_all(self, stream: Stream) -> Stream:
+        """End every transaction; the stream is being sealed."""
+
+    async def forget_all(self, stream: Stream) -> None:
+        """Remove what is stored of transactions; the stream is being deleted."""
+
+    async def finish_roll(self, stream: Stream, rolling: Rolling) -> Stream:
+        """Take in transactions of an earlier epoch."""
 
 
 class StreamWorkflows:
@@ -114,6 +132,11 @@ class StreamWorkflows:
         self._now_ms = now_ms
         self._finish_later = finish_later
         self._locks = KeyedLocks()
+        self._transactions: TransactionSteps
+
+    def take_transactions(self, transactions: TransactionSteps) -> None:
+        """Say who looks after transactions."""
+        self._transactions = transactions
 
     @asynccontextmanager
     async def exclusive(self, scope: str, name: str) -> AsyncIterator[None]:
@@ -142,7 +165,7 @@ class StreamWorkflows:
     async def settled(self, scope: str, name: str) -> Stream:
         """A stream without pending work, for whoever holds it exclusively."""
         stream = await self._store.stream(scope, name)
-        if stream.record.pending is None:
+        if _is_settled(stream):
             return stream
         settled = await self._settle(stream)
         if settled is None:
@@ -166,6 +189,16 @@ class StreamWorkflows:
             await self._store.remove_intent(intent)
             raise
         return found[0]
+
+    async def settled_as_known(self, scope: str, name: str) -> Stream:
+        """As ``settled``, but maybe as the stream was before another controller changed it.
+
+        For steps that such a change makes fail, and that may then be repeated.
+        """
+        known = self._store.known(scope, name)
+        if known is not None and _is_settled(known):
+            return known
+        return await self.settled(scope, name)
 
     async def start(
         self,
@@ -196,6 +229,23 @@ class StreamWorkflows:
         return await self._settle(
             await self.start(stream, pending, configuration=configuration, head=head)
         )
+
+    async def start_roll(self, stream: Stream, rolling: Rolling, epochs: Sequence[Epoch]) -> Stream:
+        """Record that transactions of an earlier epoch are taken in, and the duty to do it."""
+        assert stream.record.rolling is None
+        await self._store.put_intent(stream_intent(stream.scope.name, stream.name))
+        record = structs.replace(stream.record, rolling=rolling)
+        return await self._store.write_stream(stream, record, epochs=epochs)
+
+    async def end_roll(
+        self, stream: Stream, epoch: int, sizes: Mapping[int, dict[int, int]]
+    ) -> Stream:
+        """Make the last of the epochs active; the duty is over, unless a workflow is pending."""
+        record = structs.replace(stream.record, epoch=epoch, rolling=None)
+        stream = await self._store.write_stream(stream, record, sizes=sizes)
+        if record.pending is None:
+            await self._store.remove_intent(stream_intent(stream.scope.name, stream.name))
+        return stream
 
     async def finish(self, scope: str, name: str) -> None:
         """Finish whatever is pending on a stream, if it exists."""
@@ -308,20 +358,25 @@ class StreamWorkflows:
 
     async def _settle(self, stream: Stream) -> Stream | None:
         current: Stream | None = stream
-        while current is not None and (pending := current.record.pending) is not None:
+        while current is not None:
+            work = current.record.rolling or current.record.pending
+            if work is None:
+                break
             log.info(
                 "workflow step",
                 scope=stream.scope.name,
                 stream=stream.name,
-                workflow=type(pending).__name__,
+                workflow=type(work).__name__,
             )
-            current = await self._step(current, pending)
+            current = await self._step(current, work)
         await self._store.remove_intent(stream_intent(stream.scope.name, stream.name))
         return current
 
-    async def _step(self, stream: Stream, pending: StreamWorkflow) -> Stream | None:
-        step: Callable[..., Awaitable[Stream | None]] = _STEPS[type(pending)]
-        return await step(self, stream, pending)
+    async def _step(self, stream: Stream, work: StreamWorkflow | Rolling) -> Stream | None:
+        if isinstance(work, Rolling):
+            return await self._transactions.finish_roll(stream, work)
+        step: Callable[..., Awaitable[Stream | None]] = _STEPS[type(work)]
+        return await step(self, stream, work)
 
     # ---- The steps -------------------------------------------------------------------------------
 
@@ -341,7 +396,7 @@ class StreamWorkflows:
         """Make the segments of new streams, and then the streams, together."""
         for_all = [(stream, segment) for stream in streams for segment in stream.active]
         await run_together(
-            partial(self._create_segments, for_all),
+            partial(self.create_segments, for_all),
             *(partial(self._tags.add, s.scope, s.name, s.configuration.tags) for s in streams),
         )
         return await self._store.write_streams(
@@ -350,10 +405,10 @@ class StreamWorkflows:
 
     async def _scale(self, stream: Stream, pending: Scale) -> Stream:
         epoch = await stream.history.epoch(stream.last_epoch)
-        await self._create_segments([(stream, segment) for segment in epoch.created])
-        sizes = await self._seal_segments(stream, epoch.sealed_ids)
+        await self.create_segments([(stream, segment) for segment in epoch.created])
+        sizes = await self.seal_segments(stream, epoch.sealed_ids)
         record = structs.replace(stream.record, epoch=epoch.number, pending=None)
-        return await self._store.write_stream(stream, record, sizes=(epoch.number, sizes))
+        return await self._store.write_stream(stream, record, sizes={epoch.number: sizes})
 
     async def _truncate(self, stream: Stream, pending: Truncate) -> Stream:
         assert stream.head_record is not None
@@ -405,11 +460,12 @@ class StreamWorkflows:
         )
 
     async def _seal(self, stream: Stream, pending: Seal) -> Stream:
-        sizes = await self._seal_segments(stream, [s.segment_id for s in stream.active])
+        stream = await self._transactions.end_all(stream)
+        sizes = await self.seal_segments(stream, [s.segment_id for s in stream.active])
         record = structs.replace(stream.record, is_sealed=True, pending=None)
         # No epoch seals them: the number after the last one stands for the stream's end.
         return await self._store.write_stream(
-            stream, record, sizes=(stream.record.epoch_count, sizes)
+            stream, record, sizes={stream.record.epoch_count: sizes}
         )
 
     async def _delete(self, stream: Stream, pending: Delete) -> None:
@@ -427,7 +483,12 @@ class StreamWorkflows:
             remove_tags = partial(
                 self._tags.remove, stream.scope, stream.name, stream.configuration.tags
             )
-            await run_together(delete_mark, remove_tags, partial(self._delete_all, stream))
+            await run_together(
+                delete_mark,
+                remove_tags,
+                partial(self._delete_all, stream),
+                partial(self._transactions.forget_all, stream),
+            )
             if not stream.history.fits_one_removal:
                 # From here on the epochs go: nobody must ask them for segments any more.
                 record = structs.replace(stream.record, pending=Delete(has_segments=False))
@@ -453,10 +514,15 @@ class StreamWorkflows:
 
     # ---- What steps are made of ------------------------------------------------------------------
 
-    async def _create_segments(self, wanted: Sequence[tuple[Stream, Segment]]) -> None:
+    async def create_segments(
+        self, wanted: Sequence[tuple[Stream, Segment]], *, is_fixed: bool = False
+    ) -> None:
+        """Create segments by their streams' policies, or such as never ask to be scaled."""
+
         async def create(one: tuple[Stream, Segment]) -> None:
             stream, segment = one
-            scale_type, rate = segment_policy(stream.configuration)
+            policy = FIXED_POLICY if is_fixed else segment_policy(stream.configuration)
+            scale_type, rate = policy
             await self._segments.create_segment(
                 stream.segment_name(segment.segment_id),
                 scale_type=scale_type,
@@ -466,7 +532,7 @@ class StreamWorkflows:
 
         await for_each(wanted, create)
 
-    async def _seal_segments(self, stream: Stream, identifiers: Iterable[int]) -> dict[int, int]:
+    async def seal_segments(self, stream: Stream, identifiers: Iterable[int]) -> dict[int, int]:
         """Seal segments and return their lengths, as far as they are there."""
         sizes: dict[int, int] = {}
 
@@ -496,6 +562,10 @@ _STEPS: dict[type[StreamWorkflow], Callable[..., Awaitable[Stream | None]]] = {
 }
 
 
+def _is_settled(stream: Stream) -> bool:
+    return stream.record.pending is None and stream.record.rolling is None
+
+
 def _with_mark(name: str) -> list[str]:
     """A stream's name, and that of its mark stream if it has one."""
     return [name] if name.startswith(names.MARK_PREFIX) else [name, names.mark_stream(name)]
@@ -510,5 +580,5 @@ def segment_policy(configuration: StreamConfiguration) -> tuple[int, int]:
     """The scale type and target rate that a stream's segments carry."""
     scaling = configuration.scaling
     if scaling.scale_type is ScaleType.FIXED:
-        return int(ScaleType.FIXED), 0
+        return FIXED_POLICY
     return int(scaling.scale_type), scaling.target_rate

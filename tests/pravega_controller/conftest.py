@@ -43,7 +43,9 @@ def open_on_memory(memory_store: MemorySegmentStore) -> OpenController:
     seeds = itertools.count(7)
 
     @asynccontextmanager
-    async def open_it(**settings: Any) -> AsyncIterator[Controller]:
+    async def open_it(
+        now_ms: Callable[[], int] = lambda: next(clock), **settings: Any
+    ) -> AsyncIterator[Controller]:
         config = ControllerConfig(
             **{
                 "reply_seconds_max": 5.0,
@@ -53,7 +55,7 @@ def open_on_memory(memory_store: MemorySegmentStore) -> OpenController:
             }
         )
         environment = Environment(
-            now_ms=lambda: next(clock),
+            now_ms=now_ms,
             random=Random(next(seeds)),
             open_stream=memory_store.open_stream,
         )

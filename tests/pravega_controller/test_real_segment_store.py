@@ -10,14 +10,22 @@ import trio
 
 from pravega_controller.config import ControllerConfig
 from pravega_controller.server import serve
+from pravega_controller.transactions import id_of_halves, segment_name
 from pravega_wire import controller_pb2 as pb
 from pravega_wire import names
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import (
+    AppendSetup,
+    ConditionalAppend,
+    DataAppended,
     GetStreamSegmentInfo,
     NoSuchSegment,
+    SetupAppend,
     StreamSegmentInfo,
 )
+
+HEADER_BYTES = 8
+"""What the protocol puts before each event."""
 
 
 def info(stream: str) -> pb.StreamInfo:
@@ -35,13 +43,29 @@ def client_type(grpc_on_memory: Any) -> Any:
 
 
 async def segment_info(address: tuple[str, int], stream: str, segment_id: int) -> Any:
-    name = names.segment_name("s", stream, segment_id)
+    return await ask(address, names.segment_name("s", stream, segment_id))
 
-    def ask() -> Any:
+
+async def ask(address: tuple[str, int], segment: str) -> Any:
+    def call() -> Any:
         with SegmentConnection(*address) as connection:
-            return connection.call(GetStreamSegmentInfo(connection.next_request_id(), name, ""))
+            return connection.call(GetStreamSegmentInfo(connection.next_request_id(), segment, ""))
 
-    return await trio.to_thread.run_sync(ask)
+    return await trio.to_thread.run_sync(call)
+
+
+async def append(address: tuple[str, int], segment: str, data: bytes) -> None:
+    """Write an event to a segment and wait for the acknowledgement."""
+
+    def write() -> None:
+        writer = bytes(16)
+        with SegmentConnection(*address) as connection:
+            setup = SetupAppend(connection.next_request_id(), writer, segment, "")
+            assert isinstance(connection.call(setup), AppendSetup)
+            connection.send(ConditionalAppend(writer, 1, 0, data, connection.next_request_id()))
+            assert isinstance(connection.receive(), DataAppended)
+
+    await trio.to_thread.run_sync(write)
 
 
 async def test_everything_outlives_the_controller(
@@ -109,5 +133,68 @@ async def test_a_stream_truncated_sealed_and_deleted_leaves_no_segments(
         for segment_id in cut:
             assert isinstance(await segment_info(segment_store, "a", segment_id), NoSuchSegment)
         assert (await client.call("deleteScope", pb.ScopeInfo(scope="s"))).status == 0
+        client.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_transactions_outlive_the_controller_and_a_scale(
+    segment_store: tuple[str, int], client_type: Any
+) -> None:
+    settings = ControllerConfig(port=0, segment_stores=(segment_store,), drain_seconds=1)
+    entry = pb.ScaleRequest.KeyRangeEntry
+
+    def request(identifier: pb.TxnId) -> pb.TxnRequest:
+        return pb.TxnRequest(streamInfo=info("a"), txnId=identifier, writerId="w", timestamp=1)
+
+    async def until(client: Any, identifier: pb.TxnId, state: int) -> None:
+        with trio.fail_after(30):
+            while (await client.call("checkTransactionState", request(identifier))).state != state:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+
+    async with trio.open_nursery() as nursery:
+        host, port = await nursery.start(partial(serve, settings))
+        client = client_type(f"{host}:{port}")
+        await client.call("createScope", pb.ScopeInfo(scope="s"))
+        await client.call("createStream", config("a", 2))
+        begin = pb.CreateTxnRequest(streamInfo=info("a"), lease=10_000)
+        begun = [(await client.call("createTransaction", begin)).txnId for _ in range(3)]
+        names_ = [segment_name("s", "a", 0, id_of_halves(i.highBits, i.lowBits)) for i in begun]
+        for number, name in enumerate(names_):
+            await append(segment_store, name, bytes([number]) * (number + 1))
+        committed = await client.call("commitTransaction", request(begun[0]))
+        assert committed.status == pb.TxnStatus.SUCCESS
+        await until(client, begun[0], pb.TxnState.COMMITTED)
+        assert (await segment_info(segment_store, "a", 0)).write_offset == HEADER_BYTES + 1
+        await client.call(
+            "scale",
+            pb.ScaleRequest(
+                streamInfo=info("a"),
+                sealedSegments=[0],
+                newKeyRanges=[entry(start=0, end=0.25), entry(start=0.25, end=0.5)],
+            ),
+        )
+        client.close()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        host, port = await nursery.start(partial(serve, settings))
+        client = client_type(f"{host}:{port}")
+        assert (await client.call("commitTransaction", request(begun[1]))).status == 0
+        assert (await client.call("abortTransaction", request(begun[2]))).status == 0
+        await until(client, begun[1], pb.TxnState.COMMITTED)
+        await until(client, begun[2], pb.TxnState.ABORTED)
+        merged = await segment_info(segment_store, "a", 2 << 32)
+        assert (merged.write_offset, merged.is_sealed) == (HEADER_BYTES + 2, True)
+        listed = await client.call(
+            "listCompletedTransactions", pb.ListCompletedTxnRequest(streamInfo=info("a"))
+        )
+        ends = {(r.txnId.highBits, r.txnId.lowBits): r.status for r in listed.response}
+        assert [ends[i.highBits, i.lowBits] for i in begun] == [
+            pb.TxnResponse.COMMITTED,
+            pb.TxnResponse.COMMITTED,
+            pb.TxnResponse.ABORTED,
+        ]
+        for name in names_:
+            assert isinstance(await ask(segment_store, name), NoSuchSegment)
         client.close()
         nursery.cancel_scope.cancel()

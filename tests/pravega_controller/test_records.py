@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_controller import autoscaling, key_value_tables, records, retention, tag_index
+from pravega_controller import (
+    autoscaling,
+    key_value_tables,
+    records,
+    retention,
+    tag_index,
+    transaction_records,
+)
 from pravega_controller.autoscaling import IDLE_SEGMENTS
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.history import Epoch
@@ -29,7 +36,14 @@ PAGE = Path(__file__).parents[2] / "docs/formats/controller-metadata.md"
 
 STORED = {
     name: kind
-    for module in (records, key_value_tables, autoscaling, retention, tag_index)
+    for module in (
+        records,
+        key_value_tables,
+        autoscaling,
+        retention,
+        tag_index,
+        transaction_records,
+    )
     for name, kind in vars(module).items()
     if name.endswith("Record")
 }

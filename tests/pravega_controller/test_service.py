@@ -57,8 +57,8 @@ def test_every_method_is_served_or_refused_in_words() -> None:
 
 
 async def test_what_is_not_served_says_so(grpc_on_memory: Any) -> None:
-    request = pb.TxnRequest(streamInfo=info("a"))
-    code = await refused(grpc_on_memory, "commitTransaction", request)
+    request = pb.TimestampFromWriter(writer="w", position=pb.StreamCut(streamInfo=info("a")))
+    code = await refused(grpc_on_memory, "noteTimestampFromWriter", request)
     assert code is grpc.StatusCode.UNIMPLEMENTED
 
 

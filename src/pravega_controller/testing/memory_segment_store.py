@@ -32,6 +32,8 @@ class MemorySegment:
     is_sealed: bool = False
     data: bytes = b""
     """The bytes of a segment that a test wrote; those of others are made up."""
+    merged: list[str] = field(default_factory=list)
+    """The sources that were merged into it, in order, empty ones too."""
 
     def append(self, data: bytes) -> None:
         """Write to the end."""
@@ -65,6 +67,7 @@ _CHANGES = (
     wire.DeleteSegment,
     wire.TruncateSegment,
     wire.UpdateSegmentPolicy,
+    wire.MergeSegmentsBatch,
     wire.CreateTableSegment,
     wire.DeleteTableSegment,
     wire.UpdateTableEntries,
@@ -172,7 +175,7 @@ class MemorySegmentStore:
         if isinstance(request, _CHANGES):
             if self.wrong_host_replies:
                 self.wrong_host_replies -= 1
-                return wire.WrongHost(request.request_id, request.segment, "")
+                return wire.WrongHost(request.request_id, _segment_of(request), "")
             number = self.changes
             self.changes += 1
             if fault is not None and (number == fault.at or (fault.lasts and number > fault.at)):
@@ -209,6 +212,22 @@ class MemorySegmentStore:
         if self.segments.pop(q.segment, None) is None:
             return wire.NoSuchSegment(q.request_id, q.segment)
         return wire.SegmentDeleted(q.request_id, q.segment)
+
+    def _merge(self, q: wire.MergeSegmentsBatch) -> wire.Reply:
+        target = self.segments.get(q.target)
+        if target is None:
+            return wire.NoSuchSegment(q.request_id, q.target)
+        merged = []
+        for name in q.sources:
+            source = self.segments.get(name)
+            if source is not None:
+                if target.is_sealed:
+                    return wire.SegmentIsSealed(q.request_id, q.target)
+                target.length += source.length
+                target.merged.append(name)
+                del self.segments[name]
+            merged.append(wire.MergedSource(name, target.length))
+        return wire.SegmentsBatchMerged(q.request_id, q.target, tuple(merged))
 
     def _truncate(self, q: wire.TruncateSegment) -> wire.Reply:
         segment = self.segments.get(q.segment)
@@ -353,6 +372,7 @@ _HANDLERS: dict[type[wire.Request], Callable[..., wire.Reply]] = {
     wire.CreateSegment: MemorySegmentStore._create,
     wire.SealSegment: MemorySegmentStore._seal,
     wire.DeleteSegment: MemorySegmentStore._delete,
+    wire.MergeSegmentsBatch: MemorySegmentStore._merge,
     wire.TruncateSegment: MemorySegmentStore._truncate,
     wire.UpdateSegmentPolicy: MemorySegmentStore._policy,
     wire.GetStreamSegmentInfo: MemorySegmentStore._info,
@@ -364,6 +384,14 @@ _HANDLERS: dict[type[wire.Request], Callable[..., wire.Reply]] = {
     wire.ReadTable: MemorySegmentStore._read,
     wire.ReadTableEntries: MemorySegmentStore._iterate,
 }
+
+
+def _segment_of(request: wire.Request) -> str:
+    """The segment that a request is about."""
+    if isinstance(request, wire.MergeSegmentsBatch):
+        return request.target
+    segment: str = getattr(request, "segment")  # noqa: B009 (not every request has one)
+    return segment
 
 
 def _hash(key: bytes) -> bytes:

@@ -1,0 +1,128 @@
+"""What each RPC about transactions does: one function per method.
+
+Owns: their answers, by the rule of ``handlers``.
+"""
+
+from __future__ import annotations
+
+from pravega_controller import messages
+from pravega_controller.controller import Controller
+from pravega_controller.rpc import Call, rpc
+from pravega_controller.transaction_operations import PingAnswer
+from pravega_controller.transactions import (
+    NO_TIME,
+    TransactionState,
+    halves_of_id,
+    id_of_halves,
+)
+from pravega_wire import controller_pb2 as pb
+
+_PING_STATUS = {
+    PingAnswer.OK: pb.PingTxnStatus.OK,
+    PingAnswer.LEASE_TOO_LARGE: pb.PingTxnStatus.LEASE_TOO_LARGE,
+    PingAnswer.EXECUTION_TIME_EXCEEDED: pb.PingTxnStatus.MAX_EXECUTION_TIME_EXCEEDED,
+    PingAnswer.COMMITTED: pb.PingTxnStatus.COMMITTED,
+    PingAnswer.ABORTED: pb.PingTxnStatus.ABORTED,
+    PingAnswer.UNKNOWN: pb.PingTxnStatus.UNKNOWN,
+}
+
+_STATE = {
+    None: pb.TxnState.UNKNOWN,
+    TransactionState.OPEN: pb.TxnState.OPEN,
+    TransactionState.COMMITTING: pb.TxnState.COMMITTING,
+    TransactionState.COMMITTED: pb.TxnState.COMMITTED,
+    TransactionState.ABORTING: pb.TxnState.ABORTING,
+    TransactionState.ABORTED: pb.TxnState.ABORTED,
+}
+
+
+@rpc("createTransaction")
+async def create_transaction(
+    controller: Controller, request: pb.CreateTxnRequest, call: Call
+) -> pb.CreateTxnResponse:
+    info = request.streamInfo
+    begun = await controller.transactions.begin(info.scope, info.stream, lease_ms=request.lease)
+    return pb.CreateTxnResponse(
+        txnId=_to_message(begun.identifier),
+        activeSegments=[
+            messages.segment_range(info.scope, info.stream, segment) for segment in begun.segments
+        ],
+    )
+
+
+@rpc("pingTransaction")
+async def ping_transaction(
+    controller: Controller, request: pb.PingTxnRequest, call: Call
+) -> pb.PingTxnStatus:
+    info = request.streamInfo
+    answer = await controller.transactions.ping(
+        info.scope, info.stream, _to_id(request.txnId), lease_ms=request.lease
+    )
+    return pb.PingTxnStatus(status=_PING_STATUS[answer])
+
+
+@rpc("commitTransaction")
+async def commit_transaction(
+    controller: Controller, request: pb.TxnRequest, call: Call
+) -> pb.TxnStatus:
+    """Answers as soon as the commit is recorded; it is then carried out whatever happens."""
+    info = request.streamInfo
+    decided = await controller.transactions.commit(
+        info.scope,
+        info.stream,
+        _to_id(request.txnId),
+        writer_id=request.writerId,
+        writer_ms=None if request.timestamp == NO_TIME else request.timestamp,
+    )
+    return _status(is_decided=decided)
+
+
+@rpc("abortTransaction")
+async def abort_transaction(
+    controller: Controller, request: pb.TxnRequest, call: Call
+) -> pb.TxnStatus:
+    """Answers as soon as the abort is recorded; it is then carried out whatever happens."""
+    info = request.streamInfo
+    decided = await controller.transactions.abort(info.scope, info.stream, _to_id(request.txnId))
+    return _status(is_decided=decided)
+
+
+@rpc("checkTransactionState")
+async def check_transaction_state(
+    controller: Controller, request: pb.TxnRequest, call: Call
+) -> pb.TxnState:
+    info = request.streamInfo
+    state = await controller.transactions.state(info.scope, info.stream, _to_id(request.txnId))
+    return pb.TxnState(state=_STATE[state])
+
+
+@rpc("listCompletedTransactions")
+async def list_completed_transactions(
+    controller: Controller, request: pb.ListCompletedTxnRequest, call: Call
+) -> pb.ListCompletedTxnResponse:
+    info = request.streamInfo
+    outcomes = await controller.transactions.completed(info.scope, info.stream)
+    return pb.ListCompletedTxnResponse(
+        response=[
+            pb.TxnResponse(
+                txnId=_to_message(bytes.fromhex(outcome.identifier)),
+                status=(
+                    pb.TxnResponse.COMMITTED if outcome.is_committed else pb.TxnResponse.ABORTED
+                ),
+            )
+            for outcome in outcomes
+        ]
+    )
+
+
+def _status(*, is_decided: bool) -> pb.TxnStatus:
+    return pb.TxnStatus(status=pb.TxnStatus.SUCCESS if is_decided else pb.TxnStatus.FAILURE)
+
+
+def _to_id(message: pb.TxnId) -> bytes:
+    return id_of_halves(message.highBits, message.lowBits)
+
+
+def _to_message(identifier: bytes) -> pb.TxnId:
+    high, low = halves_of_id(identifier)
+    return pb.TxnId(highBits=high, lowBits=low)

@@ -1,0 +1,292 @@
+"""Every request about transactions: what it needs, what it refuses, what it answers.
+
+Owns: beginning and renewing transactions, and the decisions to commit and abort.
+
+Invariants:
+1. A transaction is recorded before its first segment is created: whatever happens, it is found
+   again, and its segments with it.
+2. A decision is recorded before it is answered, and stays: who asks again gets the same answer.
+3. A lease that was promised is stored: renewing it by the same or a shorter time stores nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+from msgspec import structs
+
+from pravega_controller.errors import (
+    ControllerError,
+    IllegalStateError,
+    InvalidRequestError,
+    VersionConflictError,
+)
+from pravega_controller.open_transactions import StreamTransactions, Transaction
+from pravega_controller.records import Create, Delete, Seal
+from pravega_controller.segment_client import SegmentClient, for_each, run_together
+from pravega_controller.store import MetadataStore, Stream
+from pravega_controller.streams import ScaleType, Segment
+from pravega_controller.table_client import NOT_EXISTS
+from pravega_controller.transaction_outcomes import LISTED_MAX, OutcomeArchive
+from pravega_controller.transaction_records import Outcome, TransactionRecord
+from pravega_controller.transaction_store import TransactionStore
+from pravega_controller.transaction_workflows import CONFLICTS_MAX, TransactionWorkflows
+from pravega_controller.transactions import (
+    LEASE_MS_MAX,
+    TransactionState,
+    execution_ms_max,
+    generalize,
+    make_id,
+    segment_name,
+    validate_lease,
+)
+
+SEGMENTS_AT_A_TIME_MAX = 512
+"""Segments of a transaction that are created at a time: they are all asked for at once."""
+
+
+class PingAnswer(enum.Enum):
+    """What came of renewing a lease."""
+
+    OK = enum.auto()
+    LEASE_TOO_LARGE = enum.auto()
+    EXECUTION_TIME_EXCEEDED = enum.auto()
+    COMMITTED = enum.auto()
+    ABORTED = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class BegunTransaction:
+    """A new transaction: its id, and the segments to write to under ids that carry its epoch."""
+
+    identifier: bytes
+    segments: tuple[Segment, ...]
+
+
+class TransactionOperations:
+    """Answers requests about transactions."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        segments: SegmentClient,
+        transactions: TransactionStore,
+        archive: OutcomeArchive,
+        workflows: TransactionWorkflows,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._segments = segments
+        self._transactions = transactions
+        self._archive = archive
+        self._workflows = workflows
+        self._now_ms = now_ms
+
+    # ---- Begin -----------------------------------------------------------------------------------
+
+    async def begin(self, scope: str, name: str, *, lease_ms: int) -> BegunTransaction:
+        """Begin a transaction on a stream.
+
+        Raises ``InvalidRequestError`` for a lease out of bounds and for a sealed stream, neither of
+        which gets better, and ``StreamNotFoundError``.
+        """
+        validate_lease(lease_ms)
+        number = await self._transactions.next_number()
+        known = self._store.known(scope, name)
+        is_fresh = known is None or known.record.pending is not None or known.record.is_sealed
+        stream = await self._store.stream(scope, name) if known is None or is_fresh else known
+        epoch = (await stream.history.epoch(stream.record.epoch)).reference
+        owner = self._workflows.registry.of(scope, name)
+        _refuse_unless_open(stream, owner)
+        identifier = make_id(epoch, number)
+
+        async def verify() -> None:
+            if not is_fresh:
+                _refuse_unless_open(await self._store.stream(scope, name), owner)
+
+        with owner.beginning():
+            try:
+                # Side by side: nearly always the stream is what it was when it was last seen.
+                await run_together(partial(self._record, owner, identifier, lease_ms), verify)
+                await self._create_segments(stream, identifier)
+            except ControllerError:
+                self._workflows.undo_begin(owner, identifier)
+                raise
+        return BegunTransaction(identifier, generalize(stream.active, epoch))
+
+    async def _record(self, owner: StreamTransactions, identifier: bytes, lease_ms: int) -> None:
+        record = TransactionRecord(TransactionState.OPEN, self._now_ms(), lease_ms, lease_ms)
+        async with self._workflows.locks.hold(identifier):
+            (version,) = await self._transactions.write(
+                owner.scope, owner.stream, [(identifier, record, NOT_EXISTS)]
+            )
+            now = trio.current_time()
+            self._workflows.watch(
+                Transaction(
+                    owner,
+                    identifier,
+                    record,
+                    version,
+                    lease_end=now + lease_ms / 1000,
+                    execution_end=now + execution_ms_max(lease_ms) / 1000,
+                )
+            )
+
+    async def _create_segments(self, stream: Stream, identifier: bytes) -> None:
+        rollover_bytes = stream.configuration.rollover_bytes
+
+        async def create(segment: Segment) -> None:
+            await self._segments.create_segment(
+                segment_name(stream.scope.name, stream.name, segment.number, identifier),
+                scale_type=int(ScaleType.FIXED),
+                target_rate=0,
+                rollover_bytes=rollover_bytes,
+            )
+
+        await for_each(stream.active, create, limit=SEGMENTS_AT_A_TIME_MAX)
+
+    # ---- Renewals --------------------------------------------------------------------------------
+
+    async def ping(self, scope: str, name: str, identifier: bytes, *, lease_ms: int) -> PingAnswer:
+        """Renew a transaction's lease."""
+        if lease_ms <= 0:
+            raise InvalidRequestError(f"a lease of {lease_ms} ms ends before it begins")
+        transaction, outcome = await self._find(scope, name, identifier)
+        if transaction is None:
+            if outcome is None:
+                return PingAnswer.UNKNOWN
+            return PingAnswer.COMMITTED if outcome else PingAnswer.ABORTED
+        async with self._workflows.locks.hold(identifier):
+            return await self._renew(transaction, lease_ms)
+
+    async def _renew(self, transaction: Transaction, lease_ms: int) -> PingAnswer:
+        match transaction.state:
+            case TransactionState.COMMITTING | TransactionState.COMMITTED:
+                return PingAnswer.COMMITTED
+            case TransactionState.ABORTING | TransactionState.ABORTED:
+                return PingAnswer.ABORTED
+        if lease_ms > LEASE_MS_MAX:
+            return PingAnswer.LEASE_TOO_LARGE
+        lease_end = trio.current_time() + lease_ms / 1000
+        if lease_end > transaction.execution_end:
+            return PingAnswer.EXECUTION_TIME_EXCEEDED
+        record = transaction.record
+        if lease_ms > record.lease_ms:
+            await self._workflows.change(transaction, structs.replace(record, lease_ms=lease_ms))
+        is_earlier = lease_end < transaction.lease_end
+        transaction.lease_end = lease_end
+        if is_earlier:
+            self._workflows.timer.add(transaction)
+        return PingAnswer.OK
+
+    # ---- Decisions -------------------------------------------------------------------------------
+
+    async def commit(
+        self, scope: str, name: str, identifier: bytes, *, writer_id: str, writer_ms: int | None
+    ) -> bool:
+        """Decide to commit a transaction; False if it is unknown, or was decided otherwise.
+
+        The first to decide says the writer and its time.
+        """
+
+        def committed(owner: StreamTransactions, record: TransactionRecord) -> TransactionRecord:
+            return structs.replace(
+                record,
+                state=TransactionState.COMMITTING,
+                order=owner.take_order(),
+                writer_id=writer_id,
+                writer_ms=writer_ms,
+            )
+
+        return await self._decide(scope, name, identifier, committed, is_commit=True)
+
+    async def abort(self, scope: str, name: str, identifier: bytes) -> bool:
+        """Decide to abort a transaction; False if it is unknown, or was decided otherwise."""
+
+        def aborted(owner: StreamTransactions, record: TransactionRecord) -> TransactionRecord:
+            return structs.replace(record, state=TransactionState.ABORTING)
+
+        return await self._decide(scope, name, identifier, aborted, is_commit=False)
+
+    async def _decide(
+        self,
+        scope: str,
+        name: str,
+        identifier: bytes,
+        decided: Callable[[StreamTransactions, TransactionRecord], TransactionRecord],
+        *,
+        is_commit: bool,
+    ) -> bool:
+        for _ in range(CONFLICTS_MAX):
+            transaction, outcome = await self._find(scope, name, identifier)
+            if transaction is None:
+                return outcome is is_commit
+            async with self._workflows.locks.hold(identifier):
+                if not transaction.is_running:
+                    return _will_be_committed(transaction) is is_commit
+                owner = transaction.owner
+                try:
+                    record = decided(owner, transaction.record)
+                    await self._workflows.decide(transaction, record)
+                except VersionConflictError:
+                    continue
+            if is_commit:
+                self._workflows.commit_soon(owner)
+            else:
+                self._workflows.abort_soon(owner, [transaction])
+            return True
+        raise VersionConflictError(f"another controller changes transaction {identifier.hex()}")
+
+    # ---- Questions -------------------------------------------------------------------------------
+
+    async def state(self, scope: str, name: str, identifier: bytes) -> TransactionState | None:
+        """Where a transaction is in its life, or None if there is none, or no such stream."""
+        transaction, outcome = await self._find(scope, name, identifier)
+        if transaction is not None:
+            return transaction.state
+        if outcome is None:
+            return None
+        return TransactionState.COMMITTED if outcome else TransactionState.ABORTED
+
+    async def completed(self, scope: str, name: str) -> list[Outcome]:
+        """The transactions of a stream that ended last, up to ``LISTED_MAX``, oldest first."""
+        await self._store.stream(scope, name)
+        archived = await self._archive.latest(scope, name)
+        owner = self._workflows.registry.find(scope, name)
+        latest = {outcome.identifier: outcome for outcome in archived}
+        if owner is not None:
+            latest.update((o.identifier, o) for o in owner.ended.values())
+        return list(latest.values())[-LISTED_MAX:]
+
+    async def _find(
+        self, scope: str, name: str, identifier: bytes
+    ) -> tuple[Transaction | None, bool | None]:
+        """A transaction without an end, or whether it was committed; neither if it is unknown."""
+        owner = self._workflows.registry.find(scope, name)
+        if owner is not None:
+            if (transaction := owner.transactions.get(identifier)) is not None:
+                return transaction, None
+            if (ended := owner.ended.get(identifier)) is not None:
+                return None, ended.is_committed
+        archived = await self._archive.find(scope, name, identifier)
+        return None, None if archived is None else archived.is_committed
+
+
+def _will_be_committed(transaction: Transaction) -> bool:
+    return transaction.state in (TransactionState.COMMITTING, TransactionState.COMMITTED)
+
+
+def _refuse_unless_open(stream: Stream, owner: StreamTransactions) -> None:
+    record = stream.record
+    name = f"{stream.scope.name}/{stream.name}"
+    if isinstance(record.pending, Create):
+        raise IllegalStateError(f"stream {name} is still being created")
+    is_closing = isinstance(record.pending, Seal | Delete)
+    if record.is_sealed or is_closing or owner.is_closed:
+        raise InvalidRequestError(f"stream {name} is sealed: no transaction can be begun")

@@ -1,0 +1,191 @@
+"""How transactions ended: kept for a day at least, by id and in order, without growing for ever.
+
+Owns: the archive of outcomes and its keys.
+
+    _system/_tables/controller/outcomes-<n>   o/<scope>/<stream>/<id>     -> OutcomeRecord
+                                              c/<scope>/<stream>/<chunk>  -> OutcomesRecord
+                                              a/<scope>/<stream>          -> ArchiveRecord
+
+A transaction's outcome is first written in place of the transaction's own record; the archive takes
+it over some seconds later, many at a time. The chunks say what the archive has, oldest first: they
+are what is listed, and what is dropped.
+
+Invariants:
+1. An outcome is in the archive before its transaction's record goes: who looks for the record first
+   and in the archive then finds the outcome.
+2. Whatever the archive has is named by a chunk, and a chunk is dropped only once all its outcomes
+   are older than ``KEPT_MS_MIN`` and their keys are gone.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pravega_controller.errors import NoSuchTableError
+from pravega_controller.grouped_writes import GroupedWrites
+from pravega_controller.locks import KeyedLocks
+from pravega_controller.records import decode, encode
+from pravega_controller.table_client import NOT_EXISTS, Change, Entry, TableClient
+from pravega_controller.transaction_records import (
+    ArchiveRecord,
+    Outcome,
+    OutcomeRecord,
+    OutcomesRecord,
+)
+from pravega_controller.transaction_store import table_index, table_names
+
+KEPT_MS_MIN = 24 * 60 * 60 * 1_000
+LISTED_MAX = 500
+CHUNK_OUTCOMES_MAX = 400
+"""With their own keys, a chunk's outcomes fit one request that changes them together."""
+DROPPED_CHUNKS_MAX = 4
+"""Chunks that one change of the archive drops at most: more than it can add."""
+KNOWN_ARCHIVES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """What is known of a stream's archive: its record, and that record's version."""
+
+    record: ArchiveRecord
+    version: int
+
+
+class OutcomeArchive:
+    """Reads and writes the outcomes of transactions."""
+
+    def __init__(self, tables: TableClient) -> None:
+        self._tables = tables
+        self._names = table_names("outcomes")
+        self._writes = [GroupedWrites(tables, table) for table in self._names]
+        self._locks = KeyedLocks()
+        self._known: OrderedDict[tuple[str, str], Archive] = OrderedDict()
+
+    async def find(self, scope: str, stream: str, identifier: bytes) -> OutcomeRecord | None:
+        """How a transaction ended, or None if that is not known."""
+        (entry,) = await self._read(scope, stream, [_outcome_key(scope, stream, identifier.hex())])
+        return None if entry is None else decode(entry.value, OutcomeRecord)
+
+    async def latest(self, scope: str, stream: str) -> list[Outcome]:
+        """The outcomes that were archived last, up to ``LISTED_MAX``, oldest first."""
+        archive = await self._load(scope, stream)
+        found: dict[str, Outcome] = {}
+        for number in range(archive.record.end - 1, archive.record.first - 1, -1):
+            chunk, _ = await self._chunk(scope, stream, number)
+            # What a killed controller archived is archived again: each counts once.
+            found.update((outcome.identifier, outcome) for outcome in reversed(chunk.outcomes))
+            if len(found) >= LISTED_MAX:
+                break
+        return list(found.values())[LISTED_MAX - 1 :: -1]
+
+    async def add(self, scope: str, stream: str, outcomes: Sequence[Outcome]) -> None:
+        """Archive outcomes, at most ``CHUNK_OUTCOMES_MAX`` of them."""
+        assert len(outcomes) <= CHUNK_OUTCOMES_MAX
+        async with self._locks.hold((scope, stream)):
+            archive = await self._load(scope, stream)
+            first, end = archive.record.first, archive.record.end
+            chunk, version = OutcomesRecord(()), NOT_EXISTS
+            if end > first:
+                chunk, version = await self._chunk(scope, stream, end - 1)
+            if end == first or len(chunk.outcomes) + len(outcomes) > CHUNK_OUTCOMES_MAX:
+                chunk, version, end = OutcomesRecord(()), NOT_EXISTS, end + 1
+            chunk = OutcomesRecord((*chunk.outcomes, *outcomes))
+            changes = [
+                Change(
+                    _outcome_key(scope, stream, outcome.identifier),
+                    encode(OutcomeRecord(outcome.is_committed, outcome.ended_ms)),
+                )
+                for outcome in outcomes
+            ]
+            changes.append(Change(_chunk_key(scope, stream, end - 1), encode(chunk), version))
+            await self._write(scope, stream, changes, archive, ArchiveRecord(first, end))
+
+    async def drop_old(self, scope: str, stream: str, *, now_ms: int) -> None:
+        """Remove what was kept long enough, some chunks at most."""
+        async with self._locks.hold((scope, stream)):
+            for _ in range(DROPPED_CHUNKS_MAX):
+                archive = await self._load(scope, stream)
+                first, end = archive.record.first, archive.record.end
+                if first == end:
+                    return
+                chunk, _ = await self._chunk(scope, stream, first)
+                if any(now_ms - outcome.ended_ms < KEPT_MS_MIN for outcome in chunk.outcomes):
+                    return
+                await self._drop_first(scope, stream, archive, chunk)
+
+    async def remove(self, scope: str, stream: str) -> None:
+        """Remove everything: the stream is being deleted."""
+        async with self._locks.hold((scope, stream)):
+            while True:
+                archive = await self._load(scope, stream)
+                if archive.record.first == archive.record.end:
+                    break
+                chunk, _ = await self._chunk(scope, stream, archive.record.first)
+                await self._drop_first(scope, stream, archive, chunk)
+            if archive.version != NOT_EXISTS:
+                self._known.pop((scope, stream), None)
+                await self._remove(scope, stream, [_archive_key(scope, stream)])
+
+    async def _drop_first(
+        self, scope: str, stream: str, archive: Archive, chunk: OutcomesRecord
+    ) -> None:
+        """Remove the first chunk: its outcomes, then itself, then its number."""
+        first = archive.record.first
+        keys = [_outcome_key(scope, stream, outcome.identifier) for outcome in chunk.outcomes]
+        await self._remove(scope, stream, [*keys, _chunk_key(scope, stream, first)])
+        await self._write(scope, stream, [], archive, ArchiveRecord(first + 1, archive.record.end))
+
+    async def _load(self, scope: str, stream: str) -> Archive:
+        if (known := self._known.get((scope, stream))) is not None:
+            return known
+        (entry,) = await self._read(scope, stream, [_archive_key(scope, stream)])
+        if entry is None:
+            return Archive(ArchiveRecord(0, 0), NOT_EXISTS)
+        return Archive(decode(entry.value, ArchiveRecord), entry.version)
+
+    async def _chunk(self, scope: str, stream: str, number: int) -> tuple[OutcomesRecord, int]:
+        """A chunk and its version; one that is gone was being dropped when a controller died."""
+        (entry,) = await self._read(scope, stream, [_chunk_key(scope, stream, number)])
+        if entry is None:
+            return OutcomesRecord(()), NOT_EXISTS
+        return decode(entry.value, OutcomesRecord), entry.version
+
+    async def _write(
+        self,
+        scope: str,
+        stream: str,
+        changes: list[Change],
+        archive: Archive,
+        record: ArchiveRecord,
+    ) -> None:
+        """Make changes, and with them the archive's record what it is from now on."""
+        self._known.pop((scope, stream), None)
+        key = _archive_key(scope, stream)
+        changes = [*changes, Change(key, encode(record), archive.version)]
+        versions = await self._writes[table_index(scope, stream)].write(changes)
+        self._known[scope, stream] = Archive(record, versions[-1])
+        if len(self._known) > KNOWN_ARCHIVES_MAX:
+            self._known.popitem(last=False)
+
+    async def _read(self, scope: str, stream: str, keys: Sequence[bytes]) -> list[Entry | None]:
+        try:
+            return await self._tables.get_all(self._names[table_index(scope, stream)], keys)
+        except NoSuchTableError:
+            return [None] * len(keys)
+
+    async def _remove(self, scope: str, stream: str, keys: Sequence[bytes]) -> None:
+        await self._tables.remove_all(self._names[table_index(scope, stream)], keys)
+
+
+def _outcome_key(scope: str, stream: str, digits: str) -> bytes:
+    return f"o/{scope}/{stream}/{digits}".encode()
+
+
+def _chunk_key(scope: str, stream: str, number: int) -> bytes:
+    return f"c/{scope}/{stream}/{number}".encode()
+
+
+def _archive_key(scope: str, stream: str) -> bytes:
+    return f"a/{scope}/{stream}".encode()

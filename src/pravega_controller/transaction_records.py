@@ -1,0 +1,72 @@
+"""What the controller stores about transactions: one class per stored value.
+
+Owns: the formats of the tables ``transactions-<n>`` and ``outcomes-<n>`` in
+docs/formats/controller-metadata.md. They are encoded like every other record.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pravega_controller.transactions import TransactionState
+
+
+class TransactionRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, omit_defaults=True):
+    """A transaction that has no end yet, or whose end is not in the archive yet."""
+
+    state: TransactionState
+    created_ms: int
+    begin_lease_ms: int
+    """The lease it was begun with, which its execution time depends on."""
+    lease_ms: int
+    """The longest lease it was ever promised: what a restart gives it again."""
+    order: int = 0
+    """Its place among the commits of its stream, once its commit is recorded."""
+    writer_id: str = ""
+    writer_ms: int | None = None
+    """The writer's own time, given with the commit."""
+    ended_ms: int = 0
+
+
+class BegunEpochRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """The epoch whose transactions a stream's latest batch was made of."""
+
+    epoch: int
+
+
+class CounterRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """The numbers that transactions were given so far, for the whole cluster."""
+
+    next_number: str
+    """In hexadecimal: it has 96 bits."""
+    block: str
+    """Drawn by the controller that took the last block: two never write the same value."""
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """How a transaction ended."""
+
+    identifier: str
+    """In hexadecimal."""
+    is_committed: bool
+    ended_ms: int
+
+
+class OutcomeRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """How the transaction ended that the key names."""
+
+    is_committed: bool
+    ended_ms: int
+
+
+class OutcomesRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """A chunk of a stream's outcomes, in the order in which they were archived."""
+
+    outcomes: tuple[Outcome, ...]
+
+
+class ArchiveRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """Which chunks of outcomes a stream has: ``first`` up to, not including, ``end``."""
+
+    first: int
+    end: int

@@ -1,0 +1,215 @@
+"""Where transactions are stored while they have no end, and where their numbers come from.
+
+Owns: the tables of transactions and their keys, and the counter.
+
+    _system/_tables/controller/transactions-<n>   t/<scope>/<stream>/<id>  -> TransactionRecord
+                                                  b/<scope>/<stream>       -> BegunEpochRecord
+    _system/_tables/controller/numbers            transactions             -> CounterRecord
+
+A stream's name chooses its table ``n``. These tables hold what is under way and little else: a
+starting controller reads them whole, so what has ended goes to ``transaction_outcomes``.
+
+Invariants:
+1. A record changes only by a conditional update on the version that was read.
+2. A number is handed out once in the life of the cluster; a controller that is killed wastes the
+   rest of its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import structlog
+import trio
+
+from pravega_controller.errors import (
+    CorruptMetadataError,
+    NoSuchTableError,
+    VersionConflictError,
+)
+from pravega_controller.grouped_writes import GroupedWrites
+from pravega_controller.records import decode, encode
+from pravega_controller.store import NUMBERS
+from pravega_controller.table_client import NOT_EXISTS, Change, Entry, TableClient
+from pravega_controller.transaction_records import (
+    BegunEpochRecord,
+    CounterRecord,
+    TransactionRecord,
+)
+from pravega_wire import names
+from pravega_wire.hashing import container_hash
+
+TABLES = 4
+"""Over how many tables streams are spread. A change needs every table read and written anew."""
+BLOCK_NUMBERS = 10_000
+COUNTER_KEY = b"transactions"
+
+log = structlog.get_logger(__name__)
+
+
+def table_index(scope: str, stream: str) -> int:
+    """Which of the tables a stream's transactions are in."""
+    return container_hash(names.scoped_name(scope, stream), TABLES)
+
+
+def table_names(kind: str) -> list[str]:
+    """The names of all tables of a kind."""
+    return [
+        names.table_name(names.INTERNAL_SCOPE, "controller", f"{kind}-{index}")
+        for index in range(TABLES)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A transaction as it is stored, with the version to change it by."""
+
+    record: TransactionRecord
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTransaction:
+    """A transaction that was found at the start."""
+
+    scope: str
+    stream: str
+    identifier: bytes
+    stored: Stored
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBegunEpoch:
+    """The epoch of a stream's latest batch, found at the start."""
+
+    scope: str
+    stream: str
+    epoch: int
+
+
+class TransactionStore:
+    """Reads and writes the records of transactions."""
+
+    def __init__(self, tables: TableClient, *, random: Random) -> None:
+        self._tables = tables
+        self._random = random
+        self._names = table_names("transactions")
+        self._writes = [GroupedWrites(tables, table) for table in self._names]
+        self._counting = trio.StrictFIFOLock()
+        self._next_number = 0
+        self._block_end = 0
+
+    async def next_number(self) -> int:
+        """A number that no transaction had before."""
+        async with self._counting:
+            if self._next_number == self._block_end:
+                self._next_number = await self._take_block()
+                self._block_end = self._next_number + BLOCK_NUMBERS
+            number = self._next_number
+            self._next_number += 1
+            return number
+
+    async def write(
+        self, scope: str, stream: str, records: Sequence[tuple[bytes, TransactionRecord, int]]
+    ) -> list[int]:
+        """Write transactions of one stream, each as id, record and version, all or none.
+
+        Returns the new versions. ``VersionConflictError``.
+        """
+        changes = [
+            Change(_key(scope, stream, identifier), encode(record), version)
+            for identifier, record, version in records
+        ]
+        return await self._writes[table_index(scope, stream)].write(changes)
+
+    async def read(self, scope: str, stream: str, identifier: bytes) -> Stored | None:
+        """A transaction's record, or None."""
+        try:
+            entry = await self._tables.get(
+                self._names[table_index(scope, stream)], _key(scope, stream, identifier)
+            )
+        except NoSuchTableError:
+            return None
+        if entry is None:
+            return None
+        return Stored(decode(entry.value, TransactionRecord), entry.version)
+
+    async def remove(self, scope: str, stream: str, identifiers: Sequence[bytes]) -> None:
+        """Remove transactions that are archived, or whose stream is gone."""
+        keys = [_key(scope, stream, identifier) for identifier in identifiers]
+        await self._tables.remove_all(self._names[table_index(scope, stream)], keys)
+
+    async def write_begun_epoch(self, scope: str, stream: str, epoch: int) -> None:
+        """Record of which epoch a stream's batches are now."""
+        change = Change(_begun_key(scope, stream), encode(BegunEpochRecord(epoch)))
+        await self._writes[table_index(scope, stream)].write([change])
+
+    async def remove_begun_epoch(self, scope: str, stream: str) -> None:
+        """Forget a stream's latest batch: the stream is being deleted."""
+        table = self._names[table_index(scope, stream)]
+        try:
+            await self._tables.remove(table, _begun_key(scope, stream))
+        except NoSuchTableError:
+            log.debug("no transaction was ever begun", table=table)
+
+    async def load(self) -> AsyncIterator[StoredTransaction | StoredBegunEpoch]:
+        """Everything that is stored. A record that cannot be read is told and left alone."""
+        for table in self._names:
+            try:
+                async for entries in self._tables.pages(table):
+                    for entry in entries:
+                        try:
+                            yield _loaded(entry)
+                        except CorruptMetadataError as error:
+                            log.error(
+                                "a transaction's record is damaged",
+                                key=entry.key.decode(errors="replace"),
+                                reason=str(error),
+                            )
+            except NoSuchTableError:
+                log.debug("no transaction was ever begun", table=table)
+
+    async def _take_block(self) -> int:
+        while True:
+            entry = await self._tables.get(NUMBERS, COUNTER_KEY)
+            # From 1: an id of zeros means none to many programs.
+            number = 1 if entry is None else int(decode(entry.value, CounterRecord).next_number, 16)
+            # Another controller may take a block at the same time: what each writes is its own, or
+            # the loser would take the winner's write for its own.
+            block = f"{self._random.getrandbits(64):016x}"
+            record = CounterRecord(f"{number + BLOCK_NUMBERS:024x}", block)
+            try:
+                await self._tables.put(
+                    NUMBERS,
+                    COUNTER_KEY,
+                    encode(record),
+                    version=NOT_EXISTS if entry is None else entry.version,
+                )
+            except VersionConflictError:
+                continue
+            return number
+
+
+def _key(scope: str, stream: str, identifier: bytes) -> bytes:
+    return f"t/{scope}/{stream}/{identifier.hex()}".encode()
+
+
+def _begun_key(scope: str, stream: str) -> bytes:
+    return f"b/{scope}/{stream}".encode()
+
+
+def _loaded(entry: Entry) -> StoredTransaction | StoredBegunEpoch:
+    try:
+        kind, scope, stream, *rest = entry.key.decode().split("/")
+        if kind == "b" and not rest:
+            return StoredBegunEpoch(scope, stream, decode(entry.value, BegunEpochRecord).epoch)
+        (digits,) = rest
+        identifier = bytes.fromhex(digits)
+        if kind != "t" or len(identifier) != 16:
+            raise ValueError("no such kind of key")
+    except ValueError as error:
+        raise CorruptMetadataError(f"not a transaction's key: {entry.key!r}") from error
+    record = decode(entry.value, TransactionRecord)
+    return StoredTransaction(scope, stream, identifier, Stored(record, entry.version))

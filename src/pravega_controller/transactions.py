@@ -1,0 +1,175 @@
+"""The rules of transactions, as pure functions: ids, names, leases, batches, and rolled epochs.
+
+Owns: what a transaction's id says, how long a transaction may stay open, which transactions are
+committed next, and which epochs a stream gets to take in transactions of an earlier epoch.
+
+A transaction is begun on a stream's active epoch and has one segment for each segment of that
+epoch. Its id carries the epoch's *reference epoch*: an epoch made to take in transactions repeats
+the segments of an earlier one under new ids, and transactions begun on either belong together.
+
+Invariants:
+1. The segments of a transaction are named after its id: segment number of the parent, epoch of the
+   id. So whoever knows the id finds them, whatever the stream went through since.
+2. A lease only ends by a monotonic clock. The wall clock decides nothing but how much execution
+   time is left after a restart, and then a transaction gets at least its whole lease.
+3. Transactions of one epoch are committed in the order in which their commits were recorded.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pravega_controller.errors import InvalidRequestError
+from pravega_controller.history import Epoch, duplicate_epoch
+from pravega_controller.streams import Segment
+from pravega_wire import names
+
+LEASE_MS_MIN = 10_000
+LEASE_MS_MAX = 600_000
+EXECUTION_LEASES_MAX = 1_000
+EXECUTION_MS_MAX = 24 * 60 * 60 * 1_000
+BATCH_TRANSACTIONS_MAX = 100
+COUNTER_BITS = 96
+NO_TIME = -(2**63)
+"""What a writer sends instead of a time when it commits without one."""
+
+_UINT32 = 2**32 - 1
+_UINT64 = 2**64 - 1
+
+
+class TransactionState(enum.Enum):
+    """Where a transaction is in its life. The values are stored."""
+
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+
+
+# ---- Ids and names -------------------------------------------------------------------------------
+
+
+def make_id(epoch: int, counter: int) -> bytes:
+    """The id of a transaction: the reference epoch it is begun on, and a number of its own."""
+    if not 0 <= epoch < 2**31:
+        raise InvalidRequestError(f"there is no epoch {epoch}")
+    assert 0 <= counter < 2**COUNTER_BITS
+    return epoch.to_bytes(4, "big") + counter.to_bytes(12, "big")
+
+
+def id_of_halves(high: int, low: int) -> bytes:
+    """The id in the two signed halves that messages carry."""
+    return (high & _UINT64).to_bytes(8, "big") + (low & _UINT64).to_bytes(8, "big")
+
+
+def halves_of_id(identifier: bytes) -> tuple[int, int]:
+    """The two signed halves of an id, as messages carry them."""
+    high = int.from_bytes(identifier[:8], "big", signed=True)
+    return high, int.from_bytes(identifier[8:], "big", signed=True)
+
+
+def generalize(segments: Iterable[Segment], epoch: int) -> tuple[Segment, ...]:
+    """The segments under ids that carry this epoch instead of the one that created them."""
+    return tuple(
+        Segment(names.segment_id(segment.number, epoch), segment.low, segment.high)
+        for segment in segments
+    )
+
+
+def segment_name(scope: str, stream: str, number: int, identifier: bytes) -> str:
+    """The name of a transaction's segment for the segment with this number."""
+    parent = names.segment_id(number, names.transaction_epoch(identifier))
+    return names.transaction_segment_name(names.segment_name(scope, stream, parent), identifier)
+
+
+# ---- Leases --------------------------------------------------------------------------------------
+
+
+def validate_lease(lease_ms: int) -> None:
+    """Raise ``InvalidRequestError`` if no transaction can be begun with this lease."""
+    if not LEASE_MS_MIN <= lease_ms <= LEASE_MS_MAX:
+        raise InvalidRequestError(
+            f"a transaction's lease is {LEASE_MS_MIN} to {LEASE_MS_MAX} ms, not {lease_ms}"
+        )
+
+
+def execution_ms_max(lease_ms: int) -> int:
+    """How long a transaction that is begun with this lease may stay open, however it is pinged."""
+    return min(EXECUTION_LEASES_MAX * lease_ms, EXECUTION_MS_MAX)
+
+
+def execution_ms_left(begin_lease_ms: int, lease_ms: int, *, age_ms: int) -> int:
+    """How much execution time a transaction has after a restart.
+
+    ``age_ms`` comes from two readings of the wall clock, which may have jumped between them, either
+    way: so the answer is never less than the lease that the transaction was promised last, and
+    never more than it had in the beginning.
+    """
+    whole = execution_ms_max(begin_lease_ms)
+    return max(lease_ms, min(whole - age_ms, whole))
+
+
+# ---- Batches -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A transaction whose commit is recorded: its id, and its place among the stream's commits."""
+
+    identifier: bytes
+    order: int
+
+    @property
+    def epoch(self) -> int:
+        return names.transaction_epoch(self.identifier)
+
+
+def choose_batch(commits: Iterable[Commit], *, begun_epoch: int | None) -> list[Commit]:
+    """The transactions to commit next, in order; none if there are none.
+
+    All are of one epoch: the one that a batch may have been begun for before a crash, else the
+    lowest, so that a stream is rolled as seldom as can be.
+    """
+    by_epoch: dict[int, list[Commit]] = {}
+    for commit in commits:
+        by_epoch.setdefault(commit.epoch, []).append(commit)
+    if not by_epoch:
+        return []
+    epoch = begun_epoch if begun_epoch in by_epoch else min(by_epoch)
+    return sorted(by_epoch[epoch], key=lambda commit: commit.order)[:BATCH_TRANSACTIONS_MAX]
+
+
+# ---- Rolling -------------------------------------------------------------------------------------
+
+
+def rolled_epochs(
+    taken: Sequence[Segment],
+    taken_epoch: Epoch,
+    active: Sequence[Segment],
+    active_epoch: Epoch,
+    *,
+    now_ms: int,
+) -> tuple[Epoch, Epoch]:
+    """The two epochs after the active one that take in transactions of an earlier epoch.
+
+    The first repeats the earlier epoch's segments under new ids: transactions are merged into them.
+    The second repeats those of the active epoch, so that the stream goes on as it was.
+    """
+    first = duplicate_epoch(
+        active,
+        taken,
+        number=active_epoch.number + 1,
+        reference=taken_epoch.reference,
+        created_ms=max(active_epoch.created_ms + 1, now_ms),
+    )
+    second = duplicate_epoch(
+        first.created,
+        active,
+        number=active_epoch.number + 2,
+        reference=active_epoch.reference,
+        created_ms=first.created_ms + 1,
+    )
+    return first, second

@@ -1,0 +1,516 @@
+"""Transactions on a segment store in memory: answers, order, leases, ends, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+import trio
+import trio.testing
+
+from pravega_controller.controller import Controller
+from pravega_controller.errors import InvalidRequestError, StreamNotFoundError
+from pravega_controller.store import INTENTS
+from pravega_controller.streams import Segment, fixed_configuration
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_controller.transaction_operations import BegunTransaction, PingAnswer
+from pravega_controller.transactions import TransactionState, segment_name
+from pravega_wire import names
+
+OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
+LEASE = 20_000
+
+
+async def make_stream(c: Controller, count: int = 2) -> None:
+    await c.scopes.create("s")
+    await c.streams.create("s", "a", fixed_configuration(count))
+
+
+async def begin(c: Controller, lease_ms: int = LEASE) -> bytes:
+    return (await c.transactions.begin("s", "a", lease_ms=lease_ms)).identifier
+
+
+async def commit(c: Controller, identifier: bytes) -> bool:
+    return await c.transactions.commit("s", "a", identifier, writer_id="w", writer_ms=None)
+
+
+async def until(
+    c: Controller, identifier: bytes, state: TransactionState, *, seconds_max: float = 5
+) -> None:
+    with trio.fail_after(seconds_max):
+        while await c.transactions.state("s", "a", identifier) is not state:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+def parts(memory: MemorySegmentStore) -> list[str]:
+    """The transaction segments that exist."""
+    return [name for name in memory.segments if names.is_transaction_segment(name)]
+
+
+def write(memory: MemorySegmentStore, identifier: bytes, number: int, length: int) -> None:
+    """Write to a transaction as a client does."""
+    memory.segments[segment_name("s", "a", number, identifier)].length += length
+
+
+def open_records(memory: MemorySegmentStore) -> list[bytes]:
+    """The keys of all records of transactions outside of the archive."""
+    return [
+        key
+        for table, content in memory.tables.items()
+        if "/transactions-" in table
+        for key in content.entries
+        if key.startswith(b"t/")
+    ]
+
+
+async def test_a_committed_transaction_is_merged_into_every_segment(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        begun: BegunTransaction = await c.transactions.begin("s", "a", lease_ms=LEASE)
+        identifier = begun.identifier
+        assert [(s.number, s.epoch) for s in begun.segments] == [(0, 0), (1, 0)]
+        assert sorted(parts(memory_store)) == sorted(
+            segment_name("s", "a", number, identifier) for number in (0, 1)
+        )
+        write(memory_store, identifier, 0, 5)
+        assert await c.transactions.state("s", "a", identifier) is TransactionState.OPEN
+        assert await commit(c, identifier)
+        await until(c, identifier, TransactionState.COMMITTED)
+        assert memory_store.segments["s/a/0.#epoch.0"].length == 5
+        assert memory_store.segments["s/a/1.#epoch.0"].length == 0
+        assert not parts(memory_store)
+
+
+async def test_decisions_stay_and_unknown_transactions_are_refused(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        t = c.transactions
+        committed, aborted, unknown = await begin(c), await begin(c), bytes(16)
+        for _ in range(2):
+            assert await commit(c, committed)
+            assert not await t.abort("s", "a", committed)
+            assert await t.abort("s", "a", aborted)
+            assert not await commit(c, aborted)
+            assert not await commit(c, unknown)
+            assert not await t.abort("s", "a", unknown)
+            assert not await t.commit("s", "no", committed, writer_id="", writer_ms=None)
+            await until(c, committed, TransactionState.COMMITTED)
+            await until(c, aborted, TransactionState.ABORTED)
+            # Then once more from the archive.
+            await trio.sleep(6)
+            assert not open_records(memory_store)
+        assert await t.ping("s", "a", committed, lease_ms=LEASE) is PingAnswer.COMMITTED
+        assert await t.ping("s", "a", aborted, lease_ms=LEASE) is PingAnswer.ABORTED
+        assert await t.ping("s", "a", unknown, lease_ms=LEASE) is PingAnswer.UNKNOWN
+        assert await t.ping("s", "no", unknown, lease_ms=LEASE) is PingAnswer.UNKNOWN
+        assert await t.state("s", "a", unknown) is None
+        assert await t.state("s", "no", committed) is None
+        assert not parts(memory_store)
+
+
+async def test_commits_are_merged_in_their_order_in_batches(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        begun = [await begin(c) for _ in range(7)]
+        order = [begun[i] for i in (3, 0, 6, 1, 5, 2, 4)]
+        async with c.streams._workflows.exclusive("s", "a"):
+            for identifier in order:
+                assert await commit(c, identifier)
+                assert (
+                    await c.transactions.state("s", "a", identifier) is TransactionState.COMMITTING
+                )
+            await trio.sleep(3)
+            before = memory_store.changes
+        for identifier in order:
+            await until(c, identifier, TransactionState.COMMITTED)
+        for number in (0, 1):
+            merged = memory_store.segments[f"s/a/{number}.#epoch.0"].merged
+            assert merged == [segment_name("s", "a", number, i) for i in order]
+        # The epoch of the batches, one merge in each segment, and one write that ends them all.
+        assert memory_store.changes - before == 1 + 2 + 1
+
+
+async def test_so_many_requests_make_a_transaction(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c, 3)
+        await commit(c, await begin(c))
+        await trio.sleep(10)
+        before = memory_store.requests
+        identifier = await begin(c)
+        assert memory_store.requests - before == 2 + 3, "record and look, then the segments"
+        before = memory_store.requests
+        assert await commit(c, identifier)
+        assert memory_store.requests - before == 1, "a record"
+        await until(c, identifier, TransactionState.COMMITTED)
+        assert memory_store.requests - before == 1 + 3 + 1, "the merges, then a record"
+        before = memory_store.requests
+        await c.transactions.ping("s", "a", await begin(c), lease_ms=LEASE)
+        assert memory_store.requests - before == 2 + 3, "a ping stores nothing"
+
+
+@pytest.mark.parametrize("lease_ms", [0, -1, 9_999, 600_001, 2**62])
+async def test_leases_out_of_bounds_are_refused(
+    lease_ms: int,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        with pytest.raises(InvalidRequestError, match="lease"):
+            await begin(c, lease_ms)
+        assert not parts(memory_store)
+        with pytest.raises(StreamNotFoundError):
+            await c.transactions.begin("s", "no", lease_ms=LEASE)
+
+
+async def test_pings_are_answered_in_order(
+    open_on_memory: OpenController, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        identifier = await begin(c)
+
+        async def ping(lease_ms: int) -> PingAnswer:
+            return await c.transactions.ping("s", "a", identifier, lease_ms=lease_ms)
+
+        assert await ping(600_000) is PingAnswer.OK
+        assert await ping(600_001) is PingAnswer.LEASE_TOO_LARGE
+        assert await ping(1) is PingAnswer.OK
+        with pytest.raises(InvalidRequestError):
+            await ping(0)
+        # The lease of a millisecond ends early, although the one before it would not have.
+        await until(c, identifier, TransactionState.ABORTED, seconds_max=2)
+        assert await ping(LEASE) is PingAnswer.ABORTED
+
+
+async def test_the_time_of_execution_is_bounded(
+    open_on_memory: OpenController, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        identifier = await begin(c, 10_000)
+        answers = []
+        for _ in range(2_001):
+            answers.append(await c.transactions.ping("s", "a", identifier, lease_ms=10_000))
+            await trio.sleep(5)
+        assert answers[:1_998] == [PingAnswer.OK] * 1_998
+        assert answers[1_999] is PingAnswer.EXECUTION_TIME_EXCEEDED
+        await until(c, identifier, TransactionState.ABORTED, seconds_max=20)
+
+
+async def test_a_lease_that_ends_aborts_and_one_that_is_renewed_does_not(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        left, renewed = await begin(c), await begin(c)
+        for _ in range(20):
+            await trio.sleep(2)
+            answer = await c.transactions.ping("s", "a", renewed, lease_ms=LEASE)
+            assert answer is PingAnswer.OK
+        assert await c.transactions.state("s", "a", left) is TransactionState.ABORTED
+        assert await c.transactions.state("s", "a", renewed) is TransactionState.OPEN
+        assert len(parts(memory_store)) == 2
+        await trio.sleep(30)
+        assert await c.transactions.state("s", "a", renewed) is TransactionState.ABORTED
+        assert not parts(memory_store)
+        assert not open_records(memory_store)
+
+
+async def test_a_restart_gives_every_open_transaction_its_whole_lease(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        short, longer = await begin(c, 10_000), await begin(c, 10_000)
+        await trio.sleep(9)
+        await c.transactions.ping("s", "a", longer, lease_ms=60_000)
+        await c.transactions.ping("s", "a", longer, lease_ms=10_000)
+    await trio.sleep(3_600)
+    async with open_on_memory() as c:
+        await trio.sleep(9.5)
+        assert await c.transactions.state("s", "a", short) is TransactionState.OPEN
+        await trio.sleep(2)
+        assert await c.transactions.state("s", "a", short) is TransactionState.ABORTED
+        await trio.sleep(48)
+        assert await c.transactions.state("s", "a", longer) is TransactionState.OPEN
+        assert await commit(c, longer)
+        await until(c, longer, TransactionState.COMMITTED)
+
+
+async def test_no_number_is_handed_out_twice(
+    open_on_memory: OpenController, autojump_clock: trio.testing.MockClock
+) -> None:
+    seen: set[bytes] = set()
+    for _ in range(3):
+        async with open_on_memory() as c:
+            if not seen:
+                await make_stream(c, 1)
+            new = [await begin(c) for _ in range(5)]
+            assert not seen & set(new)
+            seen |= set(new)
+            for identifier in new:
+                await c.transactions.abort("s", "a", identifier)
+
+
+async def test_sealing_aborts_what_is_open_and_commits_what_is_decided(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        opened, decided = await begin(c), await begin(c)
+        write(memory_store, decided, 1, 7)
+        async with trio.open_nursery() as nursery, c.streams._workflows.exclusive("s", "a"):
+            assert await commit(c, decided)
+            nursery.start_soon(c.streams.seal, "s", "a")
+            await trio.sleep(1)
+        assert await c.transactions.state("s", "a", opened) is TransactionState.ABORTED
+        assert await c.transactions.state("s", "a", decided) is TransactionState.COMMITTED
+        assert memory_store.segments["s/a/1.#epoch.0"].length == 7
+        assert not parts(memory_store)
+        assert not await commit(c, opened)
+        with pytest.raises(InvalidRequestError, match="sealed"):
+            await begin(c)
+        assert len(await c.transactions.completed("s", "a")) == 2
+        await trio.sleep(6)
+        assert len(await c.transactions.completed("s", "a")) == 2
+        await c.streams.delete("s", "a")
+        left = [
+            key
+            for table, content in memory_store.tables.items()
+            if "/transactions-" in table or "/outcomes-" in table
+            for key in content.entries
+        ]
+        assert not left
+        assert await c.transactions.state("s", "a", decided) is None
+        await c.streams.create("s", "a", fixed_configuration(1))
+        assert await c.transactions.completed("s", "a") == []
+
+
+async def test_a_stream_that_is_being_sealed_waits_for_what_is_being_begun(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        await begin(c)
+        memory_store.pause = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(begin, c)
+            await memory_store.is_paused.wait()
+            nursery.start_soon(c.streams.seal, "s", "a")
+            await trio.sleep(1)
+            memory_store.pause.set()
+            memory_store.pause = None
+        await trio.sleep(1)
+        assert not parts(memory_store)
+
+
+async def test_completed_transactions_are_listed_by_stream_and_kept_for_a_day(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    now: dict[str, int] = {"ms": 10**12}
+    async with open_on_memory(now_ms=lambda: now["ms"]) as c:
+        await make_stream(c, 1)
+        await c.streams.create("s", "b", fixed_configuration(1))
+        other = (await c.transactions.begin("s", "b", lease_ms=LEASE)).identifier
+        await c.transactions.abort("s", "b", other)
+        wanted: list[tuple[str, bool]] = []
+        for index in range(620):
+            identifier = await begin(c)
+            is_committed = index % 3 > 0
+            if is_committed:
+                await commit(c, identifier)
+            else:
+                await c.transactions.abort("s", "a", identifier)
+            await until(c, identifier, TransactionState(("aborted", "committed")[is_committed]))
+            wanted.append((identifier.hex(), is_committed))
+            now["ms"] += 1
+            if index == 100:
+                await trio.sleep(6)
+        found = [(o.identifier, o.is_committed) for o in await c.transactions.completed("s", "a")]
+        assert found == wanted[-500:]
+        listed = await c.transactions.completed("s", "b")
+        assert [o.identifier for o in listed] == [other.hex()]
+    async with open_on_memory(now_ms=lambda: now["ms"]) as c:
+        await trio.sleep(6)
+        found = [(o.identifier, o.is_committed) for o in await c.transactions.completed("s", "a")]
+        assert found == wanted[-500:]
+        now["ms"] += 24 * 3_600_000 - 700
+        await commit(c, await begin(c))
+        await trio.sleep(6)
+        first = bytes.fromhex(wanted[0][0])
+        assert await c.transactions.state("s", "a", first) is not None
+        now["ms"] += 700
+        await commit(c, await begin(c))
+        await trio.sleep(6)
+        assert await c.transactions.state("s", "a", first) is None
+        # What shares a chunk with newer ones stays with them.
+        left = [o.identifier for o in await c.transactions.completed("s", "a")]
+        assert left[:-2] == [identifier for identifier, _ in wanted[-len(left) + 2 :]]
+        assert 2 <= len(left) <= 402
+
+
+async def test_conflicting_controllers_agree_on_one_end(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as one:
+        await make_stream(one)
+        ids = [await begin(one) for _ in range(4)]
+        async with open_on_memory() as two:
+            assert await commit(one, ids[0])
+            assert not await two.transactions.abort("s", "a", ids[0])
+            assert await two.transactions.abort("s", "a", ids[1])
+            assert not await commit(one, ids[1])
+            for controller in (one, two):
+                await until(controller, ids[0], TransactionState.COMMITTED)
+                await until(controller, ids[1], TransactionState.ABORTED)
+
+
+async def scale(c: Controller, sealed: list[int], ranges: list[tuple[float, float]]) -> None:
+    await c.streams.scale("s", "a", sealed, ranges, now_ms=5)
+    await c.streams._workflows.finish("s", "a")
+
+
+def ids(segments: Iterable[Segment]) -> list[tuple[int, int]]:
+    return [(segment.number, segment.epoch) for segment in segments]
+
+
+async def test_transactions_of_an_earlier_epoch_are_taken_in_by_two_epochs(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        first, second, third = [await begin(c) for _ in range(3)]
+        for number in (0, 1):
+            write(memory_store, first, number, 1)
+            write(memory_store, third, number, 10)
+        await scale(c, [0], [(0.0, 0.25), (0.25, 0.5)])
+        later = await begin(c)
+        assert await commit(c, later)
+        await until(c, later, TransactionState.COMMITTED)
+        async with c.streams._workflows.exclusive("s", "a"):
+            assert await commit(c, third)
+            assert await commit(c, first)
+            assert await c.transactions.abort("s", "a", second)
+        await until(c, first, TransactionState.COMMITTED)
+        assert await c.transactions.state("s", "a", third) is TransactionState.COMMITTED
+        assert not parts(memory_store)
+        # Both went into segments of an epoch that repeats the first one, in order, and sealed.
+        for number in (0, 1):
+            taken = memory_store.segments[f"s/a/{number}.#epoch.2"]
+            assert taken.merged == [segment_name("s", "a", number, i) for i in (third, first)]
+            assert (taken.length, taken.is_sealed) == (11, True)
+        # The stream goes on with what it had before, under new ids.
+        active = await c.streams.active_segments("s", "a")
+        assert ids(active) == [(2, 3), (3, 3), (1, 3)]
+        assert not any(memory_store.segments[f"s/a/{s.number}.#epoch.3"].is_sealed for s in active)
+        for old, new in (((2, 1), [(0, 2)]), ((1, 0), [(1, 2)]), ((0, 2), [(2, 3), (3, 3)])):
+            number, epoch = old
+            successors = await c.streams.successors("s", "a", epoch << 32 | number)
+            assert ids(s.segment for s in successors) == new
+            assert memory_store.segments[f"s/a/{number}.#epoch.{epoch}"].is_sealed
+        # Transactions begun now belong with those begun before: they are merged where they stand.
+        now = await c.transactions.begin("s", "a", lease_ms=LEASE)
+        assert ids(now.segments) == [(2, 1), (3, 1), (1, 1)]
+        assert await commit(c, now.identifier)
+        await until(c, now.identifier, TransactionState.COMMITTED)
+        assert await c.streams.active_segments("s", "a") == active
+        assert memory_store.segments["s/a/2.#epoch.3"].merged
+
+
+async def test_segments_of_an_epoch_have_the_ids_that_transactions_are_named_by(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        await scale(c, [0], [(0.0, 0.25), (0.25, 0.5)])
+        identifier = await begin(c)
+    async with open_on_memory() as c:
+        epoch = names.transaction_epoch(identifier)
+        segments = await c.streams.epoch_segments("s", "a", epoch)
+        assert sorted(parts(memory_store)) == sorted(
+            names.transaction_segment_name(
+                names.segment_name("s", "a", segment.segment_id), identifier
+            )
+            for segment in segments
+        )
+        assert await commit(c, identifier)
+        await until(c, identifier, TransactionState.COMMITTED)
+        assert memory_store.segments["s/a/1.#epoch.0"].merged
+
+
+async def test_a_stream_with_transactions_of_an_earlier_epoch_is_sealed_and_deleted(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        identifier = await begin(c)
+        write(memory_store, identifier, 0, 3)
+        await scale(c, [0], [(0.0, 0.25), (0.25, 0.5)])
+        async with trio.open_nursery() as nursery, c.streams._workflows.exclusive("s", "a"):
+            assert await commit(c, identifier)
+            nursery.start_soon(c.streams.seal, "s", "a")
+            # The seal is behind this one in the line, and the commit behind the seal or before it.
+        assert await c.transactions.state("s", "a", identifier) is TransactionState.COMMITTED
+        assert memory_store.segments["s/a/0.#epoch.2"].length == 3
+        own = {n: s for n, s in memory_store.segments.items() if n.startswith("s/a/")}
+        assert all(segment.is_sealed for segment in own.values())
+        await trio.sleep(5)
+        assert not memory_store.tables[INTENTS].entries
+        await c.streams.delete("s", "a")
+        assert not [name for name in memory_store.segments if name.startswith("s/")]
+
+
+async def test_a_scale_has_not_happened_because_of_a_duplicate_epoch(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        identifier = await begin(c)
+        await scale(c, [0], [(0.0, 0.25), (0.25, 0.5)])
+        assert await c.streams.has_left_epoch("s", "a", 0)
+        assert await commit(c, identifier)
+        await until(c, identifier, TransactionState.COMMITTED)
+        assert not await c.streams.has_left_epoch("s", "a", 1)
+        assert not await c.streams.has_left_epoch("s", "a", 3)
+        await scale(c, [3 << 32 | 1], [(0.5, 0.75), (0.75, 1.0)])
+        assert await c.streams.has_left_epoch("s", "a", 1)
+        assert await c.streams.has_left_epoch("s", "a", 3)
