@@ -134,7 +134,8 @@ class ControllerServer:
         self._host = host
         self._port = port
         self._published_address = published_address
-        self._server = grpc.server(_Inline(), options=OPTIONS)
+        bound = ("grpc.max_allowed_incoming_connections", _connections_max())
+        self._server = grpc.server(_Inline(), options=(*OPTIONS, bound))
         self._waiting_count = 0
 
     def listen(self) -> int:
