@@ -25,6 +25,8 @@ expiry_seconds = 8.0
 [controller]
 request_poll_seconds = 0.2
 idle_segment_seconds = 20.0
+retention_period_seconds = 0.5
+watermark_period_seconds = 0.5
 """
 
 
@@ -40,7 +42,7 @@ def quick_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.compat
 @pytest.mark.timeout(2 * SUITE_SECONDS_MAX)
 @pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a server with these settings")
-@pytest.mark.parametrize("suite", ["AutoScaleTest"])
+@pytest.mark.parametrize("suite", ["AutoScaleTest", "RetentionTest", "WatermarkTest"])
 def test_policies(java_client: JavaClient, suite: str, quick_server: Server) -> None:
     passed, output = java_client.run_suite(
         suite,

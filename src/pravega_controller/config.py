@@ -47,6 +47,8 @@ class ControllerConfig:
     """For so long a segment counts as idle after it was reported to be."""
     idle_sweep_seconds: float = 3600.0
     """So often marks of segments that do not exist any more are removed."""
+    watermark_period_seconds: float = 10.0
+    """The pause between two rounds of watermarks; 0 for none."""
     retention_period_seconds: float = 1800.0
     """Once in this time each stream with a retention policy is looked at; 0 for never."""
 

@@ -9,6 +9,7 @@ run left unfinished.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ from pravega_controller.transaction_operations import TransactionOperations
 from pravega_controller.transaction_outcomes import OutcomeArchive
 from pravega_controller.transaction_store import TransactionStore
 from pravega_controller.transaction_workflows import TransactionWorkflows
+from pravega_controller.watermarks import Watermarks
 from pravega_wire import names
 
 ROUND_PAUSE_SECONDS = 1.0
@@ -75,6 +77,7 @@ class Controller:
     transactions: TransactionOperations
     transaction_workflows: TransactionWorkflows
     placement: StaticPlacement
+    watermarks: Watermarks
     now_ms: Callable[[], int]
     finish_later: Callable[[IntentRecord], None]
 
@@ -108,6 +111,9 @@ async def open_controller(
             _start_scaling(config, controller, segments, workflows)
         if config.retention_period_seconds > 0:
             _start_retention(config, controller, segments, workflows)
+        if config.watermark_period_seconds > 0:
+            seconds, run_round = config.watermark_period_seconds, controller.watermarks.run_round
+            workflows.start_soon(repeat, "watermarks", seconds, run_round)
         yield controller
         workflows.cancel_scope.cancel()
 
@@ -138,6 +144,8 @@ def _assemble(
     background.register("group", groups.finish)
     background.register(TABLE_INTENT_KIND, tables.finish)
     background.register("scope", scopes.finish)
+    writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
+    watermarks = Watermarks(store, segments, table_client, writer_id=writer_id)
     registry = RetentionRegistry(table_client, now_ms=now_ms)
     streams = StreamOperations(store, segments, workflows, tags, registry.register)
     return Controller(
@@ -149,6 +157,7 @@ def _assemble(
         transactions,
         transaction_workflows,
         placement,
+        watermarks,
         now_ms,
         finish_later,
     )

@@ -31,11 +31,7 @@ H = TypeVar("H", bound=Handler)
 
 HANDLERS: dict[str, Handler] = {}
 
-_MARKS = "writers' times are not recorded by this controller yet"
-
 NOT_IMPLEMENTED: dict[str, str] = {
-    "noteTimestampFromWriter": _MARKS,
-    "removeWriter": _MARKS,
     "getControllerToBucketMapping": "this controller runs no bucket services",
 }
 """Methods that are refused, and the sentence that says so."""

@@ -31,8 +31,13 @@ from pravega_controller.store_connection import (
     StoreConnection,
 )
 from pravega_wire.commands import (
+    AppendSetup,
+    ConditionalAppend,
+    ConditionalCheckFailed,
     CreateSegment,
+    DataAppended,
     DeleteSegment,
+    GetSegmentAttribute,
     GetStreamSegmentInfo,
     MergeSegmentsBatch,
     NoSuchSegment,
@@ -40,6 +45,8 @@ from pravega_wire.commands import (
     Reply,
     SealSegment,
     SegmentAlreadyExists,
+    SegmentAttribute,
+    SegmentAttributeUpdated,
     SegmentCreated,
     SegmentDeleted,
     SegmentIsSealed,
@@ -49,8 +56,10 @@ from pravega_wire.commands import (
     SegmentsBatchMerged,
     SegmentSealed,
     SegmentTruncated,
+    SetupAppend,
     StreamSegmentInfo,
     TruncateSegment,
+    UpdateSegmentAttribute,
     UpdateSegmentPolicy,
     WrongHost,
 )
@@ -192,6 +201,48 @@ class SegmentClient:
                 raise SegmentStoreError(f"{segment} cannot be read at {offset}: {reply}")
             data += bytes(reply.data)
         return data
+
+    async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
+        """An attribute's value; ``NULL_ATTRIBUTE_VALUE`` for one that is not set."""
+        reply = await self.request(
+            segment, lambda i: GetSegmentAttribute(i, segment, attribute_id, NO_TOKEN)
+        )
+        expect(reply, SegmentAttribute)
+        assert isinstance(reply, SegmentAttribute)
+        return reply.value
+
+    async def replace_attribute(
+        self, segment: str, attribute_id: bytes, value: int, *, expected: int
+    ) -> bool:
+        """Set an attribute if it has the expected value; returns whether it had."""
+        reply = await self.request(
+            segment,
+            lambda i: UpdateSegmentAttribute(i, segment, attribute_id, value, expected, NO_TOKEN),
+        )
+        expect(reply, SegmentAttributeUpdated)
+        assert isinstance(reply, SegmentAttributeUpdated)
+        return reply.success
+
+    async def append_if_at(
+        self, segment: str, event: bytes, *, expected_offset: int, writer_id: bytes
+    ) -> bool:
+        """Append an event if the segment ends at an offset; returns whether it did.
+
+        It is tried once: when the answer is lost, ``StoreUnavailableError`` leaves open what became
+        of it. No two tasks may append under the same writer id at a time.
+        """
+        try:
+            connection = await self._connection(self._placement.store_index(segment))
+            setup = await connection.call(lambda i: SetupAppend(i, writer_id, segment, NO_TOKEN))
+            if not isinstance(setup, AppendSetup):
+                raise SegmentStoreError(f"{segment} takes no appends: {setup}")
+            number = max(0, setup.last_event_number) + 1
+            reply = await connection.call(
+                lambda i: ConditionalAppend(writer_id, number, expected_offset, event, i)
+            )
+        except ConnectionLostError as error:
+            raise StoreUnavailableError(str(error)) from error
+        return expect(reply, DataAppended, ConditionalCheckFailed) is DataAppended
 
     async def _connection(self, index: int) -> StoreConnection:
         """The live connection to a store, made now if there is none."""

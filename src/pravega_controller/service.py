@@ -36,6 +36,7 @@ from pravega_controller import (
     handlers,
     key_value_table_handlers,
     transaction_handlers,
+    watermark_handlers,
 )
 from pravega_controller.authority import dialled_host, local_host_towards
 from pravega_controller.controller import Controller
@@ -61,6 +62,7 @@ from pravega_wire.names import InvalidNameError
 # Importing them filled the table of handlers.
 assert handlers
 assert group_handlers
+assert watermark_handlers
 assert key_value_table_handlers
 assert transaction_handlers
 

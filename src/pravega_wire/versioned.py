@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterable
 
 from pravega_wire.errors import RemoteProtocolError
+from pravega_wire.fields import decode_text, encode_text
 
 FORMAT = 0
 _HEAD = struct.Struct(">BBB")
@@ -32,7 +33,7 @@ def write_versioned(revisions: Iterable[bytes], *, version: int = 0) -> bytes:
 
 def write_text(text: str) -> bytes:
     """Text of at most 65,535 bytes behind its length."""
-    data = text.encode()
+    data = encode_text(text)
     return struct.pack(">H", len(data)) + data
 
 
@@ -91,11 +92,7 @@ class VersionedReader:
         return value
 
     def read_text(self) -> str:
-        data = self.read_bytes(int.from_bytes(self.read_bytes(2), "big"))
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            raise RemoteProtocolError(f"no text at {self.position}: {error}") from error
+        return decode_text(self.read_bytes(int.from_bytes(self.read_bytes(2), "big")))
 
     def read_compact_int(self) -> int:
         first = self.read_byte()

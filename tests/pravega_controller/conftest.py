@@ -51,6 +51,7 @@ def open_on_memory(memory_store: MemorySegmentStore) -> OpenController:
                 "reply_seconds_max": 5.0,
                 "request_poll_seconds": 0.0,
                 "retention_period_seconds": 0.0,
+                "watermark_period_seconds": 0.0,
                 **settings,
             }
         )

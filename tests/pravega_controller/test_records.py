@@ -16,6 +16,7 @@ from pravega_controller import (
     retention,
     tag_index,
     transaction_records,
+    watermarks,
 )
 from pravega_controller.autoscaling import IDLE_SEGMENTS
 from pravega_controller.errors import CorruptMetadataError
@@ -43,6 +44,7 @@ STORED = {
         retention,
         tag_index,
         transaction_records,
+        watermarks,
     )
     for name, kind in vars(module).items()
     if name.endswith("Record")
@@ -70,7 +72,14 @@ def test_the_page_shows_every_record() -> None:
 
 
 def test_the_page_names_the_fixed_tables() -> None:
-    for table in (SCOPES, INTENTS, NUMBERS, IDLE_SEGMENTS, retention.RETENTION):
+    for table in (
+        SCOPES,
+        INTENTS,
+        NUMBERS,
+        IDLE_SEGMENTS,
+        retention.RETENTION,
+        watermarks.WRITER_MARKS,
+    ):
         assert f"`{table}`" in PAGE.read_text()
 
 

@@ -1,0 +1,124 @@
+package compat;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.pravega.client.stream.EventRead;
+import io.pravega.client.stream.EventStreamReader;
+import io.pravega.client.stream.EventStreamWriter;
+import io.pravega.client.stream.ReaderGroup;
+import io.pravega.client.stream.Stream;
+import io.pravega.client.stream.TimeWindow;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.extension.RegisterExtension;
+
+/**
+ * Writers note times, and readers are told between which times they read. The server has to look at
+ * the writers' marks every second or so.
+ */
+class WatermarkTest {
+    @RegisterExtension final TestScope scope = new TestScope();
+
+    @Test
+    @Timeout(60)
+    void aReaderIsToldBetweenWhichTimesItReads() throws Exception {
+        String stream = scope.createStream(2);
+        try (EventStreamWriter<String> one = scope.writer(stream);
+                EventStreamWriter<String> two = scope.writer(stream);
+                ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build());
+                EventStreamReader<String> reader = scope.reader(group, "reader")) {
+            long upper = Long.MIN_VALUE;
+            long lower = Long.MIN_VALUE;
+            Deadline late = new Deadline(45);
+            for (int round = 1; lower < 3000; round++) {
+                assertTrue(!late.passed(), "no window after time 3000 in 45 s");
+                one.writeEvent("a" + round, "x").get(10, TimeUnit.SECONDS);
+                two.writeEvent("b" + round, "x").get(10, TimeUnit.SECONDS);
+                one.noteTime(1000L * round);
+                two.noteTime(1000L * round + 1);
+                Thread.sleep(500);
+                EventRead<String> read;
+                do {
+                    read = reader.readNextEvent(TestScope.READ_TIMEOUT_MS);
+                } while (read.getEvent() != null || read.isCheckpoint());
+                TimeWindow window = reader.getCurrentTimeWindow(Stream.of(scope.name, stream));
+                if (window.getLowerTimeBound() != null) {
+                    assertTrue(window.getLowerTimeBound() >= lower, "times never go back");
+                    assertEquals(0, window.getLowerTimeBound() % 1000, "the slower writer's time");
+                    lower = window.getLowerTimeBound();
+                    assertTrue(lower <= 1000L * round);
+                }
+                if (window.getUpperTimeBound() != null) {
+                    assertTrue(window.getUpperTimeBound() >= upper);
+                    assertTrue(window.getUpperTimeBound() >= lower);
+                    upper = window.getUpperTimeBound();
+                }
+            }
+        }
+    }
+
+    @Test
+    @Timeout(60)
+    void timesGoOnAcrossAScale() throws Exception {
+        String stream = scope.createStream(1);
+        try (EventStreamWriter<String> writer = scope.writer(stream);
+                ControllerAccess controller = new ControllerAccess(scope.config);
+                ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build());
+                EventStreamReader<String> reader = scope.reader(group, "reader")) {
+            long first = noteUntilSeen(writer, reader, stream, 0);
+            controller.scale(scope.name, stream, List.of(0.5), Map.of(0.0, 0.4, 0.4, 1.0));
+            long second = noteUntilSeen(writer, reader, stream, first);
+            assertTrue(second > first);
+            // The client may still be telling its segments' writers of the scale.
+            Thread.sleep(1500);
+        }
+    }
+
+    @Test
+    @Timeout(60)
+    void withoutTimesThereIsNoWindow() throws Exception {
+        String stream = scope.createStream(1);
+        scope.write(stream, "a", TestScope.numbered("a:", 0, 5));
+        try (ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build());
+                EventStreamReader<String> reader = scope.reader(group, "reader")) {
+            assertEquals(5, TestScope.readAll(reader, 5).values().size());
+            TimeWindow window = reader.getCurrentTimeWindow(Stream.of(scope.name, stream));
+            assertNotNull(window);
+            assertNull(window.getLowerTimeBound());
+            assertNull(window.getUpperTimeBound());
+        }
+    }
+
+    /** Writes, notes times and reads until the reader's lower bound is beyond a time. */
+    private long noteUntilSeen(
+            EventStreamWriter<String> writer,
+            EventStreamReader<String> reader,
+            String stream,
+            long after)
+            throws Exception {
+        Deadline late = new Deadline(25);
+        for (long time = after + 1; ; time++) {
+            assertTrue(!late.passed(), "no window after " + after);
+            for (int number = 0; number < 5; number++) {
+                writer.writeEvent("k" + number, "x").get(10, TimeUnit.SECONDS);
+            }
+            writer.noteTime(time);
+            Thread.sleep(400);
+            EventRead<String> read;
+            do {
+                read = reader.readNextEvent(TestScope.READ_TIMEOUT_MS);
+            } while (read.getEvent() != null || read.isCheckpoint());
+            Long lower =
+                    reader.getCurrentTimeWindow(Stream.of(scope.name, stream)).getLowerTimeBound();
+            if (lower != null && lower > after) {
+                return lower;
+            }
+        }
+    }
+}

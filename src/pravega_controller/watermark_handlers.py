@@ -1,0 +1,43 @@
+"""What each RPC about writers' times does: one function per method.
+
+Owns: their answers, by the rule of ``handlers``.
+"""
+
+from __future__ import annotations
+
+from pravega_controller.controller import Controller
+from pravega_controller.errors import InvalidRequestError, NotFoundError
+from pravega_controller.rpc import Call, rpc
+from pravega_controller.watermarks import OldPositionError, OldTimeError
+from pravega_wire import controller_pb2 as pb
+
+
+@rpc("noteTimestampFromWriter")
+async def note_timestamp_from_writer(
+    controller: Controller, request: pb.TimestampFromWriter, call: Call
+) -> pb.TimestampResponse:
+    info = request.position.streamInfo
+    position = dict(request.position.cut)
+    status = pb.TimestampResponse.SUCCESS
+    try:
+        await controller.watermarks.note(
+            info.scope, info.stream, request.writer, request.timestamp, position
+        )
+    except OldTimeError:
+        status = pb.TimestampResponse.INVALID_TIME
+    except OldPositionError:
+        status = pb.TimestampResponse.INVALID_POSITION
+    return pb.TimestampResponse(result=status)
+
+
+@rpc("removeWriter")
+async def remove_writer(
+    controller: Controller, request: pb.RemoveWriterRequest, call: Call
+) -> pb.RemoveWriterResponse:
+    info = request.stream
+    status = pb.RemoveWriterResponse.SUCCESS
+    try:
+        await controller.watermarks.remove(info.scope, info.stream, request.writer)
+    except (NotFoundError, InvalidRequestError):
+        status = pb.RemoveWriterResponse.UNKNOWN_WRITER
+    return pb.RemoveWriterResponse(result=status)

@@ -1,0 +1,117 @@
+"""What writers' marks say about a stream: who counts, up to which time, and behind which cut.
+
+Owns: comparing positions, choosing the writers, and the cut that is behind all of their positions.
+Pure; segments are given.
+
+A writer's mark is a time and a position: the offsets behind all that it had written by then, in the
+segments that it wrote to. So a position is no stream cut: it has gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pravega_controller.streams import Segment
+
+Position: TypeAlias = Mapping[Segment, int]
+"""Segment -> offset. The segments may leave gaps, but do not overlap."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState:
+    """A writer's last time, and since when, in seconds, it has been behind the last watermark."""
+
+    time: int
+    is_alive: bool
+    lagging_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which writers are gone, and the times between which the others are, if all have gone on."""
+
+    gone: tuple[str, ...]
+    is_complete: bool
+    lower: int = 0
+    upper: int = 0
+
+
+def goes_on(earlier: Mapping[int, int], later: Mapping[int, int]) -> bool:
+    """Whether a position can follow another: no offset falls in a segment that both have."""
+    return all(later[each] >= earlier[each] for each in earlier.keys() & later.keys())
+
+
+def judge_writers(
+    writers: Mapping[str, WriterState], last_lower: int | None, timeout_seconds: float
+) -> Verdict:
+    """Who counts for the next watermark after the one with that lower bound, if there was one.
+
+    A writer that is behind it is waited for, if it is alive, until the time-out; then it is gone.
+    """
+    gone: list[str] = []
+    ahead: list[int] = []
+    is_waited_for = False
+    for name, state in writers.items():
+        if last_lower is None or state.time > last_lower:
+            ahead.append(state.time)
+        elif state.is_alive and state.lagging_seconds < timeout_seconds:
+            is_waited_for = True
+        else:
+            gone.append(name)
+    if is_waited_for or not ahead:
+        return Verdict(tuple(gone), is_complete=False)
+    return Verdict(tuple(gone), True, min(ahead), max(ahead))
+
+
+def add_to_bound(bound: dict[Segment, int], position: Position) -> None:
+    """Move a bound behind a position, too. Later segments take the place of those before them."""
+    for segment, offset in position.items():
+        if segment in bound:
+            bound[segment] = max(bound[segment], offset)
+            continue
+        overlapping = [each for each in bound if each.overlaps(segment)]
+        if any(each.segment_id > segment.segment_id for each in overlapping):
+            continue
+        for each in overlapping:
+            del bound[each]
+        bound[segment] = offset
+
+
+def find_gaps(bound: Iterable[Segment]) -> list[tuple[float, float]]:
+    """The key ranges that no segment of a bound serves."""
+    gaps = []
+    covered = 0.0
+    for segment in sorted(bound, key=lambda each: each.low):
+        if segment.low > covered:
+            gaps.append((covered, segment.low))
+        covered = max(covered, segment.high)
+    if covered < 1.0:
+        gaps.append((covered, 1.0))
+    return gaps
+
+
+async def bound_cut(
+    positions: Iterable[Position],
+    last_cut: Position,
+    segments_in: Callable[[int], Awaitable[Sequence[Segment]]],
+) -> dict[Segment, int]:
+    """A cut of the whole stream that is behind all the positions and the last watermark's cut.
+
+    Where nobody wrote it takes the segments of the latest epoch that somebody wrote to, at their
+    beginning. ``segments_in`` tells the segments of an epoch. There has to be a position.
+    """
+    bound: dict[Segment, int] = {}
+    for position in positions:
+        add_to_bound(bound, position)
+    gaps = find_gaps(bound)
+    add_to_bound(bound, last_cut)
+    while bound:
+        latest = await segments_in(max(segment.epoch for segment in bound))
+        fill = [s for s in latest if any(s.low < high and low < s.high for low, high in gaps)]
+        add_to_bound(bound, dict.fromkeys(fill, 0))
+        gaps = find_gaps(bound)
+        if not gaps:
+            break
+    return bound

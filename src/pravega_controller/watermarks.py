@@ -1,0 +1,336 @@
+"""Watermarks: writers' marks, and the rounds that make bounds of time and place of them.
+
+Owns: the marks of writers, and what is written to mark streams.
+
+    _system/_tables/controller/writer-marks    scope/stream/writer -> WriterMarkRecord
+
+A writer notes up to which time it has written everything, and where that ends. Once all writers of
+a stream have noted a time behind the last watermark, a round appends the next one to the stream's
+mark stream, where readers find it. All marks are read at the beginning of a round, so that it costs
+one request when nobody writes with times, whatever the number of streams.
+
+Invariants:
+1. A watermark is appended only where the last one ends that was read: of two controllers one
+   succeeds, and the times and cuts of a stream's watermarks never go back.
+2. A writer is removed only on the version of its mark that was judged: one that goes on meanwhile
+   stays.
+3. How long a writer has been lagging is known in this process only: another controller begins to
+   wait anew.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+import structlog
+import trio
+from msgspec import structs
+
+from pravega_controller.errors import (
+    ControllerError,
+    CorruptMetadataError,
+    InvalidRequestError,
+    NoSuchTableError,
+    NotFoundError,
+    VersionConflictError,
+)
+from pravega_controller.records import Create, decode, encode
+from pravega_controller.segment_client import SegmentClient
+from pravega_controller.store import MetadataStore, Stream
+from pravega_controller.streams import Segment
+from pravega_controller.table_client import NOT_EXISTS, Entry, TableClient
+from pravega_controller.watermark_rules import (
+    WriterState,
+    add_to_bound,
+    bound_cut,
+    goes_on,
+    judge_writers,
+)
+from pravega_wire import names
+from pravega_wire.codec import HEADER_BYTES
+from pravega_wire.errors import RemoteProtocolError
+from pravega_wire.event_framing import iterate_event_spans
+from pravega_wire.hashing import attribute_id_of_name
+from pravega_wire.watermarks import SegmentWithRange, Watermark, decode_watermark, encode_watermark
+
+WRITER_MARKS = names.table_name(names.INTERNAL_SCOPE, "controller", "writer-marks")
+
+WRITER_NAME_LENGTH_MAX = 512
+ATTEMPTS_MAX = 10
+"""So many times a mark is judged again after somebody else wrote it meanwhile."""
+LAST_MARK = attribute_id_of_name("RevisionStreamClientMark")
+"""The attribute of a mark stream's segment that says where the last watermark begins."""
+
+StreamName: TypeAlias = tuple[str, str]
+
+log = structlog.get_logger(__name__)
+
+
+class WriterMarkRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """Up to which time a writer has written everything, and where that ends."""
+
+    stream_id: str
+    time: int
+    position: dict[int, int]
+    is_alive: bool = True
+    """Whether it is waited for when it lags; else it counts until it does."""
+
+
+class OldTimeError(ControllerError):
+    """The writer has noted a later time before."""
+
+
+class OldPositionError(ControllerError):
+    """The writer was further on before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A writer's mark as read in a round."""
+
+    key: bytes
+    version: int
+    record: WriterMarkRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """A stream's last watermark, and where its mark segment ends."""
+
+    segment: str
+    end: int
+    begin: int = 0
+    watermark: Watermark | None = None
+
+
+class Watermarks:
+    """See the module. ``run_round`` again and again in one task."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        segments: SegmentClient,
+        tables: TableClient,
+        *,
+        writer_id: bytes,
+    ) -> None:
+        self._store = store
+        self._segments = segments
+        self._tables = tables
+        self._writer_id = writer_id
+        self._is_open = False
+        self._lagging_since: dict[bytes, float] = {}
+        self._last: dict[StreamName, _Last] = {}
+
+    # ---- Writers ---------------------------------------------------------------------------------
+
+    async def note(
+        self, scope: str, name: str, writer: str, time: int, position: Mapping[int, int]
+    ) -> None:
+        """Take a writer's mark.
+
+        Raises ``OldTimeError`` or ``OldPositionError`` when it goes back, ``StreamNotFoundError``,
+        and ``InvalidRequestError``.
+        """
+        _check_writer(writer)
+        stream = await self._store.stream(scope, name)
+        mark = WriterMarkRecord(stream.stream_id, time, dict(position))
+        key = _key(scope, name, writer)
+        for _ in range(ATTEMPTS_MAX):
+            entry = await self._find(key)
+            version = NOT_EXISTS if entry is None else entry.version
+            earlier = None if entry is None else decode(entry.value, WriterMarkRecord)
+            if earlier is not None and earlier.stream_id == stream.stream_id:
+                if earlier.time > time:
+                    raise OldTimeError(f"writer {writer} has noted {earlier.time} before {time}")
+                if not goes_on(earlier.position, position):
+                    raise OldPositionError(f"writer {writer} was further on before")
+            try:
+                await self._tables.put(WRITER_MARKS, key, encode(mark), version=version)
+            except VersionConflictError:
+                continue
+            return
+        raise VersionConflictError(f"the mark of writer {writer} changes all the time")
+
+    async def remove(self, scope: str, name: str, writer: str) -> None:
+        """Wait for a writer no more. ``NotFoundError`` for an unknown one or an unknown stream."""
+        _check_writer(writer)
+        stream = await self._store.stream(scope, name)
+        key = _key(scope, name, writer)
+        for _ in range(ATTEMPTS_MAX):
+            entry = await self._find(key)
+            mark = None if entry is None else decode(entry.value, WriterMarkRecord)
+            if entry is None or mark is None or mark.stream_id != stream.stream_id:
+                raise NotFoundError(f"{writer} is no writer of {scope}/{name}")
+            stopped = structs.replace(mark, is_alive=False)
+            try:
+                await self._tables.put(WRITER_MARKS, key, encode(stopped), version=entry.version)
+            except VersionConflictError:
+                continue
+            return
+        raise VersionConflictError(f"the mark of writer {writer} changes all the time")
+
+    async def _find(self, key: bytes) -> Entry | None:
+        try:
+            return await self._tables.get(WRITER_MARKS, key)
+        except NoSuchTableError:
+            await self._tables.create(WRITER_MARKS)
+            return None
+
+    # ---- Rounds ----------------------------------------------------------------------------------
+
+    async def run_round(self) -> None:
+        """Look at every stream whose writers note times."""
+        if not self._is_open:
+            await self._tables.create(WRITER_MARKS)
+            self._is_open = True
+        marks = await self._read_marks()
+        known = {mark.key for of_stream in marks.values() for mark in of_stream.values()}
+        self._lagging_since = {k: at for k, at in self._lagging_since.items() if k in known}
+        self._last = {name: last for name, last in self._last.items() if name in marks}
+        for (scope, name), of_stream in sorted(marks.items()):
+            try:
+                await self._advance(scope, name, of_stream)
+            except ControllerError as error:
+                log.warning("no watermark", scope=scope, stream=name, reason=str(error))
+
+    async def _read_marks(self) -> dict[StreamName, dict[str, _Mark]]:
+        marks: defaultdict[StreamName, dict[str, _Mark]] = defaultdict(dict)
+        async for entries in self._tables.pages(WRITER_MARKS):
+            for entry in entries:
+                scope, name, writer = entry.key.decode().split("/", 2)
+                try:
+                    record = decode(entry.value, WriterMarkRecord)
+                except CorruptMetadataError as error:
+                    log.error("a writer's mark is damaged", key=entry.key, reason=str(error))
+                    continue
+                marks[scope, name][writer] = _Mark(entry.key, entry.version, record)
+        return marks
+
+    async def _advance(self, scope: str, name: str, marks: dict[str, _Mark]) -> None:
+        """Append the next watermark of a stream, if all its writers have gone on."""
+        try:
+            stream = await self._store.stream(scope, name)
+        except NotFoundError:
+            await self._drop(marks.values())
+            return
+        if isinstance(stream.record.pending, Create):
+            return
+        strangers = [m for m in marks.values() if m.record.stream_id != stream.stream_id]
+        await self._drop(strangers)
+        marks = {w: m for w, m in marks.items() if m.record.stream_id == stream.stream_id}
+        last = await self._find_last(stream)
+        last_lower = None if last.watermark is None else last.watermark.lower
+        timeout_ms = stream.configuration.timestamp_aggregation_timeout_ms
+        states = {writer: self._state_of(mark, last_lower) for writer, mark in marks.items()}
+        verdict = judge_writers(states, last_lower, timeout_ms / 1000)
+        await self._drop(marks[writer] for writer in verdict.gone)
+        if not verdict.is_complete:
+            return
+        remaining = [mark for writer, mark in marks.items() if writer not in verdict.gone]
+        cut = await self._bound_cut(stream, remaining, last.watermark)
+        if cut:
+            await self._append(scope, name, last, Watermark(verdict.lower, verdict.upper, cut))
+
+    def _state_of(self, mark: _Mark, last_lower: int | None) -> WriterState:
+        now = trio.current_time()
+        lags = last_lower is not None and mark.record.time <= last_lower
+        since = self._lagging_since.setdefault(mark.key, now) if lags else now
+        if not lags:
+            self._lagging_since.pop(mark.key, None)
+        return WriterState(mark.record.time, mark.record.is_alive, now - since)
+
+    async def _drop(self, marks: Iterable[_Mark]) -> None:
+        for mark in marks:
+            try:
+                await self._tables.remove(WRITER_MARKS, mark.key, version=mark.version)
+            except VersionConflictError:
+                log.debug("a writer has gone on meanwhile", key=mark.key)
+                continue
+            self._lagging_since.pop(mark.key, None)
+
+    async def _bound_cut(
+        self, stream: Stream, marks: Sequence[_Mark], last: Watermark | None
+    ) -> dict[SegmentWithRange, int]:
+        named = {segment_id for mark in marks for segment_id in mark.record.position}
+        segments = await stream.history.segments(named)
+        positions = []
+        for mark in marks:
+            # A client may note a predecessor and its successor: only the later one counts.
+            position: dict[Segment, int] = {}
+            written = mark.record.position.items()
+            found = {segments[i]: max(0, o) for i, o in written if i in segments}
+            add_to_bound(position, found)
+            positions.append(position)
+        last_cut: dict[Segment, int] = {}
+        if last is not None:
+            last_cut = {Segment(s.segment_id, s.low, s.high): o for s, o in last.cut.items()}
+        cut = await bound_cut(positions, last_cut, stream.history.segments_in)
+        return {
+            SegmentWithRange(segment.segment_id, segment.low, segment.high): cut[segment]
+            for segment in sorted(cut, key=lambda each: each.low)
+        }
+
+    # ---- The mark stream -------------------------------------------------------------------------
+
+    async def _find_last(self, stream: Stream) -> _Last:
+        """The last watermark, read anew if somebody else has appended one."""
+        scope, name = stream.scope.name, stream.name
+        mark_stream = await self._store.stream(scope, names.mark_stream(name))
+        segment = mark_stream.segment_name(mark_stream.active[0].segment_id)
+        info = await self._segments.segment_info(segment)
+        if info is None:
+            raise NotFoundError(f"{segment} does not exist")
+        known = self._last.get((scope, name))
+        if known is not None and (known.segment, known.end) == (segment, info.length):
+            return known
+        mark = await self._segments.get_attribute(segment, LAST_MARK)
+        begin = max(info.start_offset, mark)
+        data = b""
+        if begin < info.length:
+            length = info.length - begin
+            data = await self._segments.read_segment(segment, offset=begin, length=length)
+        last = _Last(segment, info.length)
+        try:
+            for start, end in iterate_event_spans(data):
+                watermark = decode_watermark(data[start:end])
+                last = _Last(segment, info.length, begin + start - HEADER_BYTES, watermark)
+        except RemoteProtocolError as error:
+            raise CorruptMetadataError(f"{segment} has what is no watermark: {error}") from error
+        self._last[scope, name] = last
+        return last
+
+    async def _append(self, scope: str, name: str, last: _Last, watermark: Watermark) -> None:
+        appended = await self._segments.append_if_at(
+            last.segment,
+            encode_watermark(watermark),
+            expected_offset=last.end,
+            writer_id=self._writer_id,
+        )
+        self._last.pop((scope, name), None)
+        if not appended:
+            log.info("another controller has written a watermark", scope=scope, stream=name)
+            return
+        log.debug("watermark", scope=scope, stream=name, lower=watermark.lower)
+        if last.watermark is not None:
+            # Whoever reads from the mark on finds the newest one alone.
+            earlier = await self._segments.get_attribute(last.segment, LAST_MARK)
+            if earlier < last.end:
+                await self._segments.replace_attribute(
+                    last.segment, LAST_MARK, last.end, expected=earlier
+                )
+
+
+def _check_writer(writer: str) -> None:
+    if not 0 < len(writer) <= WRITER_NAME_LENGTH_MAX:
+        raise InvalidRequestError(
+            f"a writer's name has 1 to {WRITER_NAME_LENGTH_MAX} characters, not {len(writer)}"
+        )
+
+
+def _key(scope: str, name: str, writer: str) -> bytes:
+    return f"{names.scoped_name(scope, name)}/{writer}".encode()
