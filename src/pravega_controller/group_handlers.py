@@ -74,7 +74,7 @@ async def update_reader_group(
             request.generation,
             messages.to_group_configuration(request),
         )
-    except (ReaderGroupNotFoundError, ScopeNotFoundError):
+    except ReaderGroupNotFoundError:
         status = pb.UpdateReaderGroupResponse.RG_NOT_FOUND
     except (GenerationMismatchError, InvalidRequestError):
         status = pb.UpdateReaderGroupResponse.INVALID_CONFIG
@@ -93,7 +93,7 @@ async def delete_reader_group(
 ) -> pb.DeleteReaderGroupStatus:
     try:
         await controller.groups.delete(request.scope, request.readerGroup, request.readerGroupId)
-    except NotFoundError:
+    except ReaderGroupNotFoundError:
         return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.RG_NOT_FOUND)
     return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.SUCCESS)
 
@@ -104,7 +104,7 @@ async def list_subscribers(
 ) -> pb.SubscribersResponse:
     try:
         found = await controller.groups.subscribers(request.scope, request.stream)
-    except StreamNotFoundError:
+    except NotFoundError:
         return pb.SubscribersResponse(status=pb.SubscribersResponse.STREAM_NOT_FOUND)
     return pb.SubscribersResponse(subscribers=found, status=pb.SubscribersResponse.SUCCESS)
 
@@ -124,7 +124,7 @@ async def update_subscriber_stream_cut(
             generation=request.generation,
             cut=dict(request.streamCut.cut),
         )
-    except (SubscriberNotFoundError, ReaderGroupNotFoundError):
+    except SubscriberNotFoundError:
         status = pb.UpdateSubscriberStatus.SUBSCRIBER_NOT_FOUND
     except NotFoundError:
         status = pb.UpdateSubscriberStatus.STREAM_NOT_FOUND

@@ -30,8 +30,10 @@ from pravega_controller.errors import (
     InvalidStreamCutError,
     NotFoundError,
     ReaderGroupNotFoundError,
+    ScopeNotFoundError,
     SegmentStoreError,
     StoreUnavailableError,
+    StreamNotFoundError,
     SubscriberNotFoundError,
     VersionConflictError,
 )
@@ -93,25 +95,32 @@ class ReaderGroupOperations:
         group_id = parse_id(group_id)
         async with self._exclusive(scope, name):
             intent = _intent(scope, name)
-            found: list[ReaderGroup] = []
             owners: list[Scope] = []
+            found: list[ReaderGroup] = []
+            missing: list[tuple[str, str]] = []
 
             async def find_scope() -> None:
-                owners.append(await self._store.active_scope(scope))
+                with suppress(ScopeNotFoundError):
+                    owners.append(await self._store.active_scope(scope))
 
             async def find_group() -> None:
-                with suppress(ReaderGroupNotFoundError):
+                with suppress(ReaderGroupNotFoundError, ScopeNotFoundError):
                     found.append(await self._store.group(scope, name))
 
-            await run_together(
-                find_scope,
-                find_group,
-                partial(self._store.put_intent, intent),
-                *(partial(self._check_stream, *one) for one in configuration.subscribed),
-            )
+            async def find_missing() -> None:
+                missing.extend(await self._missing(configuration.subscribed))
+
+            put_intent = partial(self._store.put_intent, intent)
+            await run_together(find_scope, find_group, find_missing, put_intent)
+            if not owners:
+                await self._store.remove_intent(intent)
+                raise ScopeNotFoundError(f"scope {scope} does not exist")
             if found and (settled := await self._settle(found[0])) is not None:
                 await self._store.remove_intent(intent)
                 return settled
+            if missing:
+                await self._store.remove_intent(intent)
+                raise StreamNotFoundError(f"streams to subscribe to do not exist: {missing}")
             log.info("creating reader group", scope=scope, group=name)
             chosen = self._new_id() if group_id == NIL_ID else group_id
             record = ReaderGroupRecord(chosen, 0, configuration, pending=CreateGroup())
@@ -119,8 +128,18 @@ class ReaderGroupOperations:
             assert settled is not None
             return settled
 
-    async def _check_stream(self, scope: str, stream: str) -> None:
-        await self._store.stream(scope, stream)
+    async def _missing(self, streams: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Those of the streams that do not exist."""
+        missing: list[tuple[str, str]] = []
+
+        async def check(stream: tuple[str, str]) -> None:
+            try:
+                await self._store.stream(*stream)
+            except NotFoundError:
+                missing.append(stream)
+
+        await for_each(streams, check)
+        return sorted(missing)
 
     async def get(self, scope: str, name: str) -> ReaderGroup:
         """A group that is there for readers. ``ReaderGroupNotFoundError``."""
@@ -141,17 +160,17 @@ class ReaderGroupOperations:
         """Replace a group's configuration; returns the new generation.
 
         Raises ``ReaderGroupNotFoundError``, ``GenerationMismatchError`` when the id or generation
-        is not the group's, and ``StreamNotFoundError`` as for ``create``.
+        is not the group's, ``InvalidRequestError``, and ``StreamNotFoundError`` as for ``create``.
         """
-        _validate(configuration)
         async with self._exclusive(scope, name):
             group = await self._settled(scope, name)
             if (parse_id(group_id), generation) != (group.record.group_id, group.record.generation):
                 raise GenerationMismatchError(
                     f"reader group {scope}/{name} has another id or generation"
                 )
-            for stream in configuration.subscribed:
-                await self._store.stream(*stream)
+            _validate(configuration)
+            if missing := await self._missing(configuration.subscribed):
+                raise StreamNotFoundError(f"streams to subscribe to do not exist: {missing}")
             settled = await self._run(group, UpdateGroup(configuration))
             assert settled is not None
             return settled.record.generation
@@ -199,7 +218,10 @@ class ReaderGroupOperations:
                 raise SubscriberNotFoundError(f"{subscriber} does not subscribe to {stream}")
             record, version = current
             group_scope, _, name = subscriber.partition("/")
-            group = (await self._store.group(group_scope, name)).record
+            try:
+                group = (await self._store.group(group_scope, name)).record
+            except NotFoundError as error:
+                raise SubscriberNotFoundError(f"reader group {subscriber} has gone") from error
             if parse_id(group_id) != group.group_id:
                 raise SubscriberNotFoundError(f"reader group {subscriber} has another id")
             if generation != record.generation:

@@ -384,6 +384,49 @@ async def test_reader_groups_are_refused_with_a_status(grpc_on_memory: Any) -> N
     assert answer.status == pb.ReaderGroupConfigResponse.RG_NOT_FOUND
 
 
+async def test_refusals_of_groups_come_in_one_order(
+    grpc_on_memory: Any, memory_store: MemorySegmentStore
+) -> None:
+    call = grpc_on_memory.call
+    await make_stream(grpc_on_memory)
+    missing = [pb.StreamCut(streamInfo=info("nope")), pb.StreamCut(streamInfo=info("a", "other"))]
+    lacking = {"startingStreamCuts": missing, "retentionType": 2}
+    created = pb.CreateReaderGroupResponse
+    before = memory_store.contents()
+    for request, expected in (
+        (group(scope="nope", **lacking), created.SCOPE_NOT_FOUND),
+        (group("g g", scope="nope", **lacking), created.INVALID_RG_NAME),
+        (group(**lacking), created.FAILURE),
+    ):
+        assert (await call("createReaderGroup", request)).status == expected
+    assert memory_store.contents()[0] == before[0]
+    assert (await call("createReaderGroup", group())).status == created.SUCCESS
+    # What is there is handed out, whatever the caller would have liked.
+    again = await call("createReaderGroup", group(**lacking))
+    assert (again.status, again.config) == (created.SUCCESS, group())
+    updated = pb.UpdateReaderGroupResponse
+    for request, expected in (
+        (group("nope", generation=4, retentionType=9), updated.RG_NOT_FOUND),
+        (group(generation=4, **lacking), updated.INVALID_CONFIG),
+        (group(readerGroupId=NIL, **lacking), updated.INVALID_CONFIG),
+        (group(**lacking), updated.FAILURE),
+    ):
+        answer = await call("updateReaderGroup", request)
+        assert (answer.status, answer.generation) == (expected, request.generation)
+
+
+async def test_groups_of_a_scope_that_is_not_there_are_not_found(grpc_on_memory: Any) -> None:
+    asked = pb.ReaderGroupInfo(scope="nope", readerGroup="g", readerGroupId=GROUP_ID)
+    for method, request in (
+        ("getReaderGroupConfig", asked),
+        ("deleteReaderGroup", asked),
+        ("updateReaderGroup", group(scope="nope")),
+    ):
+        assert await refused(grpc_on_memory, method, request) is grpc.StatusCode.NOT_FOUND
+    listed = await grpc_on_memory.call("listSubscribers", info("a", "nope"))
+    assert listed.status == pb.SubscribersResponse.STREAM_NOT_FOUND
+
+
 async def test_the_nil_id_is_replaced_by_one_of_ours(grpc_on_memory: Any) -> None:
     await make_stream(grpc_on_memory)
     made = await grpc_on_memory.call("createReaderGroup", group(readerGroupId=NIL))
