@@ -57,9 +57,37 @@ def test_every_method_is_served_or_refused_in_words() -> None:
 
 
 async def test_what_is_not_served_says_so(grpc_on_memory: Any) -> None:
-    request = pb.TimestampFromWriter(writer="w", position=pb.StreamCut(streamInfo=info("a")))
-    code = await refused(grpc_on_memory, "noteTimestampFromWriter", request)
+    request = pb.ControllerToBucketMappingRequest()
+    code = await refused(grpc_on_memory, "getControllerToBucketMapping", request)
     assert code is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_writers_times_are_noted(grpc_on_memory: Any) -> None:
+    await make_stream(grpc_on_memory)
+    answer = pb.TimestampResponse
+
+    async def note(writer: str, time: int, offset: int, stream: str = "a") -> Any:
+        position = pb.StreamCut(streamInfo=info(stream), cut={0: offset})
+        request = pb.TimestampFromWriter(writer=writer, position=position, timestamp=time)
+        return (await grpc_on_memory.call("noteTimestampFromWriter", request)).result
+
+    assert await note("w", 10, 5) == answer.SUCCESS
+    assert await note("w", 9, 6) == answer.INVALID_TIME
+    assert await note("w", 11, 4) == answer.INVALID_POSITION
+    assert await note("w", 11, 5) == answer.SUCCESS
+    for name, status in (
+        ("w", pb.RemoveWriterResponse.SUCCESS),
+        ("x", pb.RemoveWriterResponse.UNKNOWN_WRITER),
+        ("", pb.RemoveWriterResponse.UNKNOWN_WRITER),
+    ):
+        request = pb.RemoveWriterRequest(writer=name, stream=info("a"))
+        assert (await grpc_on_memory.call("removeWriter", request)).result == status
+    empty = pb.TimestampFromWriter(writer="", position=pb.StreamCut(streamInfo=info("a")))
+    code = await refused(grpc_on_memory, "noteTimestampFromWriter", empty)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    missing = pb.TimestampFromWriter(writer="w", position=pb.StreamCut(streamInfo=info("b")))
+    code = await refused(grpc_on_memory, "noteTimestampFromWriter", missing)
+    assert code is grpc.StatusCode.NOT_FOUND
 
 
 async def test_scopes_come_and_go(grpc_on_memory: Any) -> None:
