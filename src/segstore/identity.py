@@ -14,7 +14,9 @@ Invariants:
    original went on: it is refused.
 4. The last claim is taken over where its owner cannot live any more: it held the same lock file,
    or it gave the claim back and the journal was copied after that.
-5. Whatever is refused is not changed.
+5. What is refused is not changed, but for what the refused store itself has begun there.
+6. Files are read and written in the event loop's thread: nothing else runs in it at a start or at
+   the end.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,6 +63,7 @@ STORE_PREFIX: Final = "_system/store$"
 TIER_2: Final = "tier 2"
 RELEASED: Final = b"released\n"
 RELEASE_SECONDS_MAX: Final = 5.0
+OWNER_BYTES: Final = 8
 LOCK: Final = "identity"
 """The role of whoever makes identities."""
 
@@ -309,7 +312,7 @@ async def complete_store(directory: DataDirectory, tier: TierTwo) -> DataDirecto
             await _prepare_new(directory, tier)
         else:
             directory = await _prepare_older(directory, tier)
-        await trio.to_thread.run_sync(_make_journals, directory)
+        _make_journals(directory)
         await _make_identity(directory, tier)
         directory = directory.write(
             store_id=directory.store_id, state=StoreState.COMPLETE, tier_2=tier.where
@@ -427,7 +430,11 @@ async def _make_identity(directory: DataDirectory, tier: TierTwo) -> None:
 
 @asynccontextmanager
 async def owned(
-    directory: DataDirectory, tier: TierTwo, journals: Sequence[int]
+    directory: DataDirectory,
+    tier: TierTwo,
+    journals: Sequence[int],
+    *,
+    random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> AsyncIterator[DataDirectory]:
     """Own tier 2 for the containers of these journals, which are locked, during the block.
 
@@ -437,7 +444,7 @@ async def owned(
     """
     try:
         directory = await complete_store(directory, tier)
-        ownerships = await _take(directory, tier, journals)
+        ownerships = await _take(directory, tier, journals, random_bytes)
     except (StorageConfigurationError, StorageUnreachableError):
         raise
     except StorageError as error:
@@ -456,17 +463,20 @@ async def owned(
 
 
 async def _take(
-    directory: DataDirectory, tier: TierTwo, journals: Sequence[int]
+    directory: DataDirectory,
+    tier: TierTwo,
+    journals: Sequence[int],
+    random_bytes: Callable[[int], bytes],
 ) -> list[_Ownership]:
     """Check everything, then claim tier 2 for all of these journals."""
     for journal in journals:
-        await trio.to_thread.run_sync(check_journal, directory, journal)
+        check_journal(directory, journal)
     found = await check_tier_two(directory, tier)
     ownerships = [_Ownership(directory, tier, journal) for journal in journals]
     for ownership in ownerships:
         await ownership.check(found)
     for ownership in ownerships:
-        await ownership.take()
+        await ownership.take(random_bytes(OWNER_BYTES).hex())
     return ownerships
 
 
@@ -492,7 +502,7 @@ class _Ownership:
         return identity.lock_inode not in (0, self._lock_inode)
 
     async def check(self, found: TierTwoIdentity) -> None:
-        """See that the journal may take tier 2. Changes nothing."""
+        """See that the journal may take tier 2."""
         identity = self._identity
         known = {
             Claim(identity.turn, identity.owner),
@@ -502,6 +512,9 @@ class _Ownership:
         # One with the same number as ours was refused, and ended before it could go away.
         strangers = [each for each in claims if each.turn > identity.turn and each not in known]
         if strangers:
+            if (tried := Claim(identity.turn + 1, identity.next_owner)) in claims:
+                # We were killed when we met it. Whoever is there must not find us any more.
+                await self._delete(self._tier.chunks_under(tried.turn), tried)
             raise self._claimed(
                 f"is older than tier 2 in {self._tier.where}, which was used since by"
                 f" {await self._describe(strangers[-1])}: this is a copy or an earlier state of"
@@ -509,25 +522,27 @@ class _Ownership:
             )
         last = max((each for each in claims if each in known), default=None)
         if last is None and identity.turn > 0:
-            raise IdentityError(
-                f"tier 2 in {self._tier.where} is older than {self._path}: it has no claim since"
-                f" number {claims[-1].turn if claims else 0}, and had number {identity.turn}; put"
-                " back what belongs to this data directory",
-                tier=TIER_2,
-                problem=IdentityProblem.OLDER,
+            raise self._older(
+                f"it has no claim since number {claims[-1].turn if claims else 0}, and had number"
+                f" {identity.turn}"
             )
-        if last is not None and self._is_elsewhere:
-            is_released = identity.is_released and (await self._read(last)).endswith(RELEASED)
-            if not is_released:
-                raise self._claimed(
-                    f"was copied or moved while tier 2 in {self._tier.where} was in use by"
-                    f" {await self._describe(last)}, which may use it still: start and stop the"
-                    " store where it was, then move it; or see docs/guides/running.md"
-                )
+        if last is not None and identity.is_released:
+            # It was given back in tier 2 first.
+            if not (await self._read(last)).endswith(RELEASED):
+                raise self._older("it was copied before the last stop of the store")
+        elif last is not None and self._is_elsewhere:
+            raise self._claimed(
+                f"was copied or moved while tier 2 in {self._tier.where} was in use by"
+                f" {await self._describe(last)}, which may use it still: start and stop the"
+                " store where it was, then move it; or see docs/guides/running.md"
+            )
         self._last = last
 
-    async def take(self) -> None:
-        """Claim tier 2. Raises ``IdentityError`` when another one does so at the same time."""
+    async def take(self, owner: str) -> None:
+        """Claim tier 2 under the name ``owner``, or under that of a claim that never came.
+
+        Raises ``IdentityError`` when another start claims it at the same time.
+        """
         identity, last = self._identity, self._last
         # A claim that never came may still be on its way: then it has to be ours.
         pending = "" if self._is_elsewhere else identity.next_owner
@@ -535,7 +550,7 @@ class _Ownership:
             last = Claim(identity.turn, identity.owner)
         elif last.turn > identity.turn:
             pending = ""  # it has come
-        self._claim = claim = Claim(last.turn + 1, pending or os.urandom(8).hex())
+        self._claim = claim = Claim(last.turn + 1, pending or owner)
         self._identity = replace(
             identity,
             turn=last.turn,
@@ -544,23 +559,29 @@ class _Ownership:
             lock_inode=self._lock_inode,
             is_released=False,
         )
-        await self._write_identity()
+        write_journal_identity(self._path, self._identity)
         chunks = self._tier.chunks_under(claim.turn)
         self._text = _text_of(self._directory)
         await chunks.write(claim_name(self._journal, claim), offset=0, data=[self._text])
-        found = await TierTwoIdentity.read(chunks)
-        claims = found.claims.get(self._journal, [])
-        rivals = [each for each in claims if each.turn >= claim.turn and each != claim]
-        if rivals or claim not in claims:
-            # Each of two that meet here goes away: whoever was first may not have seen the other.
-            await self._delete(chunks, claim)
-            who = await self._describe(rivals[-1]) if rivals else "nobody: it does not list claims"
-            raise self._claimed(f"meets another start on tier 2 in {self._tier.where}: {who}")
+        claims = (await TierTwoIdentity.read(chunks)).claims.get(self._journal, [])
+        await self._refuse_rivals(chunks, claims)
         self._identity = replace(self._identity, turn=claim.turn, owner=claim.owner, next_owner="")
-        await self._write_identity()
+        write_journal_identity(self._path, self._identity)
         for each in claims:
             if each != claim:
                 await self._delete(chunks, each)
+
+    async def _refuse_rivals(self, chunks: ChunkStorage, claims: list[Claim]) -> None:
+        """See that nobody else claims tier 2 now.
+
+        Each of two that meet here goes away: whoever was first may not have seen the other.
+        """
+        claim = self._claim
+        rivals = [each for each in claims if each.turn >= claim.turn and each != claim]
+        if rivals or claim not in claims:
+            await self._delete(chunks, claim)
+            who = await self._describe(rivals[-1]) if rivals else "nobody: it does not list claims"
+            raise self._claimed(f"meets another start on tier 2 in {self._tier.where}: {who}")
 
     async def _delete(self, chunks: ChunkStorage, claim: Claim) -> None:
         try:
@@ -576,12 +597,9 @@ class _Ownership:
         try:
             await chunks.write(name, offset=len(self._text), data=[RELEASED])
             self._identity = replace(self._identity, is_released=True)
-            await self._write_identity()
+            write_journal_identity(self._path, self._identity)
         except (StorageError, DataDirectoryError) as error:
             logger.warning("the claim of tier 2 is not given back", error=str(error))
-
-    async def _write_identity(self) -> None:
-        await trio.to_thread.run_sync(write_journal_identity, self._path, self._identity)
 
     async def _read(self, claim: Claim) -> bytes:
         chunks = self._tier.chunks_under(max(claim.turn, 1))
@@ -596,6 +614,14 @@ class _Ownership:
         text = await self._read(claim)
         first = text.decode(errors="replace").partition("\n")[0]
         return first or f"owner {claim.owner}"
+
+    def _older(self, why: str) -> IdentityError:
+        return IdentityError(
+            f"tier 2 in {self._tier.where} is older than {self._path}: {why}; put back what belongs"
+            " to this data directory",
+            tier=TIER_2,
+            problem=IdentityProblem.OLDER,
+        )
 
     def _claimed(self, what: str) -> IdentityError:
         return IdentityError(

@@ -117,7 +117,7 @@ async def open_storage(
             make=_marked_by_nobody,
         )
         return
-    noted = await trio.to_thread.run_sync(noted_location, directory)
+    noted = noted_location(directory)
     if config.tier2 is None:
         if noted.startswith(S3_SCHEME):
             raise StorageConfigurationError(

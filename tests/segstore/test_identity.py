@@ -235,6 +235,19 @@ async def test_an_older_state_of_tier_2_is_refused(place: Place, tmp_path: Path)
     assert await place.start() == b"onetwo"
 
 
+async def test_a_tier_2_from_before_the_last_stop_is_refused(place: Place, tmp_path: Path) -> None:
+    config = SegmentStoreConfig(
+        data_dir=place.data, storage_dir=place.storage, container_count=1, cache_bytes_max=8 * MIB
+    )
+    async with open_containers(config):
+        copy_tree(place.storage, tmp_path / "backup")
+    place.storage.rename(tmp_path / "right")
+    (tmp_path / "backup").rename(place.storage)
+    await place.refused(IdentityProblem.OLDER, "it was copied before the last stop of the store")
+    replace_tree(tmp_path / "right", place.storage)
+    assert await place.start(b"one") == b"one"
+
+
 async def test_a_tier_2_in_memory_ends_with_its_process(place: Place) -> None:
     chunks = MemoryChunkStorage()
     await place.start(b"one", chunks=chunks)
@@ -531,6 +544,9 @@ async def test_of_starts_at_any_times_at_most_one_serves(tmp_path: Path, round_:
 # ---- A making that is interrupted ----------------------------------------------------------------
 
 
+fsync = os.fsync
+
+
 class Killed(BaseException):
     """Nothing of the process happens after this."""
 
@@ -549,7 +565,8 @@ class Killer:
     def _counted(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*arguments: Any, **options: Any) -> Any:
             self.step()
-            return step(*arguments, **options)
+            # Syncs take most of the time, and change nothing for a process that is killed.
+            return None if step is fsync else step(*arguments, **options)
 
         return counted
 
@@ -634,7 +651,11 @@ async def test_whatever_step_a_start_is_killed_at_the_next_one_finishes_it(
             with suppress(Killed):
                 await begin(place, killer)
         expected = b"data" if what in ("stopped", "older") else b""
-        assert await place.start(b"more") == expected + b"more"
+        if step % 4 == 0:
+            assert await place.start(b"more") == expected + b"more"
+        else:
+            with pytest.MonkeyPatch.context() as patch:
+                await begin(place, Killer(patch))
         shutil.rmtree(place.data.parent)
     assert step > 10
 

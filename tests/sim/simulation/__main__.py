@@ -10,7 +10,10 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from simulation.owners import OwnersError, simulate_owners
 from simulation.run import FailedSeedError, Report, simulate
 
 FAILURES_MAX = 10
@@ -19,19 +22,28 @@ FAILURES_MAX = 10
 def run_seed(seed: int) -> Report | str:
     """A report, or what went wrong."""
     try:
-        report = simulate(seed)
-    except FailedSeedError as error:
+        report = simulate_all(seed)
+    except (FailedSeedError, OwnersError) as error:
         cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
         return f"{cause}\n{error}\nreplay: make sim SEED={seed}\n"
     report.lines = []
     return report
 
 
+def simulate_all(seed: int) -> Report:
+    """One store on its tiers, and several on each other's."""
+    report = simulate(seed)
+    with TemporaryDirectory() as folder:
+        counts, _ = simulate_owners(seed, Path(folder))
+    report.fault_counts += Counter({f"owners: {what}": count for what, count in counts.items()})
+    return report
+
+
 def run_one(seed: int, *, lines_max: int) -> int:
     """Replay one seed and show its trace."""
     try:
-        report = simulate(seed)
-    except FailedSeedError as error:
+        report = simulate_all(seed)
+    except (FailedSeedError, OwnersError) as error:
         traceback.print_exception(error.__cause__)
         print(error)
         return 1

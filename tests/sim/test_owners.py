@@ -1,0 +1,116 @@
+"""Stores on each other's tiers: some seeds, and planted faults that seeds find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from simulation.owners import OwnersError, simulate_owners
+
+from segstore import identity
+from segstore.data_directory import DataDirectory
+from segstore.identity import Claim, TierTwoIdentity, _Ownership
+from segstore.tier_two import TierTwo
+from segstore.tiers.api import ChunkStorage
+
+SEEDS = range(20)
+SEEDS_MAX = 100
+"""So many are tried until one finds a planted fault."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_store_at_a_time_and_nothing_lost(seed: int, tmp_path: Path) -> None:
+    counts, _ = simulate_owners(seed, tmp_path)
+    assert counts["let in"] > 0
+
+
+def test_a_seed_is_replayed(tmp_path: Path) -> None:
+    first, second = (simulate_owners(3, tmp_path / each) for each in "ab")
+    assert first == second
+
+
+def take_copies_for_originals(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Ownership, "_is_elsewhere", False)
+
+
+def look_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    async def find_none(*_: object) -> None:
+        return
+
+    patch.setattr(_Ownership, "_refuse_rivals", find_none)
+
+
+def make_what_is_missing(patch: pytest.MonkeyPatch) -> None:
+    check = identity.check_tier_two
+
+    async def make(directory: DataDirectory, tier: TierTwo) -> TierTwoIdentity:
+        await identity._make_identity(directory, tier)
+        found = await check(directory, tier)
+        number = identity.read_journal_identity(directory.journal_path(0))
+        if number is not None and not found.claims:
+            found.claims[0] = [Claim(number.turn, number.owner)]
+        return found
+
+    async def read(*_: object) -> bytes:
+        return identity.RELEASED
+
+    patch.setattr(identity, "check_tier_two", make)
+    patch.setattr(_Ownership, "_read", read)
+
+
+def trust_older_journals(patch: pytest.MonkeyPatch) -> None:
+    async def trust(self: _Ownership, found: TierTwoIdentity) -> None:
+        self._last = max(found.claims.get(0, []), default=None)
+
+    patch.setattr(_Ownership, "check", trust)
+
+
+def forget_to_note_the_next_owner(patch: pytest.MonkeyPatch) -> None:
+    take = _Ownership.take
+
+    async def claim_first(self: _Ownership, owner: str) -> None:
+        before = self._identity
+        self._identity = identity.replace(before, next_owner=owner)
+        write, path = identity.write_journal_identity, self._path
+
+        async def write_late(chunks: ChunkStorage, claims: list[Claim]) -> None:
+            write(path, self._identity)
+            await _REFUSE(self, chunks, claims)
+
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(identity, "write_journal_identity", lambda *_: None)
+            inner.setattr(self, "_refuse_rivals", write_late, raising=False)
+            await take(self, owner)
+        write(path, self._identity)
+
+    patch.setattr(_Ownership, "take", claim_first)
+
+
+_REFUSE = _Ownership._refuse_rivals
+
+
+@pytest.mark.parametrize(
+    ("plant", "what"),
+    [
+        (take_copies_for_originals, "was let in"),
+        (look_for_nobody, "was let in beside"),
+        (make_what_is_missing, "older or empty tier 2"),
+        (trust_older_journals, "older or foreign journal"),
+        (forget_to_note_the_next_owner, "no data directory can be started any more"),
+    ],
+)
+def test_a_planted_fault_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    plant(monkeypatch)
+    for seed in range(SEEDS_MAX):
+        try:
+            simulate_owners(seed, tmp_path / str(seed))
+        except OwnersError as error:
+            if what in str(error):
+                return
+    pytest.fail("no seed finds it")
