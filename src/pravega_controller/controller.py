@@ -129,10 +129,19 @@ def _assemble(
     store = MetadataStore(table_client, random=random)
     tags = TagIndex(table_client, store)
     workflows = StreamWorkflows(store, segments, tags, now_ms=now_ms, finish_later=finish_later)
+    writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
+    watermarks = Watermarks(store, segments, table_client, writer_id=writer_id)
     open_transactions = TransactionStore(table_client, random=random)
     archive = OutcomeArchive(table_client)
     transaction_workflows = TransactionWorkflows(
-        store, segments, workflows, open_transactions, archive, background, now_ms=now_ms
+        store,
+        segments,
+        workflows,
+        open_transactions,
+        archive,
+        background,
+        watermarks,
+        now_ms=now_ms,
     )
     transactions = TransactionOperations(
         store, segments, open_transactions, archive, transaction_workflows, now_ms=now_ms
@@ -144,8 +153,6 @@ def _assemble(
     background.register("group", groups.finish)
     background.register(TABLE_INTENT_KIND, tables.finish)
     background.register("scope", scopes.finish)
-    writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
-    watermarks = Watermarks(store, segments, table_client, writer_id=writer_id)
     registry = RetentionRegistry(table_client, now_ms=now_ms)
     streams = StreamOperations(store, segments, workflows, tags, registry.register)
     return Controller(

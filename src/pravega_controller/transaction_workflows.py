@@ -32,6 +32,7 @@ from msgspec import structs
 
 from pravega_controller.background import RETRIED_ERRORS, Background
 from pravega_controller.errors import (
+    InvalidRequestError,
     NotFoundError,
     SegmentStoreError,
     StreamNotFoundError,
@@ -66,6 +67,7 @@ from pravega_controller.transactions import (
     rolled_epochs,
     segment_name,
 )
+from pravega_controller.watermarks import OldPositionError, OldTimeError, Watermarks
 
 ARCHIVE_SECONDS = 5.0
 """How long an outcome stays with the open transactions."""
@@ -97,9 +99,11 @@ class TransactionWorkflows:
         transactions: TransactionStore,
         archive: OutcomeArchive,
         background: Background,
+        watermarks: Watermarks,
         *,
         now_ms: Callable[[], int],
     ) -> None:
+        self._watermarks = watermarks
         self._store = store
         self._segments = segments
         self._streams = streams
@@ -296,12 +300,34 @@ class TransactionWorkflows:
         transactions: Sequence[Transaction],
         offsets: dict[int, list[int]],
     ) -> None:
-        """Record that transactions are committed."""
+        """Record that transactions are committed, and before that what their writers say of time:
+        done again after a crash, it means the same."""
+        await self._note_times(owner, transactions, offsets)
         await self._write_ends(owner, transactions, TransactionState.COMMITTED)
         self._take_note(owner, CommittedBatch(tuple(transactions), offsets))
 
+    async def _note_times(
+        self,
+        owner: StreamTransactions,
+        transactions: Sequence[Transaction],
+        offsets: dict[int, list[int]],
+    ) -> None:
+        """Note each writer's latest time, and where the stream ends after that transaction."""
+        latest: dict[str, tuple[int, int]] = {}
+        for index, transaction in enumerate(transactions):
+            record = transaction.record
+            if record.writer_id and record.writer_ms is not None:
+                known = latest.get(record.writer_id, (record.writer_ms, index))
+                latest[record.writer_id] = max(known, (record.writer_ms, index))
+        for writer, (time, index) in latest.items():
+            position = {segment_id: ends[index] for segment_id, ends in offsets.items()}
+            try:
+                await self._watermarks.note(owner.scope, owner.stream, writer, time, position)
+            except (OldTimeError, OldPositionError, InvalidRequestError, NotFoundError) as error:
+                log.info("a writer's time is not noted", writer=writer, reason=str(error))
+
     def _take_note(self, owner: StreamTransactions, batch: CommittedBatch) -> None:
-        """The one place that every committed batch passes, with its writers, times and offsets."""
+        """The one place that every committed batch passes."""
         log.debug(
             "transactions committed",
             scope=owner.scope,

@@ -14,6 +14,7 @@ from pravega_controller.controller import Controller, Environment, open_controll
 from pravega_controller.errors import NotFoundError, StreamNotFoundError
 from pravega_controller.records import IntentRecord
 from pravega_controller.streams import ScaleType, ScalingPolicy, StreamConfiguration
+from pravega_controller.transactions import TransactionState, segment_name
 from pravega_controller.watermarks import (
     LAST_MARK,
     WRITER_MARKS,
@@ -221,3 +222,30 @@ async def test_a_stream_of_the_same_name_has_writers_of_its_own(scene: Scene) ->
     data = await scene.segments.read_segment(segment, offset=0, length=info.length)
     [span] = iterate_event_spans(data)
     assert decode_watermark(data[slice(*span)]).lower == 50
+
+
+async def commit(scene: Scene, writer: str, time: int | None) -> None:
+    """Write ten bytes in a transaction, and have it committed."""
+    transactions = scene.controller.transactions
+    identifier = (await transactions.begin("s", "t", lease_ms=20_000)).identifier
+    segment = segment_name("s", "t", 0, identifier)
+    assert await scene.segments.append_if_at(
+        segment, b"ab", expected_offset=0, writer_id=bytes(range(16))
+    )
+    assert await transactions.commit("s", "t", identifier, writer_id=writer, writer_ms=time)
+    with trio.fail_after(10):
+        while await transactions.state("s", "t", identifier) is not TransactionState.COMMITTED:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def test_committed_transactions_note_their_writers_times(scene: Scene) -> None:
+    await scene.create(timeout_ms=60_000)
+    await commit(scene, "w", None)
+    await commit(scene, "", 50)
+    assert await scene.watermarks() == []
+    assert await scene.writers() == set()
+    await commit(scene, "w", 200)
+    await commit(scene, "w", 100)
+    assert await scene.watermarks() == [Watermark(200, 200, whole(30))]
+    await commit(scene, "w", 300)
+    assert (await scene.watermarks())[-1] == Watermark(300, 300, whole(50))
