@@ -77,14 +77,15 @@ class LeaseTimer(Generic[L]):
     def _take(self) -> list[L]:
         """The leases that have ended; those that were renewed are put back."""
         now = trio.current_time()
-        ended: list[L] = []
+        # One that was made to end earlier is watched for both ends: it is handed over once.
+        ended: dict[int, L] = {}
         while self._ends and self._ends[0][0] <= now:
             _, tie, lease = heapq.heappop(self._ends)
             if not lease.is_running:
                 self._left_over = max(0, self._left_over - 1)
                 continue
             if lease.lease_end <= now:
-                ended.append(lease)
+                ended[id(lease)] = lease
             else:
                 heapq.heappush(self._ends, (lease.lease_end, tie, lease))
-        return ended
+        return list(ended.values())
