@@ -35,6 +35,7 @@ from pravega_admin.errors import (
 )
 from pravega_admin.options import DEFAULT_CONTROLLER
 from pravega_admin.stream_settings import StreamSettings, settings_of_message, settings_to_message
+from pravega_controller.transactions import NO_TIME, halves_of_id, id_of_halves
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import scoped_name
@@ -323,6 +324,43 @@ class ControllerClient:
                 )
             time.sleep(SCALE_POLL_SECONDS)
 
+    # ---- Transactions ----------------------------------------------------------------------------
+
+    def transaction_state(self, scope: str, stream: str, identifier: bytes) -> str:
+        """A transaction's state in small letters; ``unknown`` where there is none."""
+        request = pb.TxnRequest(streamInfo=_info(scope, stream), txnId=_txn_id(identifier))
+        reply = self._call("checkTransactionState", request, pb.TxnState, scope, stream)
+        return pb.TxnState.State.Name(reply.state).lower()
+
+    def commit_transaction(self, scope: str, stream: str, identifier: bytes) -> bool:
+        """Decide to commit a transaction; False if it was decided otherwise."""
+        return self._end_transaction("commitTransaction", scope, stream, identifier)
+
+    def abort_transaction(self, scope: str, stream: str, identifier: bytes) -> bool:
+        """Decide to abort a transaction; False if it was decided otherwise."""
+        return self._end_transaction("abortTransaction", scope, stream, identifier)
+
+    def completed_transactions(self, scope: str, stream: str) -> list[tuple[bytes, str]]:
+        """The transactions that ended last, oldest first: id, and ``committed`` or ``aborted``."""
+        request = pb.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
+        reply = self._call(
+            "listCompletedTransactions", request, pb.ListCompletedTxnResponse, scope, stream
+        )
+        return [
+            (
+                id_of_halves(one.txnId.highBits, one.txnId.lowBits),
+                pb.TxnResponse.Status.Name(one.status).lower(),
+            )
+            for one in reply.response
+        ]
+
+    def _end_transaction(self, method: str, scope: str, stream: str, identifier: bytes) -> bool:
+        request = pb.TxnRequest(
+            streamInfo=_info(scope, stream), txnId=_txn_id(identifier), timestamp=NO_TIME
+        )
+        reply = self._call(method, request, pb.TxnStatus, scope, stream)
+        return reply.status == pb.TxnStatus.SUCCESS
+
     # ---- One call --------------------------------------------------------------------------------
 
     def _call(
@@ -377,6 +415,11 @@ def _info(
     access: pb.StreamInfo.AccessOperation = pb.StreamInfo.AccessOperation.NONE,
 ) -> pb.StreamInfo:
     return pb.StreamInfo(scope=scope, stream=stream, accessOperation=access)
+
+
+def _txn_id(identifier: bytes) -> pb.TxnId:
+    high, low = halves_of_id(identifier)
+    return pb.TxnId(highBits=high, lowBits=low)
 
 
 def _range_of_message(message: pb.SegmentRange) -> SegmentRange:

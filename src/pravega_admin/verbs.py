@@ -23,6 +23,7 @@ from pravega_admin import (
     scrub_command,
     serve_commands,
     stream_commands,
+    transaction_commands,
 )
 from pravega_admin.errors import EXIT_OK, AdminError, exit_code_of
 
@@ -65,6 +66,7 @@ app = typer.Typer(
 )
 app.add_typer(scope_commands.app, name="scope")
 app.add_typer(stream_commands.app, name="stream")
+app.add_typer(transaction_commands.app, name="transaction")
 app.add_typer(bench_commands.app, name="bench")
 event_commands.register(app)
 serve_commands.register(app)

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from pravega_admin.verbs import app
+from pravega_controller.transactions import id_of_halves
+from pravega_wire import controller_pb2 as pb
 
 if TYPE_CHECKING:
     from .conftest import Standalone
@@ -359,3 +362,59 @@ def test_whoever_closes_our_output_ends_the_reading(
     assert done.returncode == 0
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 1
+
+
+# ---- Transactions --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begin(store: "Standalone", stream: str) -> Callable[[], str]:
+    """Begins a transaction on the stream, as a client does; returns its id as clients print it."""
+    from pravega_admin.controller_client import ControllerClient
+
+    def run() -> str:
+        scope, _, name = stream.partition("/")
+        info = pb.StreamInfo(scope=scope, stream=name)
+        request = pb.CreateTxnRequest(streamInfo=info, lease=60_000)
+        with ControllerClient(store.controller) as client:
+            begun = client._call("createTransaction", request, pb.CreateTxnResponse, scope, name)
+        return str(UUID(bytes=id_of_halves(begun.txnId.highBits, begun.txnId.lowBits)))
+
+    return run
+
+
+def test_transactions_are_listed_and_ended(
+    invoke: Invoke, stream: str, begin: Callable[[], str]
+) -> None:
+    assert json.loads(invoke("transaction", "list", stream, "-o", "json").stdout) == []
+    first, second, third = begin(), begin(), begin()
+    rows = json.loads(invoke("transaction", "list", stream, "-o", "json").stdout)
+    assert [(row["id"], row["state"], row["epoch"]) for row in rows] == [
+        (identifier, "open", 0) for identifier in sorted([first, second, third])
+    ]
+    assert all(row["lease_seconds"] == 60 and 0 <= row["age_seconds"] < 60 for row in rows)
+    done = invoke("transaction", "commit", stream, first, "-o", "json")
+    assert json.loads(done.stdout) == {"stream": stream, "id": first, "state": "committed"}
+    assert "aborted" in invoke("transaction", "abort", stream, second).stderr
+    # Once more is fine, and otherwise is not.
+    invoke("transaction", "commit", stream, first)
+    assert "is committed" in invoke("transaction", "abort", stream, first, code=6).stderr
+    rows = json.loads(invoke("transaction", "list", stream, "-o", "json").stdout)
+    assert [(row["id"], row["state"]) for row in rows] == [
+        (third, "open"),
+        (first, "committed"),
+        (second, "aborted"),
+    ]
+    described = json.loads(invoke("transaction", "describe", stream, first, "-o", "json").stdout)
+    assert (described["id"], described["state"]) == (first, "committed")
+    assert "open" in invoke("transaction", "describe", stream, third).stdout
+    assert third in invoke("transaction", "list", stream).stdout
+
+
+def test_transactions_that_are_not_there_are_told_so(invoke: Invoke, stream: str) -> None:
+    unknown = str(UUID(int=2**128 - 1))
+    for verb in ("describe", "commit", "abort"):
+        assert "has no transaction" in invoke("transaction", verb, stream, unknown, code=3).stderr
+        assert "is not the id" in invoke("transaction", verb, stream, "x", code=2).stderr
+        assert "no transaction" in invoke("transaction", verb, "no/no", unknown, code=3).stderr
+    assert "does not exist" in invoke("transaction", "list", "no/no", code=3).stderr

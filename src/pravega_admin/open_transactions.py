@@ -1,0 +1,93 @@
+"""Which transactions of a stream have no end yet: the interface has no call that lists them.
+
+Owns: reading them out of the controller's own tables, as docs/formats/controller-metadata.md says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pravega_admin.controller_client import ControllerClient
+from pravega_admin.errors import AdminError, UnavailableError
+from pravega_controller.errors import CorruptMetadataError
+from pravega_controller.records import decode
+from pravega_controller.transaction_records import TransactionRecord
+from pravega_controller.transaction_store import table_index, table_names
+from pravega_wire.blocking import SegmentConnection
+from pravega_wire.commands import (
+    NoSuchSegment,
+    ReadTableEntries,
+    TableEntriesRead,
+    TableEntry,
+    TableIteratorArgs,
+    WrongHost,
+)
+from pravega_wire.errors import ProtocolError
+from pravega_wire.names import scoped_name
+
+REPLY_SECONDS = 30.0
+PAGE_ENTRIES = 1_000
+PROBED_SEGMENTS = 32
+"""Among the segment stores of so many segments, whether they exist or not, is the table's."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction as the controller has it stored."""
+
+    identifier: str
+    record: TransactionRecord
+
+
+def read_open_transactions(
+    controller: ControllerClient, scope: str, stream: str
+) -> list[OpenTransaction]:
+    """The transactions of a stream that have no end, or got one in the last seconds, by id.
+
+    Raises ``UnavailableError`` when a segment store cannot be reached.
+    """
+    table = table_names("transactions")[table_index(scope, stream)]
+    prefix = f"t/{scope}/{stream}/"
+    addresses = {
+        controller.segment_address(scope, stream, number) for number in range(PROBED_SEGMENTS)
+    }
+    found = []
+    try:
+        for address in sorted(addresses):
+            with SegmentConnection(*address, timeout=REPLY_SECONDS) as connection:
+                for entry in _read_table(connection, table):
+                    key = entry.key.key.decode(errors="replace")
+                    if key.startswith(prefix):
+                        record = decode(entry.value, TransactionRecord)
+                        found.append(OpenTransaction(key.removeprefix(prefix), record))
+    except ProtocolError as error:
+        raise UnavailableError(
+            f"the transactions of {scoped_name(scope, stream)} cannot be read: {error}"
+        ) from error
+    except CorruptMetadataError as error:
+        raise AdminError(f"a transaction's record is damaged: {error}") from error
+    return sorted(found, key=lambda one: one.identifier)
+
+
+def _read_table(connection: SegmentConnection, table: str) -> list[TableEntry]:
+    """All entries of a table; none if it is not there, or at another segment store."""
+    entries: list[TableEntry] = []
+    token = b""
+    while True:
+        reply = connection.call(
+            ReadTableEntries(
+                connection.next_request_id(),
+                table,
+                "",
+                PAGE_ENTRIES,
+                TableIteratorArgs(continuation_token=token),
+            )
+        )
+        if isinstance(reply, NoSuchSegment | WrongHost):
+            return []
+        if not isinstance(reply, TableEntriesRead):
+            raise AdminError(f"table {table} answers with {type(reply).__name__}")
+        entries += reply.entries
+        token = reply.continuation_token
+        if not reply.entries or not token:
+            return entries
