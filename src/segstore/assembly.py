@@ -30,7 +30,7 @@ from segstore.cache.manager import CacheManager
 from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
 from segstore.data_directory import DataDirectory
-from segstore.errors import DataLogError, LogBehindError, leaf_errors
+from segstore.errors import DataLogError, IdentityError, LogBehindError, leaf_errors
 from segstore.identity import check_journal, owned
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.registry import OpenContainer
@@ -126,7 +126,11 @@ def _kept_journal(
     )
 
     def open_it() -> AbstractAsyncContextManager[Journal]:
-        check_journal(directory, number)  # its disk may have gone since it was opened last
+        try:
+            check_journal(directory, number)
+        except IdentityError as error:
+            # Its disk has gone since the start, and may come back.
+            raise DataLogError(str(error)) from error
         return open_journal(
             path,
             settings,

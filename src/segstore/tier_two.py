@@ -5,11 +5,13 @@ Owns: the choice by configuration, ``TierTwo``.
 Invariants:
 1. A store whose chunks are in S3 is not started on anything else, nor one that has chunks in a
    directory on S3.
-2. Nothing in tier 2 is changed before ``segstore.identity`` has found that it is the store's.
+2. Nothing in tier 2 is changed before ``segstore.identity`` has found that it is the store's, and
+   what was found then is what is used until the end.
 """
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
@@ -153,16 +155,18 @@ async def open_storage(
 
 
 class _Directory:
-    """Tier 2 in a directory."""
+    """Tier 2 in a directory: the one that was there at the start, whatever is mounted over it or
+    taken away from under its name later."""
 
     def __init__(self, path: Path, directory: DataDirectory) -> None:
         self.path = path
         self._doubts = directory.path / DOUBTS_FILE
+        self._descriptor: int | None = None
         self._opened: list[FilesystemChunkStorage] = []
 
     async def make(self) -> None:
         try:
-            await trio.to_thread.run_sync(make_directory, self.path)
+            make_directory(self.path)
         except OSError as error:
             raise StorageConfigurationError(
                 f"tier 2 in {self.path} cannot be made: {error.strerror}"
@@ -170,17 +174,26 @@ class _Directory:
 
     def unclaimed(self) -> FilesystemChunkStorage:
         """Nothing that an earlier process could not undo is cut off yet: it may be another's."""
-        return self._noted(FilesystemChunkStorage(self.path))
+        return self._noted(FilesystemChunkStorage(self._held(), title=str(self.path)))
 
     async def open(self) -> StorageOfOwner:
         storage = self._noted(
             FilesystemChunkStorage(
-                self.path,
+                self._held(),
                 doubts=DoubtNotes(self._doubts),
                 kept_files_max=share_out(descriptor_limit()).kept_files,
+                title=str(self.path),
             )
         )
         return lambda _: storage
+
+    def _held(self) -> Path:
+        """A name of the directory that stays its own, once there is one."""
+        if self._descriptor is None:
+            with suppress(OSError):
+                flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+                self._descriptor = os.open(self.path, flags)
+        return self.path if self._descriptor is None else Path(f"/proc/self/fd/{self._descriptor}")
 
     def _noted(self, storage: FilesystemChunkStorage) -> FilesystemChunkStorage:
         self._opened.append(storage)
@@ -189,6 +202,8 @@ class _Directory:
     def close(self) -> None:
         for storage in self._opened:
             storage.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
 
 def _refuse_other_place(

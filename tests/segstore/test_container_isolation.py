@@ -134,6 +134,34 @@ async def test_a_failing_journal_takes_its_containers_offline_and_no_others(
             assert await content(registry, IN_0) == b"durable, again"
 
 
+async def test_a_journal_whose_disk_has_gone_is_waited_for_and_never_made_anew(
+    tmp_path: Path,
+) -> None:
+    disks: list[FaultyDisk] = []
+
+    def disk_of(path: Path) -> FaultyDisk:
+        disks.append(FaultyDisk(path))
+        return disks[-1]
+
+    journal, away = tmp_path / "journal-0", tmp_path / "away"
+    with trio.fail_after(120):
+        async with hosted(tmp_path, disk_of=disk_of) as registry:
+            await registry.container_for(IN_0).create_segment(IN_0)
+            await registry.container_for(IN_0).append(IN_0, b"durable")
+            journal.rename(away)
+            journal.mkdir()
+            disks[0].error = errno.EIO
+            with pytest.raises(ContainerOfflineError):
+                await registry.container_for(IN_0).append(IN_0, b" lost")
+            while "identity.toml is not there" not in registry.hosted(0).status.failure:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            assert list(journal.iterdir()) == []
+            journal.rmdir()
+            away.rename(journal)
+            await registry.hosted(0).wait_online()
+            assert await content(registry, IN_0) == b"durable"
+
+
 async def test_a_journal_that_is_stopped_has_not_failed(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with hosted(tmp_path) as registry:

@@ -192,6 +192,31 @@ async def test_a_tier_2_that_is_not_mounted_is_refused(
     assert await place.start(b"two") == b"onetwo"
 
 
+async def test_a_tier_2_that_goes_away_meanwhile_is_not_replaced(
+    place: Place, tmp_path: Path
+) -> None:
+    config = SegmentStoreConfig(
+        data_dir=place.data, storage_dir=place.storage, container_count=1, cache_bytes_max=8 * MIB
+    )
+    away = tmp_path / "away"
+    async with open_containers(config) as opener, opener(0) as container:
+        await container.create_segment(SEGMENT)
+        await container.append(SEGMENT, b"one")
+        await container._writer.flush()  # type: ignore[attr-defined]
+        place.storage.rename(away)
+        place.storage.mkdir()
+        for number in range(3):
+            await container.create_segment(f"other/{number}")
+            await container.append(f"other/{number}", b"new")
+        await container.append(SEGMENT, b"two")
+        await container._writer.flush()  # type: ignore[attr-defined]
+    assert list(place.storage.iterdir()) == []
+    place.storage.rmdir()
+    away.rename(place.storage)
+    assert await place.start() == b"onetwo"
+    assert await place.start(segment="other/2") == b"new"
+
+
 async def test_doubts_about_files_outlive_a_tier_2_that_is_not_mounted(
     place: Place, tmp_path: Path
 ) -> None:

@@ -74,7 +74,7 @@ class FilesystemChunkStorage:
     """Chunks as files below ``root``, which exists.
 
     Later processes know by ``doubts`` what this one could not undo. May raise ``OSError`` for them.
-    At most ``kept_files_max`` files stay open between calls.
+    At most ``kept_files_max`` files stay open between calls. Errors call the root ``title``.
     """
 
     def __init__(
@@ -83,8 +83,10 @@ class FilesystemChunkStorage:
         *,
         doubts: DoubtNotes | None = None,
         kept_files_max: int = KEPT_FILES_MAX,
+        title: str | None = None,
     ) -> None:
         self._root = os.fspath(root)
+        self._title = title or self._root
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
         self._groups = WriteGroups(self._write_group, limiter=self._limiter, groups_max=THREADS_MAX)
@@ -178,9 +180,9 @@ class FilesystemChunkStorage:
 
     def _told(self, name: str, verb: str, error: OSError) -> StorageError:
         if isinstance(error, FileNotFoundError):
-            return ChunkNotFoundError(f"there is no chunk {name} in {self._root}")
+            return ChunkNotFoundError(f"there is no chunk {name} in {self._title}")
         reason = error.strerror or str(error)
-        return StorageError(f"tier 2 in {self._root} cannot {verb} {name}: {reason}")
+        return StorageError(f"tier 2 in {self._title} cannot {verb} {name}: {reason}")
 
     # ---- Writes ----------------------------------------------------------------------------------
 
@@ -353,7 +355,7 @@ class FilesystemChunkStorage:
             logger.error(
                 "a failed write of tier 2 can be neither undone nor noted: a process that starts"
                 " before the write is repeated may count bytes that the disk has not",
-                file=f"{self._root}/{path}",
+                file=f"{self._title}/{path}",
                 length=length,
                 error=str(error),
             )
