@@ -84,6 +84,10 @@ bench-budget: $(VENV)/.tested ## what one append block costs, by stage (perf and
 bench-scale: $(VENV)/.tested java ## many segments, writers, readers of 10 GB and restarts, in a quarter of an hour
 	$(BIN)/python -m benchmarks.bench_scale $(ARGS)
 
+.PHONY: demo-scaling
+demo-scaling: $(VENV)/.tested ## a stream that grows and shrinks with its load, in three minutes; ARGS=--report draws it
+	$(BIN)/python -m benchmarks.demo_scaling $(ARGS)
+
 .PHONY: bench-cache
 bench-cache: $(VENV)/.tested java ## the streaming cache beside the original's
 	@$(PIP) install --only-binary :all: 'rocksdict>=0.3.20,<0.4' || echo "going on without RocksDB: no wheel fits"

@@ -4,6 +4,7 @@
 2. Every curve has its name at its last point and in the legend; colours tell eight apart.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -122,3 +123,76 @@ def _words(tick: float) -> str:
         if tick >= factor:
             return f"{tick / factor:g}{unit}"
     return f"{tick:g}"
+
+
+PANEL_HEIGHT = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Curves over one linear axis from 0 on; ``steps`` draws them as levels, not as slopes."""
+
+    y_label: str
+    curves: tuple[Curve, ...]
+    steps: bool = False
+
+
+def timeline_svg(title: str, x_label: str, panels: tuple[Panel, ...]) -> str:
+    """Panels below each other over one linear axis of time. Each has a curve with a point."""
+    height = TOP + len(panels) * PANEL_HEIGHT + BOTTOM
+    end = max(x for panel in panels for curve in panel.curves for x, _ in curve.points)
+    right = WIDTH - RIGHT
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
+        f' font-family="sans-serif" font-size="12" fill="{INK}">',
+        f"<title>{escape(title)}</title>",
+        f'<text x="{LEFT}" y="22" font-size="15">{escape(title)}</text>',
+    ]
+    for index, panel in enumerate(panels):
+        parts += _panel(panel, TOP + index * PANEL_HEIGHT, end)
+    bottom = TOP + len(panels) * PANEL_HEIGHT - 30
+    for tick in _linear_ticks(end):
+        x = LEFT + (right - LEFT) * tick / end
+        parts.append(_line(x, TOP, x, bottom, opacity=0.2))
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{tick:g}</text>')
+    middle = (LEFT + right) / 2
+    label = escape(x_label)
+    parts.append(f'<text x="{middle:.1f}" y="{bottom + 40}" text-anchor="middle">{label}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(panel: Panel, top: int, end: float) -> Iterator[str]:
+    bottom, right = top + PANEL_HEIGHT - 30, WIDTH - RIGHT
+    highest = max(1e-9, *(y for curve in panel.curves for _, y in curve.points)) * 1.1
+    for tick in _linear_ticks(highest):
+        y = bottom - (bottom - top) * tick / highest
+        yield _line(LEFT, y, right, y, opacity=0.2)
+        yield f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_words(tick)}</text>'
+    yield _line(LEFT, bottom, right, bottom, opacity=1)
+    yield _line(LEFT, top, LEFT, bottom, opacity=1)
+    yield (
+        f'<text transform="translate(16 {(top + bottom) / 2:.1f}) rotate(-90)"'
+        f' text-anchor="middle">{escape(panel.y_label)}</text>'
+    )
+    for index, curve in enumerate(panel.curves):
+        colour = COLOURS[index % len(COLOURS)]
+        places = [
+            (LEFT + (right - LEFT) * x / end, bottom - (bottom - top) * y / highest)
+            for x, y in curve.points
+        ]
+        if panel.steps:
+            pairs = itertools.pairwise(places)
+            places = [places[0], *(p for (_, y), (x, z) in pairs for p in ((x, y), (x, z)))]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        y = top + 12 + 20 * index
+        yield f'<circle cx="{right + 16}" cy="{y}" r="4" fill="{colour}"/>'
+        yield f'<text x="{right + 26}" y="{y + 4}">{escape(curve.name)}</text>'
+
+
+def _linear_ticks(highest: float) -> list[float]:
+    """Four to eight round numbers from 0 up to the highest."""
+    step = 10.0 ** math.floor(math.log10(highest))
+    while highest / step < 4:
+        step /= 2
+    return [step * n for n in range(int(highest / step) + 1)]

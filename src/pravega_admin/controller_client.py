@@ -249,6 +249,14 @@ class ControllerClient:
         ranges = sorted(map(_range_of_message, reply.segmentRanges), key=lambda item: item.low)
         return CurrentSegments(tuple(ranges), reply.delegationToken)
 
+    def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRange, ...]:
+        """The segments that took events in an epoch, in key order."""
+        info = _info(scope, stream, pb.StreamInfo.AccessOperation.READ)
+        request = pb.GetEpochSegmentsRequest(streamInfo=info, epoch=epoch)
+        reply = self._call("getEpochSegments", request, pb.SegmentRanges, scope, stream)
+        ranges = map(_range_of_message, reply.segmentRanges)
+        return tuple(sorted(ranges, key=lambda item: item.low))
+
     def head_segments(self, scope: str, stream: str) -> HeadSegments:
         """Where the stream begins."""
         request = pb.GetSegmentsRequest(

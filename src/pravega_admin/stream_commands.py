@@ -191,10 +191,13 @@ def list_(
 @app.command()
 def describe(
     stream: StreamArgument,
+    epochs: Annotated[
+        int, typer.Option("--epochs", min=0, metavar="COUNT", help="Show the last epochs, too.")
+    ] = 0,
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show a stream's policies and segments."""
+    """Show a stream's policies and segments, and how many there were before."""
     from pravega_admin.controller_client import ControllerClient
 
     name = parse_stream_name(stream)
@@ -202,21 +205,27 @@ def describe(
         settings = client.stream_settings(name.scope, name.stream)
         head = dict(client.head_segments(name.scope, name.stream).offsets)
         segments = _segment_rows(client, name)
+        earlier = _epoch_rows(client, name, segments, epochs)
     fields = {
         "scope": name.scope,
         "stream": name.stream,
         "sealed": not segments,
+        # An epoch has at least one segment that it created.
+        "epoch": max((row["epoch"] for row in segments), default=None),
         **_settings_fields(settings),
         "head": {str(segment): offset for segment, offset in sorted(head.items())},
     }
     if output is OutputFormat.JSON:
-        print_json({**fields, "segments": segments})
+        print_json({**fields, "segments": segments, **({"epochs": earlier} if epochs else {})})
         return
     fields["head"] = [f"{segment}:{offset}" for segment, offset in sorted(head.items())]
     print_fields(fields, output)
     if segments:
         print()
         print_rows(segments, list(segments[0]), output)
+    if earlier:
+        print()
+        print_rows(earlier, list(earlier[0]), output)
 
 
 @app.command()
@@ -364,6 +373,20 @@ def _segment_rows(client: ControllerClient, name: StreamName) -> list[dict[str, 
                 "length": info.write_offset if info else None,
             }
         )
+    return rows
+
+
+def _epoch_rows(
+    client: ControllerClient, name: StreamName, segments: list[dict[str, Any]], count: int
+) -> list[dict[str, Any]]:
+    """The last epochs up to that of the active segments, with how many segments each had."""
+    if not segments or not count:
+        return []
+    last = max(row["epoch"] for row in segments)
+    rows = []
+    for epoch in range(max(0, last + 1 - count), last + 1):
+        ranges = client.epoch_segments(name.scope, name.stream, epoch)
+        rows.append({"epoch": epoch, "segments": len(ranges)})
     return rows
 
 

@@ -150,6 +150,7 @@ def test_a_stream_shows_what_it_was_created_with(invoke: Invoke, scope: str) -> 
         "scope": scope,
         "stream": "rich",
         "sealed": False,
+        "epoch": 0,
         "scaling": "events",
         "segments_min": 3,
         "target_rate": 100,
@@ -164,6 +165,12 @@ def test_a_stream_shows_what_it_was_created_with(invoke: Invoke, scope: str) -> 
     assert [segment["number"] for segment in segments] == [0, 1, 2]
     assert segments[0]["low_key"] == 0.0
     assert segments[-1]["high_key"] == 1.0
+    invoke("stream", "scale", name, "--split", "1")
+    document = json.loads(invoke("stream", "describe", name, "--epochs", "9", "-o", "json").stdout)
+    assert document["epoch"] == 1
+    assert document["epochs"] == [{"epoch": 0, "segments": 3}, {"epoch": 1, "segments": 4}]
+    shown = invoke("stream", "describe", name, "--epochs", "1").stdout
+    assert shown.splitlines()[-1].split() == ["1", "4"]
     table = invoke("stream", "describe", name).stdout
     assert "target rate" in table
     assert "LOW KEY" in table

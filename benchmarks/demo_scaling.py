@@ -1,0 +1,202 @@
+"""A stream that scales by load: from one segment to several and back, in minutes, as a picture.
+
+    make demo-scaling                        prints a line every few seconds
+    make demo-scaling ARGS=--report          also draws docs/performance/scaling.svg
+
+1. The store works with windows of seconds where it usually takes minutes: every time that has to do
+   with scaling is divided by the same number.
+2. One writer follows a plan of rates. Every few milliseconds it writes what is due, and waits until
+   that is stored: what it waits is the latency of all events of that step.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+
+from benchmarks.plots import Curve, Panel, timeline_svg
+from pravega_admin.controller_client import ControllerClient
+from pravega_admin.stream_settings import ScaleType, ScalingPolicy, StreamSettings
+from pravega_admin.stream_writer import EventWriter
+
+PICTURE = Path(__file__).resolve().parent.parent / "docs" / "performance" / "scaling.svg"
+FASTER = 60
+"""A minute of the original's times takes a second."""
+SETTINGS = f"""\
+[segment_store.auto_scale]
+sample_seconds = 0.25
+window_seconds = [{120 / FASTER}, {300 / FASTER}, {600 / FASTER}, {1200 / FASTER}]
+cooldown_seconds = {600 / FASTER}
+mute_seconds = {600 / FASTER}
+expiry_seconds = {1200 / FASTER}
+
+[controller]
+request_poll_seconds = 0.25
+idle_segment_seconds = {1200 / FASTER}
+"""
+TARGET_RATE = 250
+PLAN = ((15.0, 200), (60.0, 1_600), (75.0, 100))
+"""Seconds and events a second, one after the other."""
+STEP_SECONDS = 0.02
+EVENT = b"x" * 100
+KEYS = 1_000
+
+
+@dataclass(slots=True)
+class Second:
+    """What was measured in one second."""
+
+    at: float
+    events: int
+    p50_ms: float
+    p95_ms: float
+    segments: int
+
+
+@contextmanager
+def running_store(directory: Path, controller_port: int, store_port: int) -> Iterator[str]:
+    """A store of its own, and the address of its controller."""
+    settings = directory / "settings.toml"
+    settings.write_text(SETTINGS)
+    command = [
+        str(Path(sys.executable).parent / "segstore"),
+        "standalone",
+        f"--data-dir={directory / 'data'}",
+        f"--controller-port={controller_port}",
+        f"--segment-store-port={store_port}",
+        f"--config={settings}",
+        "--log-level=warning",
+    ]
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    address = f"tcp://127.0.0.1:{controller_port}"
+    try:
+        wait_until_it_answers(address)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def wait_until_it_answers(address: str) -> None:
+    """Return when the controller knows its scopes."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with ControllerClient(address) as client:
+                list(client.list_scopes())
+            return
+        except Exception:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def measure(address: str, plan: tuple[tuple[float, int], ...]) -> Iterator[Second]:
+    """Follow the plan, and tell of each second."""
+    scaling = ScalingPolicy(ScaleType.EVENT_RATE, 1, TARGET_RATE, 2)
+    with ControllerClient(address) as client:
+        client.create_scope("demo")
+        client.create_stream("demo", "load", StreamSettings(scaling=scaling))
+        with EventWriter(client, "demo", "load") as writer:
+            began = time.monotonic()
+            phase_began = 0.0
+            written = 0
+            for seconds, rate in plan:
+                yield from _follow(client, writer, began, phase_began, seconds, rate, written)
+                phase_began += seconds
+                written += int(seconds * rate)
+
+
+def _follow(
+    client: ControllerClient,
+    writer: EventWriter,
+    began: float,
+    phase_began: float,
+    seconds: float,
+    rate: int,
+    number: int,
+) -> Iterator[Second]:
+    """One phase of the plan at one rate. What falls behind is made up for, a little at a time."""
+    due, latencies, events = 0.0, list[float](), 0
+    at = last = time.monotonic() - began
+    while at < phase_began + seconds:
+        due = min(due + rate * (time.monotonic() - began - at), rate * 10 * STEP_SECONDS)
+        at = time.monotonic() - began
+        sent = time.monotonic()
+        for _ in range(int(due)):
+            writer.write(EVENT, routing_key=str(number % KEYS))
+            number += 1
+        events += int(due)
+        count = int(due)
+        due -= count
+        if count:
+            writer.flush()
+            latencies += [1000 * (time.monotonic() - sent)] * count
+        if at - last >= 1 and latencies:
+            cuts = quantiles([*latencies, latencies[-1]], n=20)
+            segments = len(client.current_segments("demo", "load").ranges)
+            yield Second(at, round(events / (at - last)), cuts[9], cuts[18], segments)
+            last, latencies, events = at, [], 0
+        time.sleep(max(0.0, STEP_SECONDS - (time.monotonic() - sent)))
+
+
+def picture_of(seconds: list[Second]) -> str:
+    """Rate, latency and segments over time."""
+    return timeline_svg(
+        f"A stream with a target of {TARGET_RATE} events/s for each segment",
+        f"seconds, where the policy usually takes {FASTER} times as long",
+        (
+            Panel("events/s", (Curve("written", tuple((s.at, s.events) for s in seconds)),)),
+            Panel(
+                "ms until stored",
+                (
+                    Curve("p50", tuple((s.at, s.p50_ms) for s in seconds)),
+                    Curve("p95", tuple((s.at, s.p95_ms) for s in seconds)),
+                ),
+            ),
+            Panel(
+                "segments",
+                (Curve("active", tuple((s.at, s.segments) for s in seconds)),),
+                steps=True,
+            ),
+        ),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--report", action="store_true", help=f"draw {PICTURE.name}")
+    parser.add_argument("--controller-port", type=int, default=19290)
+    parser.add_argument("--segment-store-port", type=int, default=19245)
+    options = parser.parse_args()
+    measured = []
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running_store(
+            Path(directory), options.controller_port, options.segment_store_port
+        ) as address,
+    ):
+        for second in measure(address, PLAN):
+            measured.append(second)
+            if len(measured) % 5 == 0:
+                print(
+                    f"{second.at:5.0f} s  {second.events:6d} events/s  p50 {second.p50_ms:6.2f} ms"
+                    f"  p95 {second.p95_ms:6.2f} ms  {second.segments} segments",
+                    flush=True,
+                )
+    most = max(second.segments for second in measured)
+    print(f"one segment became {most}, and {measured[-1].segments} again")
+    if options.report:
+        PICTURE.write_text(picture_of(measured))
+        print(f"drawn: {PICTURE}")
+
+
+if __name__ == "__main__":
+    main()
