@@ -83,15 +83,17 @@ def too_long(name: str) -> LocalProtocolError:
 
 
 def decode_count(
-    buffer: bytes | memoryview, position: int, end: int, item_bytes_min: int
+    buffer: bytes | memoryview, position: int, end: int, item_bytes_min: int, count_max: int
 ) -> tuple[int, int]:
-    """A list's int32 count, refused unless so many items may fit into what is left."""
+    """A list's int32 count, refused unless so many items may fit into what is left, and may be."""
     if position + 4 > end:
         raise truncated("a list")
     (count,) = _INT32.unpack_from(buffer, position)
     position += 4
     if count < 0 or count * item_bytes_min > end - position:
         raise RemoteProtocolError(f"a list of {count} items in {end - position} bytes")
+    if count > count_max:
+        raise RemoteProtocolError(f"a list of {count} items, at most {count_max} may be sent")
     return count, position
 
 
@@ -393,7 +395,9 @@ def _decode_slot(source: _Source, name: str, slot: _Slot, value: str, run: _Run)
             yield f"{value} = bytes(buffer[p:end])"
         case [item]:
             yield ""
-            yield f"n, p = decode_count(buffer, p, end, {bytes_min(item)})"
+            is_request = issubclass(source.names["cls"], commands.Request)
+            count_max = commands.REQUEST_ITEMS_MAX if is_request else commands.COMMAND_BYTES_MAX
+            yield f"n, p = decode_count(buffer, p, end, {bytes_min(item)}, {count_max})"
             if isinstance(item, Fixed):
                 size = struct.calcsize(">" + item.format)
                 source.names["unpack_from"] = struct.unpack_from

@@ -21,6 +21,9 @@ WIRE_VERSION = 16
 OLDEST_COMPATIBLE_VERSION = 5
 
 COMMAND_BYTES_MAX = 0xFF_FFFF
+REQUEST_ITEMS_MAX = 4096
+"""Items of one list in a request. Official clients send 256 keys of a table at most, and official
+controllers 100 segments to merge."""
 """The longest frame, its 8-byte header included."""
 
 INT64_MIN = -(2**63)

@@ -138,6 +138,20 @@ class SegmentContainer(Protocol):
         """
         ...
 
+    def merge_nowait(
+        self,
+        target: str,
+        source: str,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        on_complete: OnAppended,
+    ) -> None:
+        """Queue a merge; see ``merge_segment``. Several go to tier 1 together, in this order.
+
+        Never raises: errors arrive by ``on_complete``, as those of ``append_nowait``.
+        """
+        ...
+
     async def merge_segment(
         self, target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
     ) -> int:

@@ -40,6 +40,7 @@ READ_BYTES_MAX: Final = 2 * MIB
 """Of one reply to a read."""
 READ_BYTES_SHORT: Final = 16 * KIB
 """Of one reply to a read when all unsent replies take what they may."""
+LARGE_REPLY_PAUSE_SECONDS: Final = 0.05
 PLACES: Final = 8
 
 
@@ -60,6 +61,12 @@ class ReplyBytes:
         """How long a reply to a read may be now."""
         room = (self.count_max - self.count) // 8
         return max(READ_BYTES_SHORT, min(READ_BYTES_MAX, room))
+
+    async def wait_for_large(self) -> None:
+        """Return when a reply may be made that cannot become shorter."""
+        # Reads leave room for it, and what other peers do not take ends their connections.
+        while self.count >= 2 * self.count_max:  # noqa: ASYNC110 (every sent reply would have to tell)
+            await trio.sleep(LARGE_REPLY_PAUSE_SECONDS)
 
     async def take_turn(self) -> None:
         """Return when it is the caller's turn to send a piece of a long reply."""

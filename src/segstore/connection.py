@@ -514,6 +514,7 @@ class ServerConnection:
         reserved = Reservation(self._buffers.large_replies)
         async with self._large_replies:
             await self._replies.wait_for_room()
+            await self._buffers.replies.wait_for_large()
             await reserved.grow(bytes_max)
             try:
                 self.send(await handler.handle(self._context, request))

@@ -371,6 +371,18 @@ class Container:
     async def truncate_segment(self, name: str, *, offset: int) -> None:
         await self._wait(TruncateOperation(name, offset))
 
+    def merge_nowait(
+        self,
+        target: str,
+        source: str,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        on_complete: OnAppended,
+    ) -> None:
+        self._enqueue(
+            MergeOperation(target, source, updates=attribute_updates, on_complete=on_complete)
+        )
+
     async def merge_segment(
         self, target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
     ) -> int:

@@ -23,6 +23,8 @@ from segstore.registry import ContainerRegistry
 from segstore.replies import NO_OFFSET, Asked, operation_name
 
 REMEMBERED_MERGES_MAX: Final = 1_000
+SEGMENTS_MAX: Final = 257
+"""Of one request. Official controllers merge at most 100 into one, and each takes its time."""
 
 
 @dataclass(slots=True)
@@ -75,7 +77,13 @@ class Handler:
 
     async def handle(self, context: RequestContext, request: Any) -> wire.Reply:
         """Answer once the segments are in memory."""
-        for name in self.segments(request):
+        segments = self.segments(request)
+        if len(segments) > SEGMENTS_MAX:
+            raise InvalidRequestError(
+                segments[0],
+                f"a request about {len(segments)} segments, at most {SEGMENTS_MAX} are served",
+            )
+        for name in segments:
             if name:
                 await context.container_for(name).activate(name)
         return await self.answer(context, request)

@@ -5,6 +5,8 @@ Owns: what each request asks of the container, and what it is told.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from pravega_wire import commands as wire
@@ -29,10 +31,12 @@ from segstore.errors import (
     BadAttributeUpdateError,
     InvalidRequestError,
     NoSuchSegmentError,
+    SegmentTruncatedError,
     UnsupportedRequestError,
 )
 from segstore.handler_table import HandlerTable, RequestContext, check_name
 from segstore.replies import operation_name
+from segstore.waiting import Waiter
 
 SEGMENT_HANDLERS: Final = HandlerTable()
 handles = SEGMENT_HANDLERS.handles
@@ -105,7 +109,7 @@ async def delete_segment(context: RequestContext, request: wire.DeleteSegment) -
 )
 async def truncate_segment(context: RequestContext, request: wire.TruncateSegment) -> wire.Reply:
     container = context.container_for(request.segment)
-    await _refuse_tables(container, request.segment)
+    await _plain_segment(container, request.segment)
     await container.truncate_segment(request.segment, offset=request.truncation_offset)
     return wire.SegmentTruncated(request.request_id, request.segment)
 
@@ -139,17 +143,68 @@ async def merge_segments_batch(
     context: RequestContext, request: wire.MergeSegmentsBatch
 ) -> wire.Reply:
     container = _common_container(context, request.target, request.sources)
-    merged: list[wire.MergedSource] = []
+    await _plain_segment(container, request.target)
+    source_lengths: dict[str, int] = {}
     for source in request.sources:
+        # A source that is gone was merged by an earlier attempt, or nothing was written to it.
+        with suppress(NoSuchSegmentError):
+            source_lengths[source] = await _mergeable_source(container, source, request.target)
+    waiters: list[Waiter] = []
+    # In one step, so that they go to tier 1 together, and in order. What could fail for one source
+    # alone was refused before: none is merged behind one that failed.
+    for source in request.sources:
+        waiters.append(waiter := Waiter())
+        container.merge_nowait(request.target, source, on_complete=waiter.complete)
+    merged: list[int | None] = []
+    for source, waiter in zip(request.sources, waiters, strict=True):
         try:
-            length = await _merge(context, container, request.target, source, [])
+            merged.append(await waiter.wait())
         except NoSuchSegmentError as error:
-            # A source that is gone was merged by an earlier attempt, or nothing was written to it.
             if error.segment != source:
                 raise
-            length = (await _info(container, request.target)).length
-        merged.append(wire.MergedSource(source, length))
-    return wire.SegmentsBatchMerged(request.request_id, request.target, tuple(merged))
+            merged.append(None)
+        else:
+            context.store.note_merge(source, request.target)
+            context.transient_segments.discard(source)
+    return _batch_merged(request, merged, source_lengths, container)
+
+
+def _batch_merged(
+    request: wire.MergeSegmentsBatch,
+    merged: Sequence[int | None],
+    source_lengths: Mapping[str, int],
+    container: SegmentContainer,
+) -> wire.Reply:
+    """The reply, where a source that is gone has the target's length at its place in the order."""
+    length = container.segment_info(request.target).length
+    for source, after in zip(request.sources, merged, strict=True):
+        if after is not None:
+            length = after - source_lengths.get(source, 0)
+            break
+    results = []
+    for source, after in zip(request.sources, merged, strict=True):
+        length = length if after is None else after
+        results.append(wire.MergedSource(source, length))
+    return wire.SegmentsBatchMerged(request.request_id, request.target, tuple(results))
+
+
+async def _plain_segment(container: SegmentContainer, name: str) -> SegmentInfo:
+    """What is known of a segment that is no table: other bytes in one, or some that are gone, and
+    nobody could open it any more."""
+    info = await _info(container, name)
+    if info.segment_type & SegmentType.TABLE:
+        raise InvalidRequestError(name, f"{name} is a table segment")
+    return info
+
+
+async def _mergeable_source(container: SegmentContainer, name: str, target: str) -> int:
+    """The length of a segment that can be merged into ``target``."""
+    info = await _plain_segment(container, name)
+    if name == target:
+        raise InvalidRequestError(name, f"{name} merged into itself")
+    if info.start_offset:
+        raise SegmentTruncatedError(name, start_offset=info.start_offset)
+    return info.length
 
 
 async def _merge(
@@ -159,7 +214,8 @@ async def _merge(
     source: str,
     updates: list[AttributeUpdate],
 ) -> int:
-    await _refuse_tables(container, source, target)
+    for name in (source, target):
+        await _plain_segment(container, name)
     length = await container.merge_segment(target, source, attribute_updates=updates)
     context.store.note_merge(source, target)
     context.transient_segments.discard(source)
@@ -180,13 +236,6 @@ async def _info(container: SegmentContainer, name: str) -> SegmentInfo:
     """What is known of a segment, which may have left memory since the request was taken up."""
     await container.activate(name)
     return container.segment_info(name)
-
-
-async def _refuse_tables(container: SegmentContainer, *names: str) -> None:
-    """Other bytes in a table, or some that are gone, and nobody could open it any more."""
-    for name in names:
-        if (await _info(container, name)).segment_type & SegmentType.TABLE:
-            raise InvalidRequestError(name, f"{name} is a table segment")
 
 
 def _attribute_update(segment: str, update: wire.AttributeUpdate) -> AttributeUpdate:

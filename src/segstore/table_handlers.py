@@ -13,15 +13,17 @@ from typing import Final
 
 from pravega_wire import commands as wire
 from pravega_wire.commands import COMMAND_BYTES_MAX
-from segstore.config import MIB
+from segstore.config import KIB, MIB
 from segstore.handler_table import HandlerTable, RequestContext, check_name
 from segstore.tables.table_segments import TableSegments
 
 TABLE_HANDLERS: Final = HandlerTable()
 handles = TABLE_HANDLERS.handles
 
-ENTRY_BYTES_MAX: Final = MIB
-"""Of a key and its value."""
+ENTRY_BYTES: Final = 64 * KIB
+"""What is expected of a key and its value: they may be longer, but rarely are."""
+REPLY_ITEMS_MAX: Final = 4096
+"""Of a page of an iteration, which has to be made in one turn of the event loop."""
 PAGE_BYTES_MAX: Final = 3 * MIB
 """Of a page of an iteration, with the bucket that makes it too long."""
 
@@ -92,7 +94,7 @@ async def remove_table_keys(context: RequestContext, request: wire.RemoveTableKe
 
 @handles(
     wire.ReadTable,
-    reply_bytes_max=lambda request: min(COMMAND_BYTES_MAX, len(request.keys) * ENTRY_BYTES_MAX),
+    reply_bytes_max=lambda request: min(COMMAND_BYTES_MAX, len(request.keys) * ENTRY_BYTES),
 )
 async def read_table(context: RequestContext, request: wire.ReadTable) -> wire.Reply:
     keys = [key.key for key in request.keys]
@@ -104,7 +106,7 @@ async def read_table(context: RequestContext, request: wire.ReadTable) -> wire.R
 async def read_table_keys(context: RequestContext, request: wire.ReadTableKeys) -> wire.Reply:
     page = await _tables(context, request.segment).iterate_keys(
         request.segment,
-        count_max=request.suggested_key_count,
+        count_max=min(request.suggested_key_count, REPLY_ITEMS_MAX),
         continuation_token=request.args.continuation_token,
         from_key=request.args.from_key,
         to_key=request.args.to_key,
@@ -118,7 +120,7 @@ async def read_table_keys(context: RequestContext, request: wire.ReadTableKeys) 
 async def read_table_entries(context: RequestContext, request: wire.ReadTableEntries) -> wire.Reply:
     page = await _tables(context, request.segment).iterate_entries(
         request.segment,
-        count_max=request.suggested_entry_count,
+        count_max=min(request.suggested_entry_count, REPLY_ITEMS_MAX),
         continuation_token=request.args.continuation_token,
         from_key=request.args.from_key,
         to_key=request.args.to_key,
@@ -135,7 +137,7 @@ async def read_table_entries_delta(
     page = await _tables(context, request.segment).read_delta(
         request.segment,
         from_position=request.from_position,
-        count_max=request.suggested_entry_count,
+        count_max=min(request.suggested_entry_count, REPLY_ITEMS_MAX),
     )
     return wire.TableEntriesDeltaRead(
         request_id=request.request_id,

@@ -267,3 +267,43 @@ def test_reads_of_clients_that_do_not_read_take_bounded_memory(small_cache: Stan
             append(connection, 2)
             reader.close()
     it.check()
+
+
+TABLE = "scope/table_kvtable/0.#epoch.0"
+
+
+def key(number: int) -> wire.TableKey:
+    return wire.TableKey(b"%d" % number, wire.NO_VERSION)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: wire.MergeSegmentsBatch(
+            9, SEGMENT, tuple(f"{SEGMENT}#transaction.{number}" for number in range(240_000)), ""
+        ),
+        lambda: wire.ReadTable(9, TABLE, "", tuple(map(key, range(500_000)))),
+        lambda: wire.UpdateTableEntries(
+            9,
+            TABLE,
+            "",
+            tuple(wire.TableEntry(key(number), b"") for number in range(300_000)),
+            -1,
+        ),
+    ],
+)
+def test_requests_with_endless_lists_hold_up_nobody(
+    small_cache: Standalone, make: Callable[[], wire.Request]
+) -> None:
+    store = small_cache
+    data = encode(make())
+    with SegmentConnection("127.0.0.1", store.segment_store_port) as connection, Watch(store) as it:
+        set_up(connection)
+        with SegmentConnection("127.0.0.1", store.segment_store_port) as attacker:
+            attacker.send_bytes(data)
+            with pytest.raises(ConnectionLostError):
+                attacker.receive()
+        append(connection, 1)
+    it.check()
+    [line] = log_lines(store, "connection closed")
+    assert "at most 4096" in str(line["reason"])

@@ -196,6 +196,18 @@ class MemoryContainer:
         """Truncate."""
         await self._perform(partial(self._state.truncate, name, offset))
 
+    def merge_nowait(
+        self,
+        target: str,
+        source: str,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        on_complete: OnAppended,
+    ) -> None:
+        """Queue a merge."""
+        updates = tuple(attribute_updates)
+        self._queue_operation(partial(self._state.merge, target, source, updates), on_complete)
+
     async def merge_segment(
         self, target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
     ) -> int:

@@ -246,11 +246,48 @@ class CheckedContainer:
         kept = bytes(data)
         what = f"append {name} {len(kept)} bytes {short(updates)} at {expected_offset}"
         self._model.note(name, [update.attribute_id for update in updates])
-        call = self._model.call(
-            what,
-            (name,),
-            partial(self._model.segments.append, name, kept, updates, expected_offset),
+        apply = partial(self._model.segments.append, name, kept, updates, expected_offset)
+        self._container.append_nowait(
+            name,
+            data,
+            attribute_updates=updates,
+            expected_offset=expected_offset,
+            on_complete=self._completion(what, (name,), apply, on_complete),
         )
+
+    def merge_nowait(
+        self,
+        target: str,
+        source: str,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        on_complete: OnAppended,
+    ) -> None:
+        """See ``SegmentContainer``."""
+        if not self.accepting:
+            on_complete(ContainerOfflineError("no connection"), -1)
+            return
+        updates = tuple(attribute_updates)
+        what = f"merge {source} into {target} {short(updates)}"
+        names = (target, source) if source != target else (target,)
+        self._model.note(target, [EVENT_COUNT, *(update.attribute_id for update in updates)])
+        apply = partial(self._model.segments.merge, target, source, updates)
+        self._container.merge_nowait(
+            target,
+            source,
+            attribute_updates=updates,
+            on_complete=self._completion(what, names, apply, on_complete),
+        )
+
+    def _completion(
+        self,
+        what: str,
+        names: tuple[str, ...],
+        apply: Callable[[], int],
+        on_complete: OnAppended,
+    ) -> OnAppended:
+        """What checks the answer to a change that is called back, and passes it on."""
+        call = self._model.call(what, names, apply)
         lost = ContainerOfflineError(f"the connection was lost: {what}")
         waiting = self._wait(what, partial(on_complete, lost, -1))
 
@@ -265,13 +302,7 @@ class CheckedContainer:
                 self._model.withdrawn(call)
             on_complete(error, length)
 
-        self._container.append_nowait(
-            name,
-            data,
-            attribute_updates=updates,
-            expected_offset=expected_offset,
-            on_complete=complete,
-        )
+        return complete
 
     async def append(
         self,
