@@ -22,6 +22,7 @@ from pravega_controller.autoscaling import AutoScaling
 from pravega_controller.errors import InvalidStreamCutError
 from pravega_controller.segment_client import SegmentClient, for_each
 from pravega_controller.store import MetadataStore, Stream
+from pravega_controller.stream_cuts import cut_at
 from pravega_controller.stream_operations import StreamOperations
 from pravega_controller.streams import fixed_configuration
 from pravega_wire import names
@@ -65,7 +66,7 @@ class RequestEvents:
         if not self._is_open:
             await self.open()
         stream = await self._store.stream(names.INTERNAL_SCOPE, REQUEST_STREAM)
-        head = await self._streams.head(names.INTERNAL_SCOPE, REQUEST_STREAM)
+        head = stream.head or cut_at((await stream.history.epoch(0)).created)
         cut = dict(head)
         finished: set[int] = set()
         events: list[AutoScaleEvent] = []

@@ -75,6 +75,8 @@ class LoadMonitor:
         last: dict[int, float] = {}
         while True:
             numbers = [status.container_id for status in self._registry.statuses()]
+            if not numbers:
+                await trio.sleep(self._sample_seconds)
             for number in numbers:
                 await trio.sleep(self._sample_seconds / len(numbers))
                 now = trio.current_time()
