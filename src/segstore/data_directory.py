@@ -61,7 +61,8 @@ class DataDirectory:
     container_count: int
     journal_count: int
     store_id: str = ""
-    """Whose the tiers are: 32 hexadecimal digits. Older versions have none."""
+    """The identity that all tiers of the store have: 32 hexadecimal digits; empty before version
+    3."""
     state: StoreState = StoreState.OLDER
     tier_2: str = ""
     """Where tier 2 was at the last start; empty before the store is made."""
@@ -115,7 +116,7 @@ class DataDirectory:
     def write(self, *, store_id: str, state: StoreState, tier_2: str) -> DataDirectory:
         """Write the version file anew, in this version, durably. Blocks.
 
-        Only for whoever holds the lock of a role in the directory. Raises ``DataDirectoryError``.
+        The caller holds a lock in the directory. Raises ``DataDirectoryError``.
         """
         written = replace(
             self, store_id=store_id, state=state, tier_2=tier_2, format_version=FORMAT_VERSION

@@ -66,7 +66,7 @@ async def refuse_implausible(
                 )
         if recovered is None:
             return
-        # Before there were claims chunks alone told whose a container was.
+        # In the first version containers have no claims.
         is_claimed = directory.format_version != FIRST_VERSION
         for container_id, state in sorted(states.items()):
             if state.first_position == 1:

@@ -80,12 +80,12 @@ class EpochNotingLogs:
 
 @dataclass(slots=True)
 class TierTwo:
-    """What is configured as tier 2, before anybody knows whose it is."""
+    """The configured tier 2, before it is known to be the store's."""
 
     where: str
     """A directory's path or a location in S3: for users, and for the next start."""
     chunks_under: Callable[[int], ChunkStorage]
-    """The chunks, for whoever claims them under that number."""
+    """The chunks for the owner of the claim with that number."""
     open: Callable[[], Awaitable[StorageOfOwner]]
     """Begin to use it: only once it is known to be the store's. May change what is in it."""
     marked_by: Callable[[], Awaitable[str | None]]
@@ -94,7 +94,7 @@ class TierTwo:
     """See that a new store can use it."""
 
 
-async def _marked_by_nobody() -> None:
+async def _do_nothing() -> None:
     await trio.lowlevel.checkpoint()
 
 
@@ -115,8 +115,8 @@ async def open_storage(
             where=f"{type(given).__name__} of this process",
             chunks_under=lambda _: given,
             open=open_given,
-            marked_by=_marked_by_nobody,
-            make=_marked_by_nobody,
+            marked_by=_do_nothing,
+            make=_do_nothing,
         )
         return
     noted = noted_location(directory)
@@ -131,7 +131,7 @@ async def open_storage(
                 where=str(files.path.absolute()),
                 chunks_under=lambda _: files.unclaimed(),
                 open=files.open,
-                marked_by=_marked_by_nobody,
+                marked_by=_do_nothing,
                 make=files.make,
             )
         return
@@ -155,8 +155,8 @@ async def open_storage(
 
 
 class _Directory:
-    """Tier 2 in a directory: the one that was there at the start, whatever is mounted over it or
-    taken away from under its name later."""
+    """Tier 2 in a directory. The directory that was there at the start is held open, and stays in
+    use when another one gets its name, as at a mount or an unmount."""
 
     def __init__(self, path: Path, directory: DataDirectory) -> None:
         self.path = path

@@ -10,7 +10,7 @@ Invariants:
 1. Of all processes on one tier 2 at most one is let in at a time.
 2. One that is let in has in its journal all that tier 2 has, and tier 2 has all that its journal
    let go: nothing acknowledged is missing, nothing will be overwritten.
-3. Whatever was tried, a data directory with all that was ever acknowledged can still be started.
+3. After every run a data directory with all that was ever acknowledged can still be started.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class World:
         await process.chunks.settle(self.random)
 
     async def end_some(self) -> None:
-        """Stop or kill some of those that run, at whatever they are."""
+        """Stop or kill some of those that run, at any step."""
         for process in list(self.processes):
             kind = self.random.randrange(3)
             if kind == 0:
@@ -280,7 +280,7 @@ class World:
         self.tier_backups.append(self.tier.copied())
 
     async def try_new_store(self, nursery: trio.Nursery) -> None:
-        """Another store on this tier 2. It may be the first there, as long as nobody else was."""
+        """Start another store on this tier 2, once it has data."""
         if self.acknowledged:
             process = self.start(self.new_path(), nursery)
             await trio.sleep(1)

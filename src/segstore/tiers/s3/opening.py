@@ -75,7 +75,7 @@ def boto3_client(settings: S3Settings, *, read_seconds_max: float = READ_SECONDS
 
 
 class OpenedS3:
-    """A prefix that can be listed; whose it is remains to be seen."""
+    """A prefix that can be listed, and is not yet known to be the store's."""
 
     def __init__(
         self,
