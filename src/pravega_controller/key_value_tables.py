@@ -18,12 +18,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
 import structlog
 from msgspec import structs
 
+from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
     InvalidRequestError,
     KeyValueTableNotFoundError,
@@ -151,6 +153,11 @@ class KeyValueTableOperations:
         """
         names.validate_key_value_table_name(name)
         validate_table_configuration(configuration)
+        return await until_unchanged(partial(self._begin, scope, name, configuration))
+
+    async def _begin(
+        self, scope: str, name: str, configuration: KeyValueTableConfiguration
+    ) -> bool:
         async with self._exclusive(scope, name):
             owner = await self._store.active_scope(scope)
             try:
@@ -180,10 +187,14 @@ class KeyValueTableOperations:
 
     async def delete(self, scope: str, name: str) -> None:
         """Delete a table with all it holds. ``KeyValueTableNotFoundError``."""
-        async with self._exclusive(scope, name):
-            table = await self._settled(scope, name)
-            record = structs.replace(table.record, pending=DeleteTable())
-            await self._run(KeyValueTable(table.scope, name, table.version, record))
+
+        async def delete() -> None:
+            async with self._exclusive(scope, name):
+                table = await self._settled(scope, name)
+                record = structs.replace(table.record, pending=DeleteTable())
+                await self._run(KeyValueTable(table.scope, name, table.version, record))
+
+        await until_unchanged(delete)
 
     async def delete_in_any_case(self, scope: str, name: str) -> None:
         """Delete a table with all it holds; fine if there is none."""
@@ -253,6 +264,11 @@ class KeyValueTableOperations:
         return settled
 
     async def _create(self, table: KeyValueTable) -> KeyValueTable:
+        stream = names.key_value_table_stream(table.name)
+        number = await self._store.next_number(table.scope.name, stream)
+        if number > table.record.first_number:
+            # Another controller made and deleted a table between our question and our record.
+            table = await self._write(table, structs.replace(table.record, first_number=number))
         configuration = table.record.configuration
         key_length = configuration.primary_key_length + configuration.secondary_key_length
 

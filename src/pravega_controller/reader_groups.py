@@ -24,6 +24,7 @@ from random import Random
 import structlog
 from msgspec import structs
 
+from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
     GenerationMismatchError,
     InvalidRequestError,
@@ -92,7 +93,12 @@ class ReaderGroupOperations:
         """
         names.validate_reader_group_name(name)
         _validate(configuration)
-        group_id = parse_id(group_id)
+        chosen_id = parse_id(group_id)
+        return await until_unchanged(partial(self._begin, scope, name, chosen_id, configuration))
+
+    async def _begin(
+        self, scope: str, name: str, group_id: str, configuration: ReaderGroupConfiguration
+    ) -> ReaderGroup:
         async with self._exclusive(scope, name):
             intent = _intent(scope, name)
             owners: list[Scope] = []
@@ -162,6 +168,18 @@ class ReaderGroupOperations:
         Raises ``ReaderGroupNotFoundError``, ``GenerationMismatchError`` when the id or generation
         is not the group's, ``InvalidRequestError``, and ``StreamNotFoundError`` as for ``create``.
         """
+        return await until_unchanged(
+            partial(self._replace, scope, name, group_id, generation, configuration)
+        )
+
+    async def _replace(
+        self,
+        scope: str,
+        name: str,
+        group_id: str,
+        generation: int,
+        configuration: ReaderGroupConfiguration,
+    ) -> int:
         async with self._exclusive(scope, name):
             group = await self._settled(scope, name)
             if (parse_id(group_id), generation) != (group.record.group_id, group.record.generation):
@@ -177,11 +195,15 @@ class ReaderGroupOperations:
 
     async def delete(self, scope: str, name: str, group_id: str) -> None:
         """Delete a group and its stream. ``ReaderGroupNotFoundError``, also for another id."""
-        async with self._exclusive(scope, name):
-            group = await self._settled(scope, name)
-            if parse_id(group_id) != group.record.group_id:
-                raise ReaderGroupNotFoundError(f"reader group {scope}/{name} has another id")
-            await self._run(group, DeleteGroup())
+
+        async def delete() -> None:
+            async with self._exclusive(scope, name):
+                group = await self._settled(scope, name)
+                if parse_id(group_id) != group.record.group_id:
+                    raise ReaderGroupNotFoundError(f"reader group {scope}/{name} has another id")
+                await self._run(group, DeleteGroup())
+
+        await until_unchanged(delete)
 
     async def delete_in_any_case(self, scope: str, name: str) -> None:
         """Delete a group and its stream; fine if there is none."""

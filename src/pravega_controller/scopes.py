@@ -19,6 +19,7 @@ from functools import partial
 import structlog
 from msgspec import structs
 
+from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
     AlreadyExistsError,
     ControllerError,
@@ -66,14 +67,18 @@ class ScopeOperations:
         """Make a scope. ``InvalidNameError``, ``AlreadyExistsError``."""
         names.validate_scope_name(name)
         await self._refuse_while_clearing(name, AlreadyExistsError)
-        async with self._exclusive(name):
-            scope = await self._store.find_scope(name)
-            if scope is None:
-                await self._store.put_intent(_intent(name))
-                scope = await self._store.insert_scope(name)
-            elif scope.record.phase != "creating":
-                raise AlreadyExistsError(f"scope {name} exists")
-            await self._finish_creating(scope)
+
+        async def create() -> None:
+            async with self._exclusive(name):
+                scope = await self._store.find_scope(name)
+                if scope is None:
+                    await self._store.put_intent(_intent(name))
+                    scope = await self._store.insert_scope(name)
+                elif scope.record.phase != "creating":
+                    raise AlreadyExistsError(f"scope {name} exists")
+                await self._finish_creating(scope)
+
+        await until_unchanged(create)
 
     async def exists(self, name: str) -> bool:
         scope = await self._store.find_scope(name)
@@ -82,14 +87,22 @@ class ScopeOperations:
     async def delete(self, name: str) -> None:
         """Delete an empty scope. ``ScopeNotFoundError``, ``TableNotEmptyError``."""
         await self._refuse_while_clearing(name, ScopeNotFoundError)
-        async with self._exclusive(name):
-            await self._delete(await self._enter(name, "deleting"))
+
+        async def delete() -> None:
+            async with self._exclusive(name):
+                await self._delete(await self._enter(name, "deleting"))
+
+        await until_unchanged(delete)
 
     async def delete_with_contents(self, name: str) -> None:
         """Delete a scope and all that is in it. ``ScopeNotFoundError``, also while it goes."""
         await self._refuse_while_clearing(name, ScopeNotFoundError)
-        async with self._exclusive(name):
-            await self._clear(await self._enter(name, "clearing"))
+
+        async def clear() -> None:
+            async with self._exclusive(name):
+                await self._clear(await self._enter(name, "clearing"))
+
+        await until_unchanged(clear)
 
     async def finish(self, name: str, _: str = "") -> None:
         """Finish whatever is pending on a scope, if it exists."""

@@ -750,21 +750,26 @@ class MetadataStore:
             )
             if is_whole:
                 assert configurations is not None
-                return await self._complete(
-                    Stream(
-                        scope,
-                        name,
-                        stream_id,
-                        name_version,
-                        state.version,
-                        record,
-                        configurations,
-                        head,
-                        (),
-                        (),
-                        self._history(scope, name, stream_id),
-                    )
+                stream = Stream(
+                    scope,
+                    name,
+                    stream_id,
+                    name_version,
+                    state.version,
+                    record,
+                    configurations,
+                    head,
+                    (),
+                    (),
+                    self._history(scope, name, stream_id),
                 )
+                try:
+                    return await self._complete(stream)
+                except CorruptMetadataError:
+                    # Another controller that deletes the stream may have taken an epoch away.
+                    current = await self._tables.get(scope.histories, keys[0])
+                    if current is not None and current.version == state.version:
+                        raise
         raise CorruptMetadataError(f"the records of {scope.name}/{name} do not belong together")
 
     async def _complete(self, stream: Stream) -> Stream:

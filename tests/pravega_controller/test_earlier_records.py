@@ -106,7 +106,10 @@ async def check_busy(c: Controller) -> None:
     assert stream.active == model.latest
     assert stream.record.base > 0, "a long history got a snapshot"
     for number in range(0, 101, 7):
-        assert await c.streams.epoch_segments("s", "busy", number) == model.segments_in(number)
+        found_in_epoch = await c.streams.epoch_segments("s", "busy", number)
+        assert [(s.number, s.epoch, s.key_range) for s in found_in_epoch] == [
+            (s.number, number, s.key_range) for s in model.segments_in(number)
+        ]
     for segment_id in list(model.segments)[::5]:
         found = await c.streams.successors("s", "busy", segment_id)
         assert found == model.successors(segment_id)
