@@ -157,6 +157,7 @@ class DamageKind(StrEnum):
     SHORT = "short"
     MISSING = "missing"
     UNREADABLE = "unreadable"
+    FOREIGN = "foreign"
 
 
 class ChunkDamagedError(StorageError):

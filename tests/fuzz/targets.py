@@ -597,11 +597,15 @@ def parse_chunk_change(data: bytes, random: Random) -> object:
 
 def chunk_journals() -> list[bytes]:
     """All changes after each other."""
-    return [b"".join(encode_frame(number, change) for number, change in enumerate(CHANGES, 1))]
+    return [
+        b"".join(
+            encode_frame(number, change, journal="") for number, change in enumerate(CHANGES, 1)
+        )
+    ]
 
 
 def parse_chunk_journal(data: bytes, random: Random) -> object:
-    return decode_frames(data)
+    return decode_frames(data, journal="")
 
 
 def chunk_snapshots() -> list[bytes]:
@@ -609,12 +613,12 @@ def chunk_snapshots() -> list[bytes]:
     metadata, snapshots = ChunkMetadata(), []
     for number, change in enumerate(CHANGES, 1):
         metadata.apply(change)
-        snapshots.append(metadata.encode(epoch=1, sequence=number))
+        snapshots.append(metadata.encode(epoch=1, sequence=number, name=""))
     return snapshots
 
 
 def parse_chunk_snapshot(data: bytes, random: Random) -> object:
-    metadata, sequence = ChunkMetadata.decode(data)
+    metadata, sequence = ChunkMetadata.decode(data, name="")
     return sequence, [metadata.get(name) for name in metadata.segment_names()]
 
 

@@ -36,11 +36,12 @@ from segstore.storage.records import (
     decode_record,
     encode_record,
     encode_text,
+    sum_of_name,
 )
 
 MAGIC: Final = b"SGCM"
 VERSION: Final = 2
-"""Chunks in version 1 have no checksums."""
+"""In version 1 chunks have no checksums, and the sums of system chunks do not cover their names."""
 RECORDS_IN_USE_MAX: Final = 4096
 _HEADER: Final = struct.Struct(">4sHIQIII")
 _ENTRY: Final = struct.Struct(">I")
@@ -57,6 +58,8 @@ class ChunkMetadata:
         self._stored: dict[str, bytes] = {}
         self._in_use: OrderedDict[str, SegmentRecord] = OrderedDict()
         self.condemned: dict[str, None] = {}
+        self.version = VERSION
+        """That of the snapshot from which it was read."""
 
     def __len__(self) -> int:
         return len(self.segment_names())
@@ -219,8 +222,8 @@ class ChunkMetadata:
             chunks = (*chunks[:-1], replace(last, length=length))
         self.put(change.segment, SegmentRecord(chunks, change.end, record.is_moved))
 
-    def encode(self, *, epoch: int, sequence: int) -> bytes:
-        """A snapshot: all changes up to ``sequence`` are in it."""
+    def encode(self, *, epoch: int, sequence: int, name: str) -> bytes:
+        """A snapshot of that name: all changes up to ``sequence`` are in it."""
         for segment, record in self._in_use.items():
             if segment not in self._stored:
                 self._stored[segment] = _entry(segment, record)
@@ -231,10 +234,11 @@ class ChunkMetadata:
         # A record in use may change without being put away again.
         for segment in self._in_use:
             del self._stored[segment]
-        return b"".join([header, body, _ENTRY.pack(crc32c(body, crc32c(header)))])
+        checksum = crc32c(body, crc32c(header, sum_of_name(name)))
+        return b"".join([header, body, _ENTRY.pack(checksum)])
 
     @classmethod
-    def decode(cls, data: bytes) -> tuple[ChunkMetadata, int]:
+    def decode(cls, data: bytes, *, name: str) -> tuple[ChunkMetadata, int]:
         """A snapshot's state and sequence number. Raises ``RecordDamagedError``, and of its kinds
         ``SnapshotUnfinishedError`` for less than a whole one."""
         if data[:4] != MAGIC[: len(data)]:
@@ -248,9 +252,11 @@ class ChunkMetadata:
             raise SnapshotUnfinishedError(f"a snapshot ends early, after {len(data)} bytes")
         if len(data) > _HEADER.size + length + _ENTRY.size:
             raise RecordDamagedError(f"a snapshot of {len(data)} bytes has not its length")
-        if crc32c(memoryview(data)[: -_ENTRY.size]) != _ENTRY.unpack(data[-_ENTRY.size :])[0]:
+        checksum = crc32c(memoryview(data)[: -_ENTRY.size], sum_of_name(name) if version > 1 else 0)
+        if checksum != _ENTRY.unpack(data[-_ENTRY.size :])[0]:
             raise RecordDamagedError("a snapshot has not its checksum")
         metadata = cls()
+        metadata.version = version
         body = data[_HEADER.size : -_ENTRY.size]
         position = metadata._take_entries(body, count)
         reader = Reader(memoryview(body)[position:])

@@ -31,6 +31,7 @@ import trio
 from segstore.errors import (
     ChunkDamagedError,
     ChunkNotFoundError,
+    DamageKind,
     InvalidChunkOffsetError,
     StorageDamagedError,
 )
@@ -181,7 +182,7 @@ class ChunkedSegmentStorage:
                     f" {offset}"
                 )
             stored = min(record.end - offset, remaining.length)
-            remaining.take(stored)
+            await self._compare(segment, offset, remaining.take(stored))
             offset += stored
             if remaining.length > 0:
                 _refuse_moved(segment, record)
@@ -190,6 +191,25 @@ class ChunkedSegmentStorage:
             chunk = await self._chunk_with_room(segment, offset, rollover_bytes)
             taken = remaining.take(min(remaining.length, rollover_bytes - chunk.length))
             offset = await self._append(segment, chunk, taken)
+
+    async def _compare(self, segment: str, offset: int, data: Sequence[Buffer]) -> None:
+        """See that bytes which are written again are those that are stored already."""
+        for part in data:
+            view = memoryview(part)
+            while len(view) > 0:
+                try:
+                    stored = await self.read(segment, offset=offset, length=len(view))
+                except InvalidChunkOffsetError:  # it was truncated meanwhile
+                    return
+                if stored != view[: len(stored)]:
+                    raise ChunkDamagedError(
+                        f"segment {segment} has other bytes in tier 2, from {offset} on, than the"
+                        " log: a chunk has more bytes than were written to it",
+                        kind=DamageKind.FOREIGN,
+                        offset=offset,
+                    )
+                view = view[len(stored) :]
+                offset += len(stored)
 
     async def truncate(self, segment: str, *, offset: int) -> None:
         """Give up the chunks that end at or before ``offset``."""

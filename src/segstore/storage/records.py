@@ -5,7 +5,8 @@ describes the bytes. Nothing here does I/O.
 
 Invariants:
 1. What is parsed is what was encoded; any other bytes raise ``RecordDamagedError``, nothing else.
-2. A frame is its own proof: its checksum covers its length, its number and its change.
+2. A frame is its own proof: its checksum covers its length, its number, its change and the name of
+   the journal in which it stands.
 """
 
 from __future__ import annotations
@@ -330,14 +331,22 @@ def _decode_checked(reader: Reader) -> Checked:
     return Checked(segment, start, phase, known, length, reader.take(SUM_BYTES * count))
 
 
-def encode_frame(sequence: int, change: Change) -> bytes:
+def sum_of_name(name: str) -> int:
+    """Where the checksums of a system chunk begin, so that none counts under another name.
+
+    Those of older versions begin at that of no name.
+    """
+    return crc32c(name.encode("utf-8", "surrogatepass"))
+
+
+def encode_frame(sequence: int, change: Change, *, journal: str) -> bytes:
     """A change as it stands in a journal."""
     body = encode_change(change)
-    checksum = crc32c(body, crc32c(_PART.pack(len(body), sequence)))
+    checksum = crc32c(body, crc32c(_PART.pack(len(body), sequence), sum_of_name(journal)))
     return FRAME.pack(len(body), checksum, sequence) + body
 
 
-def frame_at(data: bytes, position: int) -> tuple[int, Change, int] | None:
+def frame_at(data: bytes, position: int, name_sum: int) -> tuple[int, Change, int] | None:
     """Sequence number, change and end of the frame at a position; None when none is there."""
     if position + FRAME.size > len(data):
         return None
@@ -346,12 +355,14 @@ def frame_at(data: bytes, position: int) -> tuple[int, Change, int] | None:
     if end > len(data):
         return None
     body = data[start:end]
-    if crc32c(body, crc32c(_PART.pack(length, sequence))) != checksum:
+    if crc32c(body, crc32c(_PART.pack(length, sequence), name_sum)) != checksum:
         return None
     return sequence, decode_change(body), end
 
 
-def decode_frames(data: bytes, *, may_have_holes: bool = False) -> list[tuple[int, Change]]:
+def decode_frames(
+    data: bytes, *, journal: str, may_have_holes: bool = False
+) -> list[tuple[int, Change]]:
     """The changes in a journal's bytes up to a torn end.
 
     A frame that is whole behind one that is not is damage: ``RecordDamagedError``. After a power
@@ -359,10 +370,11 @@ def decode_frames(data: bytes, *, may_have_holes: bool = False) -> list[tuple[in
     """
     changes = []
     position = 0
-    while (frame := frame_at(data, position)) is not None:
+    name_sum = sum_of_name(journal)
+    while (frame := frame_at(data, position, name_sum)) is not None:
         sequence, change, position = frame
         changes.append((sequence, change))
     for later in () if may_have_holes else range(position + 1, len(data) - FRAME.size + 1):
-        if frame_at(data, later) is not None:
+        if frame_at(data, later, name_sum) is not None:
             raise RecordDamagedError(f"the frame at {position} is damaged, one at {later} is whole")
     return changes

@@ -53,6 +53,8 @@ from segstore.storage.records import (
     RecordDamagedError,
     decode_frames,
     encode_frame,
+    frame_at,
+    sum_of_name,
 )
 from segstore.tiers.api import ChunkInfo, ChunkStorage
 
@@ -419,6 +421,8 @@ class SystemJournal:
         journals = sorted(
             (each for each in found if each.kind == _JOURNAL and each.epoch >= epoch), key=_order
         )
+        if base is None:
+            await self._refuse_lost_snapshot(found)
         if base is None and not journals:
             self.metadata, self._sequence = await self._import_older(), 0
         for each in journals:
@@ -427,10 +431,21 @@ class SystemJournal:
             if each.number < number:
                 continue
             try:
-                await self._replay(await self._read_chunk(each))
+                await self._replay(each, await self._read_chunk(each))
             except RecordDamagedError as error:
                 raise StorageDamagedError(f"{each.name} is damaged: {error}") from error
         self._counted = {epoch: self._sequence}
+
+    async def _refuse_lost_snapshot(self, found: list[_SystemChunk]) -> None:
+        """Where a recovery has ended there was a snapshot."""
+        for each in found:
+            if each.kind != _CLAIM or not each.length:
+                continue
+            if (await self._read_chunk(each)).endswith(_RECOVERED):
+                raise StorageDamagedError(
+                    f"{each.name} tells of a recovery that ended, and no snapshot of the chunk"
+                    f" metadata of container {self._container_id} is whole"
+                )
 
     async def _read_chunk(self, each: _SystemChunk) -> bytes:
         return bytes(await self._chunks.read(each.name, offset=0, length=each.length))
@@ -445,7 +460,7 @@ class SystemJournal:
         for each in sorted(snapshots, key=_order, reverse=True):
             data = await self._read_chunk(each)
             try:
-                self.metadata, self._sequence = ChunkMetadata.decode(data)
+                self.metadata, self._sequence = ChunkMetadata.decode(data, name=each.name)
             except RecordDamagedError as error:
                 logger.warning("a snapshot is not whole", chunk=each.name, error=str(error))
                 if not isinstance(error, SnapshotUnfinishedError):
@@ -456,8 +471,9 @@ class SystemJournal:
             raise StorageDamagedError(f"{damage[0]} is damaged: {damage[1]}") from damage[1]
         return None
 
-    async def _replay(self, data: bytes) -> None:
-        for sequence, change in decode_frames(data, may_have_holes=self.is_in_doubt):
+    async def _replay(self, each: _SystemChunk, data: bytes) -> None:
+        name = each.name if self.metadata.version > 1 else ""
+        for sequence, change in decode_frames(data, journal=name, may_have_holes=self.is_in_doubt):
             if sequence <= self._sequence:  # written again when the first reply was lost
                 continue
             if sequence != self._sequence + 1:
@@ -498,15 +514,15 @@ class SystemJournal:
         return f"{self._prefix}{kind}-{self.epoch:010d}-{number:010d}"
 
     async def _write(self, changes: tuple[Change, ...]) -> None:
-        frames = [
-            encode_frame(self._sequence + index, change)
-            for index, change in enumerate(changes, start=1)
-        ]
         if self._journal is None:
             self._number += 1
             self._journal = self._name(_JOURNAL, self._number), 0
             self._journal_count += 1
         name, position = self._journal
+        frames = [
+            encode_frame(self._sequence + index, change, journal=name)
+            for index, change in enumerate(changes, start=1)
+        ]
         self._journal, self._unfinished = None, changes
         await self._chunks.write(name, offset=position, data=frames)
         length = sum(map(len, frames))
@@ -521,11 +537,11 @@ class SystemJournal:
 
     async def _write_snapshot(self) -> None:
         """Write a snapshot. Whatever becomes of it, later changes go to a later journal."""
-        data = self.metadata.encode(epoch=self.epoch, sequence=self._sequence)
-        noted = self._checksums_of(list(self._unnoted))
         self._number += 1
         self._journal = None
         name = self._name(_SNAPSHOT, self._number)
+        data = self.metadata.encode(epoch=self.epoch, sequence=self._sequence, name=name)
+        noted = self._checksums_of(list(self._unnoted))
         await self._chunks.write(name, offset=0, data=[data])
         for change in noted:
             self._note_applied(change)
@@ -544,7 +560,9 @@ class SystemJournal:
         data = await self._read_chunk(each)
         counted = self._counted.get(each.epoch, 0)
         try:
-            frames = decode_frames(data)
+            # Those of an older version do not have its name in their sums.
+            name = each.name if frame_at(data, 0, sum_of_name(each.name)) is not None else ""
+            frames = decode_frames(data, journal=name)
         except RecordDamagedError:
             return []  # it counts for nobody
         named = {

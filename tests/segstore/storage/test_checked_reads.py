@@ -286,3 +286,14 @@ async def test_metadata_whose_checksums_have_a_gap_are_damaged() -> None:
     await storage._journal.note_checksums()
     with pytest.raises(StorageError, match="from 0 to 50 are missing"):
         await next_owner(chunks).stored_length("s")
+
+
+async def test_bytes_that_are_written_again_have_to_be_the_same() -> None:
+    chunks = MemoryChunkStorage()
+    crashed = next_owner(chunks)
+    await write(crashed, "s", DATA[:1000])
+    storage = next_owner(chunks)
+    await storage.write("s", offset=900, data=[DATA[900:950], DATA[950:1100]], rollover_bytes=0)
+    assert await storage.read("s", offset=1000, length=200) == DATA[1000:1100]
+    with pytest.raises(ChunkDamagedError, match="other bytes in tier 2, from 1000 on"):
+        await storage.write("s", offset=1000, data=[b"another"], rollover_bytes=0)

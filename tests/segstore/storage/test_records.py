@@ -29,6 +29,8 @@ from segstore.storage.records import (
     encode_record,
 )
 
+JOURNAL, SNAPSHOT = "a journal", "a snapshot"
+
 names = st.text(max_size=30)
 offsets = st.integers(0, 2**64 - 1)
 epochs = st.integers(0, 2**32 - 1)
@@ -87,7 +89,10 @@ def test_the_documented_example() -> None:
 
 @given(st.lists(changes, min_size=1, max_size=5), st.data())
 def test_a_journal_may_end_anywhere(written: list[Change], data: st.DataObject) -> None:
-    frames = [encode_frame(number, change) for number, change in enumerate(written, start=1)]
+    frames = [
+        encode_frame(number, change, journal=JOURNAL)
+        for number, change in enumerate(written, start=1)
+    ]
     whole = b"".join(frames)
     cut = data.draw(st.integers(0, len(whole)))
     expected, position = [], 0
@@ -95,22 +100,22 @@ def test_a_journal_may_end_anywhere(written: list[Change], data: st.DataObject) 
         position += len(frame)
         if position <= cut:
             expected.append((number, change))
-    assert decode_frames(whole[:cut]) == expected
+    assert decode_frames(whole[:cut], journal=JOURNAL) == expected
     if cut == len(whole):  # a file system may leave zeros behind what was synced
-        assert decode_frames(whole + bytes(50)) == expected
+        assert decode_frames(whole + bytes(50), journal=JOURNAL) == expected
 
 
 @given(st.data())
 def test_a_wrong_bit_before_the_last_frame_is_damage(data: st.DataObject) -> None:
-    frames = [encode_frame(number, Forget("segment")) for number in (1, 2)]
+    frames = [encode_frame(number, Forget("segment"), journal=JOURNAL) for number in (1, 2)]
     damaged = bytearray(b"".join(frames))
     damaged[data.draw(st.integers(0, len(frames[0]) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(RecordDamagedError):
-        decode_frames(bytes(damaged))
+        decode_frames(bytes(damaged), journal=JOURNAL)
 
 
 def test_zeros_are_no_frame() -> None:
-    assert decode_frames(bytes(FRAME.size * 3)) == []
+    assert decode_frames(bytes(FRAME.size * 3), journal=JOURNAL) == []
 
 
 def some_metadata() -> ChunkMetadata:
@@ -125,9 +130,9 @@ def some_metadata() -> ChunkMetadata:
 
 def test_a_snapshot_has_all() -> None:
     metadata = some_metadata()
-    data = metadata.encode(epoch=2, sequence=5)
-    assert metadata.encode(epoch=2, sequence=5) == data
-    read, sequence = ChunkMetadata.decode(data)
+    data = metadata.encode(epoch=2, sequence=5, name=SNAPSHOT)
+    assert metadata.encode(epoch=2, sequence=5, name=SNAPSHOT) == data
+    read, sequence = ChunkMetadata.decode(data, name=SNAPSHOT)
     assert sequence == 5
     assert read.segment_names() == ["s", "t"]
     assert read.get("t") == SegmentRecord(
@@ -148,14 +153,14 @@ def test_a_snapshot_has_all() -> None:
 
 
 def test_no_bit_of_a_snapshot_can_be_wrong() -> None:
-    data = some_metadata().encode(epoch=2, sequence=5)
+    data = some_metadata().encode(epoch=2, sequence=5, name=SNAPSHOT)
     for position in range(len(data)):
         damaged = bytearray(data)
         damaged[position] ^= 1 << position % 8
         with pytest.raises(RecordDamagedError):
-            ChunkMetadata.decode(bytes(damaged))
+            ChunkMetadata.decode(bytes(damaged), name=SNAPSHOT)
         with pytest.raises(RecordDamagedError):
-            ChunkMetadata.decode(data[:position])
+            ChunkMetadata.decode(data[:position], name=SNAPSHOT)
 
 
 @pytest.mark.parametrize(
@@ -183,3 +188,11 @@ def test_records_that_are_not_in_use_are_kept_as_bytes(monkeypatch: pytest.Monke
         assert record is not None
         assert record.chunks == (Chunk(number, 0, f"s{number}$0.E1.{number}", 1, is_open=True),)
     assert len(metadata) == 10
+
+
+def test_a_system_chunk_counts_only_under_its_name() -> None:
+    data = some_metadata().encode(epoch=2, sequence=5, name=SNAPSHOT)
+    with pytest.raises(RecordDamagedError, match="has not its checksum"):
+        ChunkMetadata.decode(data, name="another snapshot")
+    frame = encode_frame(1, Forget("segment"), journal=JOURNAL)
+    assert decode_frames(frame, journal="another journal") == []
