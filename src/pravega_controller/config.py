@@ -62,3 +62,10 @@ class ControllerConfig:
                 raise ConfigurationError(f"{host!r}:{port} is not an address")
         if self.published_address is not None and not self.published_address:
             raise ConfigurationError("the published address is empty")
+        for name in ("request_poll", "watermark_period", "retention_period"):
+            # Not a number is no time either.
+            if not getattr(self, f"{name}_seconds") >= 0:
+                raise ConfigurationError(f"{name}_seconds has to be 0 or more")
+        for name in ("scale_event_seconds_max", "idle_segment_seconds", "idle_sweep_seconds"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"{name} has to be more than 0")

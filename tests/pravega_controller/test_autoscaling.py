@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,13 +12,14 @@ import trio
 
 from pravega_controller.autoscaling import IDLE_SEGMENTS, AutoScaling
 from pravega_controller.controller import Controller
+from pravega_controller.errors import VersionConflictError
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.records import IntentRecord
 from pravega_controller.request_events import RequestEvents
 from pravega_controller.segment_client import SegmentClient, open_segment_client
 from pravega_controller.streams import ScaleType, ScalingPolicy, StreamConfiguration
 from pravega_controller.table_client import TableClient
-from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
 from pravega_wire import names
 from pravega_wire.event_framing import frame_event
 from pravega_wire.hashing import routing_key_hash
@@ -81,21 +84,27 @@ class Scene:
         return {entry.key.decode() for page in pages for entry in page}
 
 
-@pytest.fixture
-async def scene(memory_store: MemorySegmentStore, open_on_memory: Any) -> AsyncIterator[Scene]:
+@asynccontextmanager
+async def open_scene(memory: MemorySegmentStore, open_on_memory: Any) -> AsyncIterator[Scene]:
     placement = StaticPlacement((("127.0.0.1", 1),), 4)
     async with (
         open_on_memory() as controller,
         open_segment_client(
             placement,
-            open_stream=memory_store.open_stream,
+            open_stream=memory.open_stream,
             random=controller.store._random,
             reply_seconds_max=5,
             retry_seconds_max=5,
         ) as segments,
     ):
-        scene = Scene(controller, segments, memory_store)
+        scene = Scene(controller, segments, memory)
         await scene.requests.open()
+        yield scene
+
+
+@pytest.fixture
+async def scene(memory_store: MemorySegmentStore, open_on_memory: Any) -> AsyncIterator[Scene]:
+    async with open_scene(memory_store, open_on_memory) as scene:
         yield scene
 
 
@@ -250,3 +259,67 @@ async def test_the_stream_of_requests_is_read_across_its_own_scaling(scene: Scen
     )
     await scene.requests.poll()
     assert len(await scene.active()) == 3
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_request_survives_the_controller_that_handles_it(
+    memory_store: MemorySegmentStore, open_on_memory: Any, *, applied: bool
+) -> None:
+    """A controller dies at each change, and the next one does what is left: once."""
+    async with open_scene(memory_store, open_on_memory) as scene:
+        await scene.create(2)
+        scene.write(scene.event(0, UP, splits=2), scene.event(1, UP, splits=2))
+        scene.write(scene.event(1, DOWN, silent=True))
+    before = memory_store.contents()
+    for at in itertools.count():
+        memory_store.restore(before)
+        async with open_scene(memory_store, open_on_memory) as scene, trio.open_nursery() as dying:
+            memory_store.changes = 0
+            memory_store.fault = fault = Fault(at, applied, lasts=True)
+            with trio.fail_after(4):
+                dying.start_soon(end_after_poll, scene, fault)
+                await fault.reached.wait()
+            dying.cancel_scope.cancel()
+        if memory_store.fault is None:
+            break
+        memory_store.fault = None
+        async with open_scene(memory_store, open_on_memory) as scene:
+            await scene.requests.poll()
+            found = [segment[1:] for segment in await scene.active()]
+            assert found == [(0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)], at
+            read = [memory_store.segments[name] for name in REQUESTS]
+            assert [segment.start for segment in read] == [segment.length for segment in read]
+    assert at > 5
+
+
+async def end_after_poll(scene: Scene, fault: Fault) -> None:
+    """A whole poll without reaching the fault ends the test."""
+    await scene.requests.poll()
+    scene.memory.fault = None
+    fault.reached.set()
+
+
+async def test_two_controllers_do_it_once(
+    memory_store: MemorySegmentStore, open_on_memory: Any, scene: Scene
+) -> None:
+    async with open_scene(memory_store, open_on_memory) as other:
+        other.now_ms = scene.now_ms
+        await scene.create(4)
+        scene.write(*(scene.event(number, UP, splits=2) for number in range(4)))
+
+        async def poll(one: Scene) -> None:
+            while True:
+                try:
+                    await one.requests.poll()
+                    return
+                except VersionConflictError:
+                    # The rounds begin again after any error.
+                    continue
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(poll, scene)
+            nursery.start_soon(poll, other)
+        assert len(await scene.active()) == 8
+        assert len(await other.active()) == 8
+        read = [memory_store.segments[name] for name in REQUESTS]
+        assert [segment.start for segment in read] == [segment.length for segment in read]

@@ -15,6 +15,10 @@ from pravega_controller.config import ConfigurationError, ControllerConfig
         {"port": -1},
         {"host": ""},
         {"published_address": ""},
+        {"request_poll_seconds": -1.0},
+        {"retention_period_seconds": float("nan")},
+        {"watermark_period_seconds": -0.1},
+        {"idle_sweep_seconds": 0.0},
     ],
 )
 def test_what_cannot_be_served_is_refused(settings: dict[str, Any]) -> None:
