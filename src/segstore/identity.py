@@ -21,6 +21,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -48,6 +49,7 @@ from segstore.data_directory import (
 from segstore.errors import (
     ChunkNotFoundError,
     DataDirectoryError,
+    DataLogError,
     IdentityError,
     IdentityProblem,
     StorageConfigurationError,
@@ -66,6 +68,18 @@ RELEASE_SECONDS_MAX: Final = 5.0
 OWNER_BYTES: Final = 8
 LOCK: Final = "identity"
 """The role of whoever makes identities."""
+PASSING_ERRORS: Final = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+    }
+)
+"""What a later start may not meet any more: a store that served must not stay down for it."""
 
 _IDENTITY: Final = re.compile(r"identity-([0-9a-f]{32})", re.ASCII)
 _CLAIM: Final = re.compile(r"claim-([0-9]+)-([0-9]{10})-([0-9a-f]{16})", re.ASCII)
@@ -138,7 +152,10 @@ def read_journal_identity(path: Path) -> JournalIdentity | None:
 
 
 def write_journal_identity(path: Path, identity: JournalIdentity) -> None:
-    """Write a journal's identity, durably. Blocks. Raises ``DataDirectoryError``."""
+    """Write a journal's identity, durably. Blocks.
+
+    Raises ``DataLogError`` for what may pass, such as a full disk, else ``DataDirectoryError``.
+    """
     file = path / IDENTITY_FILE
     unfinished = path / f"{IDENTITY_FILE}.new"
     text = (
@@ -159,7 +176,8 @@ def write_journal_identity(path: Path, identity: JournalIdentity) -> None:
         os.replace(unfinished, file)
         sync_directory(path)
     except OSError as error:
-        raise DataDirectoryError(f"{file} cannot be written: {error.strerror}") from error
+        kind = DataLogError if error.errno in PASSING_ERRORS else DataDirectoryError
+        raise kind(f"{file} cannot be written: {error.strerror}") from error
 
 
 def check_journal(directory: DataDirectory, journal: int) -> JournalIdentity:
@@ -598,7 +616,7 @@ class _Ownership:
             await chunks.write(name, offset=len(self._text), data=[RELEASED])
             self._identity = replace(self._identity, is_released=True)
             write_journal_identity(self._path, self._identity)
-        except (StorageError, DataDirectoryError) as error:
+        except (StorageError, DataLogError, DataDirectoryError) as error:
             logger.warning("the claim of tier 2 is not given back", error=str(error))
 
     async def _read(self, claim: Claim) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from segstore.config import SegmentStoreConfig
 from segstore.data_directory import VERSION_FILE, DataDirectory, StoreState
 from segstore.errors import (
     DataDirectoryError,
+    DataLogError,
     IdentityError,
     IdentityProblem,
     SegmentExistsError,
@@ -477,6 +479,9 @@ class MeetingStorage:
     async def info(self, name: str) -> ChunkInfo:
         return await self._chunks.info(name)
 
+    async def lengths(self, names: Sequence[str]) -> list[int | None]:
+        return await self._chunks.lengths(names)
+
     async def delete(self, name: str) -> None:
         await self._chunks.delete(name)
 
@@ -752,3 +757,27 @@ async def test_an_older_store_whose_log_has_everything_may_have_an_empty_tier_2(
     place.data.with_name("killed").rename(place.data)
     make_older(place.data, format_version=2, storage=place.storage)
     assert await place.start(b"two") == b"onetwo"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, DataLogError),
+        (errno.EMFILE, DataLogError),
+        (errno.EACCES, DataDirectoryError),
+    ],
+)
+async def test_a_full_disk_at_the_start_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    place = Place(tmp_path)
+    await place.start(b"one")
+
+    def fail(path: Path, text: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(identity, "write_durably", fail)
+        with pytest.raises(kind, match=r"journal-0/identity.toml cannot be written"):
+            await place.start(b"two")
+    assert await place.start(b"three") == b"onethree"
