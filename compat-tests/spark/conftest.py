@@ -11,11 +11,39 @@ from compat_harness.server import Server
 
 from pravega_admin.controller_client import ControllerClient
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # the benchmarks know how to start the original
+
+from benchmarks.peers.original_standalone import OriginalStandalone  # noqa: E402
+
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A store of our own, which tests may kill."""
     with Server(tmp_path_factory.mktemp("spark-store")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the original's standalone server."""
+    peer = OriginalStandalone(heap="1g")
+    peer.prepare()
+    address = peer.reserve()
+    try:
+        peer.start(tmp_path_factory.mktemp("original"))
+        yield address
+    finally:
+        peer.stop()
+
+
+@pytest.fixture(scope="session", params=["segstore", "original"])
+def address(request: pytest.FixtureRequest) -> str:
+    """The address of a controller: our own, and the original's."""
+    if request.param == "segstore":
+        return str(request.getfixturevalue("store").controller_uri)
+    return str(request.getfixturevalue("original"))
 
 
 @pytest.fixture(scope="session")

@@ -101,6 +101,21 @@ def progress(
         yield lambda count: bar.advance(task, count)
 
 
+@contextmanager
+def status_line(text: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is going on; the value is a function that replaces its text.
+
+    Nothing is shown unless stderr is a terminal.
+    """
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        yield status.update
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "-"

@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from pravega_admin import (
     bench_commands,
     event_commands,
+    pipeline_commands,
     scope_commands,
     scrub_command,
     serve_commands,
@@ -68,6 +69,7 @@ app.add_typer(scope_commands.app, name="scope")
 app.add_typer(stream_commands.app, name="stream")
 app.add_typer(transaction_commands.app, name="transaction")
 app.add_typer(bench_commands.app, name="bench")
+app.add_typer(pipeline_commands.app, name="pipeline")
 event_commands.register(app)
 serve_commands.register(app)
 scrub_command.register(app)

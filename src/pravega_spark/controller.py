@@ -6,6 +6,7 @@ Owns: the gRPC channel, and what each refusal means to a user.
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -24,11 +25,14 @@ from pravega_spark.errors import (
     RefusedError,
     UnavailableError,
 )
+from pravega_spark.transactions import BegunTransaction, SegmentRange
 from pravega_wire import controller_pb2 as pb
 
 CALL_SECONDS = 60.0
 PATIENCE_SECONDS = 60.0
 RETRY_SECONDS = 0.2
+NO_TIMESTAMP = -(2**63)
+"""What a commit says whose writer tells no time."""
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
 _PASSING = frozenset(
@@ -169,6 +173,72 @@ class Controller:
         reply = self._call("getURI", request, pb.NodeUri, f"{scope}/{stream}")
         return reply.endpoint, reply.port
 
+    # ---- Transactions ----------------------------------------------------------------------------
+
+    def begin_transaction(self, scope: str, stream: str, lease_ms: int) -> BegunTransaction:
+        """Begin a transaction that ends by itself unless it is pinged or committed in time."""
+        request = pb.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms)
+        subject = f"{scope}/{stream}"
+        reply = self._call("createTransaction", request, pb.CreateTxnResponse, subject)
+        return BegunTransaction(
+            _id_of(reply.txnId),
+            tuple(
+                SegmentRange(item.segmentId.segmentId, item.minKey, item.maxKey)
+                for item in reply.activeSegments
+            ),
+        )
+
+    def ping_transaction(self, scope: str, stream: str, transaction: bytes, lease_ms: int) -> str:
+        """Renew the lease; return the name of the answer, ``OK`` if the transaction is open."""
+        request = pb.PingTxnRequest(
+            streamInfo=_info(scope, stream), txnId=_message_of(transaction), lease=lease_ms
+        )
+        subject = f"{scope}/{stream}"
+        reply = self._call("pingTransaction", request, pb.PingTxnStatus, subject)
+        return pb.PingTxnStatus.Status.Name(reply.status)
+
+    def commit_transaction(self, scope: str, stream: str, transaction: bytes) -> bool:
+        """Decide that a transaction is committed; False if it has been aborted or is unknown."""
+        return self._end_transaction("commitTransaction", scope, stream, transaction)
+
+    def abort_transaction(self, scope: str, stream: str, transaction: bytes) -> bool:
+        """Decide that a transaction is aborted; False if it was committed or is unknown."""
+        return self._end_transaction("abortTransaction", scope, stream, transaction)
+
+    def transaction_state(self, scope: str, stream: str, transaction: bytes) -> str:
+        """Return the name of a transaction's state, such as ``COMMITTED``."""
+        request = pb.TxnRequest(streamInfo=_info(scope, stream), txnId=_message_of(transaction))
+        subject = f"{scope}/{stream}"
+        reply = self._call("checkTransactionState", request, pb.TxnState, subject)
+        return pb.TxnState.State.Name(reply.state)
+
+    def _end_transaction(self, method: str, scope: str, stream: str, transaction: bytes) -> bool:
+        request = pb.TxnRequest(
+            streamInfo=_info(scope, stream),
+            txnId=_message_of(transaction),
+            timestamp=NO_TIMESTAMP,
+        )
+        reply = self._call(method, request, pb.TxnStatus, f"{scope}/{stream}")
+        return bool(reply.status == pb.TxnStatus.SUCCESS)
+
+    # ---- Key-value tables ------------------------------------------------------------------------
+
+    def ensure_table(self, scope: str, table: str, *, key_length: int) -> list[pb.SegmentRange]:
+        """Create a key-value table of one partition unless it exists; return its segments."""
+        configuration = pb.KeyValueTableConfig(
+            scope=scope, kvtName=table, partitionCount=1, primaryKeyLength=key_length
+        )
+        subject = f"{scope}/{table}"
+        made = self._call(
+            "createKeyValueTable", configuration, pb.CreateKeyValueTableStatus, subject
+        )
+        name = pb.CreateKeyValueTableStatus.Status.Name(made.status)
+        if name not in ("SUCCESS", "TABLE_EXISTS"):
+            raise RefusedError(f"key-value table {subject} cannot be created: {name}")
+        request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
+        reply = self._call("getCurrentSegmentsKeyValueTable", request, pb.SegmentRanges, subject)
+        return list(reply.segmentRanges)
+
     # ---- One call --------------------------------------------------------------------------------
 
     def _call(
@@ -227,6 +297,15 @@ def stream_configuration(
         configuration.retentionPolicy.retentionParam = size
     configuration.tags.tag.extend(tags)
     return configuration
+
+
+def _id_of(message: pb.TxnId) -> bytes:
+    return struct.pack(">qq", message.highBits, message.lowBits)
+
+
+def _message_of(transaction: bytes) -> pb.TxnId:
+    high, low = struct.unpack(">qq", transaction)
+    return pb.TxnId(highBits=high, lowBits=low)
 
 
 def _info(scope: str, stream: str) -> pb.StreamInfo:

@@ -16,6 +16,11 @@ EARLIEST = "earliest"
 LATEST = "latest"
 UNBOUNDED = "unbounded"
 
+LEASE_MS = 600_000
+"""The longest lease that the original's controller grants by default: a task that finished early
+waits with its transaction for the slowest one of its stage."""
+COMMIT_TABLE = "spark-commits"
+
 STREAM_NUMBERS = (
     "default_num_segments",
     "default_scale_factor",
@@ -41,6 +46,13 @@ _KNOWN = frozenset(
         "max_bytes_per_trigger",
         "approx_bytes_per_trigger",
         "max_rows_per_trigger",
+        "exactly_once",
+        "read_after_write_consistency",
+        "transaction_timeout_ms",
+        "transaction_status_poll_interval_ms",
+        "query_id",
+        "checkpointlocation",
+        "commit_table",
         *STREAM_NUMBERS,
     }
 )
@@ -63,6 +75,12 @@ class Options:
     max_bytes_per_trigger: int = 0
     max_rows_per_trigger: int = 0
     stream_numbers: Mapping[str, int] = field(default_factory=dict)
+    exactly_once: bool = True
+    read_after_write_consistency: bool = True
+    transaction_timeout_ms: int = LEASE_MS
+    transaction_status_poll_interval_ms: int = 50
+    query_id: str = ""
+    commit_table: str = COMMIT_TABLE
 
     @property
     def name(self) -> str:
@@ -104,6 +122,15 @@ class Options:
             stream_numbers={
                 name: _number(values, name) for name in STREAM_NUMBERS if name in values
             },
+            exactly_once=_flag(values, "exactly_once", True),
+            read_after_write_consistency=_flag(values, "read_after_write_consistency", True),
+            transaction_timeout_ms=_number(values, "transaction_timeout_ms", LEASE_MS),
+            transaction_status_poll_interval_ms=_number(
+                values, "transaction_status_poll_interval_ms", 50
+            ),
+            # Spark keeps a query's checkpoint for ever at the same place, so it can name the query.
+            query_id=values.get("query_id") or values.get("checkpointlocation", ""),
+            commit_table=values.get("commit_table", COMMIT_TABLE),
         )
 
 
@@ -114,8 +141,8 @@ def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:
     return text == "true"
 
 
-def _number(values: Mapping[str, str], name: str) -> int:
-    text = values.get(name, "0")
+def _number(values: Mapping[str, str], name: str, default: int = 0) -> int:
+    text = values.get(name, str(default))
     if not text.isdecimal():
         raise OptionError(f"{name} is a whole number, not {text!r}")
     return int(text)

@@ -1,6 +1,6 @@
 """The data source itself: what Spark calls, on the driver and in its tasks.
 
-Owns: ``PravegaDataSource`` and its readers. The driver plans with
+Owns: ``PravegaDataSource`` and its readers; writers are in ``sink``. The driver plans with
 ``stream_view``; a task gets a slice of one segment and reads it over the wire.
 """
 
@@ -16,6 +16,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -29,9 +31,11 @@ from pyspark.sql.types import StructType
 
 from pravega_spark.controller import Controller
 from pravega_spark.cuts import Slice, cut_to_offset, offset_to_cut, slices_between
+from pravega_spark.errors import OptionError
 from pravega_spark.event_batches import SCHEMA_DDL, EventBatches
 from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options
 from pravega_spark.segments import Address, SegmentStores
+from pravega_spark.sink import EventBatchSink, EventStreamSink
 from pravega_spark.stream_view import StreamView
 
 STREAM_INFO_DDL = "head_stream_cut string, tail_stream_cut string"
@@ -70,6 +74,16 @@ class PravegaDataSource(DataSource):
         """Return the reader of a batch."""
         options = Options.parse(self.options)
         return MetadataReader(options) if options.metadata else EventReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch, which adds to the stream."""
+        if overwrite:
+            raise OptionError('a stream cannot be overwritten: say .mode("append")')
+        return EventBatchSink(Options.parse(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of a streaming query."""
+        return EventStreamSink(Options.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query."""

@@ -1,0 +1,98 @@
+"""The pipeline's jobs: files to a stream, to Parquet, to fewer files, and back to a stream."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compat_harness.server import Server
+
+from pravega_spark.jobs.compact import compact
+from pravega_spark.jobs.replay import replay
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+SCOPE = "spark-pipeline"
+KEY = "split(value, ' ')[0]"
+
+
+def segstore(*arguments: str, controller: str, code: int = 0) -> Any:
+    """Run ``segstore pipeline`` and return its JSON, or its words if it was to fail."""
+    command = [str(Path(sys.executable).parent / "segstore"), "pipeline", *arguments]
+    command += ["--master", "local[2]", "--output", "json", "--controller", controller]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout) if code == 0 else done.stderr
+
+
+def write_lines(path: Path, first: int, count: int) -> list[str]:
+    lines = [f"key-{number % 7} line {number}" for number in range(first, first + count)]
+    path.with_suffix(".new").write_text("\n".join(lines) + "\n")
+    path.with_suffix(".new").rename(path)
+    return lines
+
+
+def test_files_become_a_stream_an_archive_and_a_stream_again(
+    spark: Any, store: Server, tmp_path: Path
+) -> None:
+    address = store.controller_uri
+    source, archive = tmp_path / "logs", tmp_path / "archive"
+    source.mkdir()
+    name = f"{SCOPE}/p-{uuid.uuid4().hex[:12]}"
+    lines = write_lines(source / "one.txt", 0, 500)
+    ingest = ["ingest", str(source), name, "--key", KEY, "--segments", "2"]
+    said = segstore(*ingest, "--dry-run", controller=address)
+    assert said["to"] == name
+    assert not list(tmp_path.glob("*ingested*"))
+    assert segstore(*ingest, controller=address)["lines"] == 500
+    lines += write_lines(source / "two.txt", 500, 100)
+    assert segstore(*ingest, controller=address)["lines"] == 100
+    assert segstore("archive", name, str(archive), controller=address)["events"] == 600
+    assert segstore("archive", name, str(archive), controller=address)["events"] == 0
+    rows = spark.read.parquet(str(archive)).collect()
+    assert sorted(bytes(row.event).decode() for row in rows) == sorted(lines)
+    counted = segstore("stats", name, controller=address)
+    assert sum(row["events"] for row in counted) == 600
+    assert sum(row["bytes"] for row in counted) == sum(map(len, lines))
+
+    compacted = str(tmp_path / "compacted")
+    before, after = compact(spark, source=str(archive), output=compacted)
+    assert (before > after, after) == (True, 1)
+    assert spark.read.parquet(compacted).count() == 600
+    back = f"r-{uuid.uuid4().hex[:12]}"
+    for _ in range(2):
+        count = replay(
+            spark,
+            controller=address,
+            scope=SCOPE,
+            stream=back,
+            source=compacted,
+            query_id=back,
+            key="split(cast(event as string), ' ')[0]",
+            segments=3,
+        )
+        assert count == 600
+        options = {"controller": address, "scope": SCOPE, "stream": back}
+        rows = spark.read.format("pravega").options(**options).load().collect()
+        assert sorted(bytes(row.event).decode() for row in rows) == sorted(lines)
+        last: dict[str, int] = {}
+        for row in sorted(rows, key=lambda row: (row.segment_id, row.offset)):
+            key, _, number = bytes(row.event).decode().split()
+            assert int(number) > last.get(key, -1)
+            last[key] = int(number)
+
+
+def test_what_is_wrong_is_said_in_one_sentence(store: Server) -> None:
+    said = segstore("stats", f"{SCOPE}/missing", controller=store.controller_uri, code=1)
+    assert said.splitlines()[-1].startswith(f"segstore: {SCOPE}/missing does not exist")
+    assert "Traceback" not in said

@@ -1,0 +1,248 @@
+"""The sink writes streams from real Spark: whole or not at all, and each batch exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compat_harness.server import Server
+
+from pravega_spark.commit_log import BatchState, CommitLog
+from pravega_spark.controller import Controller
+from pravega_spark.errors import RefusedError
+from pravega_spark.options import Options
+from pravega_spark.sink import Committer
+from pravega_spark.transactions import TransactionWriter
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+SCOPE = "spark-sink"
+KEYS = 20
+COPY = Path(__file__).with_name("copy_query.py")
+DRIVER_KILLS = 2
+
+
+def options_for(address: str, stream: str = "", **more: str) -> dict[str, str]:
+    name = stream or f"w-{uuid.uuid4().hex[:12]}"
+    return {
+        "controller": address,
+        "scope": SCOPE,
+        "stream": name,
+        "default_num_segments": "3",
+        **more,
+    }
+
+
+def numbered(spark: Any, first: int, count: int) -> Any:
+    """Rows ``key-<n % 20> <n>`` with the key as routing key."""
+    return spark.range(first, first + count, 1, 3).selectExpr(
+        f"concat('key-', id % {KEYS}, ' ', id) as event",
+        f"concat('key-', id % {KEYS}) as routing_key",
+    )
+
+
+def read_events(spark: Any, options: dict[str, str]) -> list[str]:
+    rows = spark.read.format("pravega").options(**options).load().collect()
+    return [bytes(row.event).decode() for row in rows]
+
+
+def test_a_frame_appears_whole_with_its_keys_in_order(spark: Any, address: str) -> None:
+    options = options_for(address)
+    numbered(spark, 0, 3_000).write.format("pravega").options(**options).mode("append").save()
+    rows = spark.read.format("pravega").options(**options).load().collect()
+    events = sorted(int(bytes(row.event).split()[1]) for row in rows)
+    assert events == list(range(3_000))
+    homes: dict[bytes, set[int]] = defaultdict(set)
+    for row in rows:
+        homes[bytes(row.event).split()[0]].add(row.segment_id)
+    assert {len(segments) for segments in homes.values()} == {1}
+    assert len(set().union(*homes.values())) == 3
+
+
+def test_a_frame_whose_task_fails_leaves_nothing(spark: Any, store: Server) -> None:
+    options = options_for(store.controller_uri)
+    numbered(spark, 0, 10).write.format("pravega").options(**options).mode("append").save()
+    frame = spark.range(0, 1_000, 1, 4).selectExpr(
+        "if(id = 990, raise_error('no such row'), cast(id as string)) as event"
+    )
+    with pytest.raises(Exception, match="no such row"):
+        frame.write.format("pravega").options(**options).mode("append").save()
+    assert len(read_events(spark, options)) == 10
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["id"], "column event"),
+        (["cast(id as string) as event", "id"], "there is id"),
+        (["cast(id as string) as event", "id as routing_key"], "routing_key must be a string"),
+    ],
+)
+def test_rows_that_are_no_events_are_refused(
+    spark: Any, store: Server, columns: list[str], said: str
+) -> None:
+    frame = spark.range(3).selectExpr(*columns)
+    options = options_for(store.controller_uri)
+    with pytest.raises(Exception, match=said):
+        frame.write.format("pravega").options(**options).mode("append").save()
+
+
+def test_a_query_copies_each_batch_once(spark: Any, store: Server, tmp_path: Path) -> None:
+    source, target = options_for(store.controller_uri), options_for(store.controller_uri)
+
+    def copy() -> None:
+        query = (
+            spark.readStream.format("pravega")
+            .options(**source, start_stream_cut="earliest", max_rows_per_trigger="400")
+            .load()
+            .select("event")
+            .writeStream.format("pravega")
+            .options(**target)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(200)
+
+    numbered(spark, 0, 1_000).write.format("pravega").options(**source).mode("append").save()
+    copy()
+    copy()
+    numbered(spark, 1_000, 200).write.format("pravega").options(**source).mode("append").save()
+    copy()
+    assert sorted(read_events(spark, target)) == sorted(read_events(spark, source))
+
+
+class Batch:
+    """A batch of a query, written by hand: two tasks with a transaction each."""
+
+    def __init__(self, address: str) -> None:
+        self.options = Options.parse({**options_for(address), "query_id": uuid.uuid4().hex})
+        self.controller = Controller(address)
+        self.committer = Committer(self.options, self.controller)
+        self.controller.ensure_scope(SCOPE)
+        self.attempts = 0
+
+    def log(self) -> CommitLog:
+        options = self.options
+        return CommitLog(self.controller, SCOPE, options.commit_table, options.query_id)
+
+    def attempt(self) -> dict[int, bytes]:
+        """Let both tasks write, and return their transactions."""
+        self.attempts += 1
+        found = {}
+        for task in range(2):
+            begun = self.controller.begin_transaction(SCOPE, self.options.stream, 30_000)
+            writer = TransactionWriter(
+                SCOPE,
+                self.options.stream,
+                begun,
+                lambda segment: self.controller.segment_address(
+                    SCOPE, self.options.stream, segment
+                ),
+            )
+            writer.write([f"task {task} attempt {self.attempts}"], ["key"])
+            writer.flush()
+            writer.close()
+            found[task] = begun.transaction_id
+        return found
+
+    def abort(self, ident: bytes) -> None:
+        assert self.controller.abort_transaction(SCOPE, self.options.stream, ident)
+
+
+@pytest.fixture
+def batch(spark: Any, address: str) -> Any:
+    batch = Batch(address)
+    options = options_for(address, batch.options.stream)
+    numbered(spark, 0, 0).write.format("pravega").options(**options).mode("append").save()
+    with batch.controller:
+        yield batch
+
+
+def events_of(spark: Any, batch: Batch) -> Counter[str]:
+    return Counter(read_events(spark, options_for(batch.options.controller, batch.options.stream)))
+
+
+def test_a_batch_that_was_recorded_is_finished_by_its_repetition(spark: Any, batch: Batch) -> None:
+    first = batch.attempt()
+    assert batch.log().write(7, BatchState(first))
+    batch.committer.commit([first[0]])  # and then the driver died
+    batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
+    assert events_of(spark, batch) == Counter(["task 0 attempt 1", "task 1 attempt 1"])
+    batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
+    assert events_of(spark, batch) == Counter(["task 0 attempt 1", "task 1 attempt 1"])
+
+
+def test_a_batch_that_was_not_recorded_counts_with_its_repetition(spark: Any, batch: Batch) -> None:
+    batch.attempt()
+    batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
+    assert events_of(spark, batch) == Counter(["task 0 attempt 2", "task 1 attempt 2"])
+
+
+def test_a_recorded_transaction_that_ended_is_replaced_by_its_tasks_next(
+    spark: Any, batch: Batch
+) -> None:
+    first = batch.attempt()
+    batch.abort(first[1])
+    with pytest.raises(RefusedError, match="ended before they could be committed"):
+        batch.committer.commit_recorded(batch.log(), 7, first)
+    batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
+    assert events_of(spark, batch) == Counter(["task 0 attempt 1", "task 1 attempt 2"])
+
+
+def test_driver_and_servers_are_killed_and_every_event_is_copied_once(
+    spark: Any, store: Server, tmp_path: Path
+) -> None:
+    source, target = options_for(store.controller_uri), options_for(store.controller_uri)
+    numbered(spark, 0, 4_000).write.format("pravega").options(**source).mode("append").save()
+    rng = random.Random(int(os.environ.get("SEGSTORE_COMPAT_SEED", "1")))
+    command = [sys.executable, str(COPY), store.controller_uri, SCOPE]
+    command += [source["stream"], target["stream"], str(tmp_path / "checkpoint")]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+
+    for _ in range(DRIVER_KILLS):
+        driver = start()
+        try:
+            before = _batches(tmp_path)
+            deadline = time.monotonic() + 120
+            while _batches(tmp_path) < before + 2 and driver.poll() is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            store.wait_until_back(store.kill("segment-store-0", "controller"))
+            time.sleep(rng.uniform(0.0, 1.5))
+        finally:
+            # The driver, its Java machine and its workers.
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.communicate()
+    driver = start()
+    said, _ = driver.communicate(timeout=300)
+    assert said.endswith("done\n")
+    assert sorted(read_events(spark, target)) == sorted(read_events(spark, source))
+
+
+def _batches(directory: Path) -> int:
+    """How many batches the query has planned."""
+    offsets = directory / "checkpoint" / "offsets"
+    return len(list(offsets.glob("[0-9]*"))) if offsets.is_dir() else 0

@@ -1,0 +1,316 @@
+"""``segstore pipeline``: the data pipeline's jobs, which run on Spark.
+
+Owns: their options, what is shown while they run, and their summaries. The jobs themselves are in
+``pravega_spark.jobs``.
+
+Invariants:
+1. Spark is imported only when a job runs; without it the command says how to install it.
+2. ``--dry-run`` starts nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from pravega_admin.errors import AdminError, ConfigurationError, UsageError
+from pravega_admin.options import (
+    DEFAULT_CONTROLLER,
+    ControllerOption,
+    OutputOption,
+    StreamArgument,
+    parse_stream_name,
+)
+from pravega_admin.output import OutputFormat, Row, note, print_rows, report, status_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pravega_spark.jobs.queries import Progress
+
+app = typer.Typer(
+    no_args_is_help=True, help="Move data between streams, files and Parquet on Spark."
+)
+
+MasterOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--master", envvar="SEGSTORE_SPARK_MASTER", metavar="URL", help="Where Spark runs."
+    ),
+]
+ConfOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+]
+DryRunOption: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+]
+FollowOption: TypeAlias = Annotated[
+    bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.")
+]
+SegmentsOption: TypeAlias = Annotated[
+    int, typer.Option("--segments", min=1, help="Segments of a stream that does not exist yet.")
+]
+KeyOption: TypeAlias = Annotated[
+    str, typer.Option("--key", metavar="SQL", help="An SQL expression that is the routing key.")
+]
+LOCAL = "local[*]"
+
+
+@app.command()
+def ingest(
+    source: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Where the text files are.")],
+    stream: StreamArgument,
+    key: KeyOption = "",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIRECTORY", help="Remembers what was written; beside the source if missing."
+        ),
+    ] = None,
+    segments: SegmentsOption = 1,
+    follow: FollowOption = False,
+    dry_run: DryRunOption = False,
+    master: MasterOption = LOCAL,
+    conf: ConfOption = None,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Write the lines of text files to a stream, each exactly once, new files too.
+
+    The key is an expression over the line, such as "split(value, ',')[0]".
+    """
+    name = parse_stream_name(stream)
+    place = checkpoint or f"{source.rstrip('/')}.ingested-to-{name.scope}-{name.stream}"
+    plan = {"from": source, "to": str(name), "key": key or None, "checkpoint": place}
+    if _is_dry(dry_run, "ingest", plan, output):
+        return
+    with _session("segstore ingest", master, conf) as spark:
+        from pravega_spark.jobs.ingest import ingest as start
+
+        query = start(
+            spark,
+            controller=controller,
+            scope=name.scope,
+            stream=name.stream,
+            source=source,
+            checkpoint=place,
+            key=key,
+            segments=segments,
+            follow=follow,
+        )
+        _follow(query, f"{source} -> {name}", "lines", output)
+
+
+@app.command()
+def archive(
+    stream: StreamArgument,
+    target: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Where Parquet files go.")],
+    columns: Annotated[
+        str,
+        typer.Option(metavar="DDL", help='Columns of JSON events: "user string, price double".'),
+    ] = "",
+    partition_by: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column to partition by; may be repeated."),
+    ] = None,
+    max_bytes_per_trigger: Annotated[
+        int, typer.Option(min=0, metavar="BYTES", help="Most bytes of a batch; 0 is no limit.")
+    ] = 0,
+    follow: FollowOption = False,
+    dry_run: DryRunOption = False,
+    master: MasterOption = LOCAL,
+    conf: ConfOption = None,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Archive a stream to Parquet, each event exactly once; again adds what is new."""
+    name = parse_stream_name(stream)
+    if partition_by and not columns:
+        raise UsageError("--partition-by names columns of --columns, and there are none")
+    plan = {"from": str(name), "to": target, "columns": columns or None}
+    if _is_dry(dry_run, "archive", plan, output):
+        return
+    with _session("segstore archive", master, conf) as spark:
+        from pravega_spark.jobs.archive import archive as start
+
+        query = start(
+            spark,
+            controller=controller,
+            scope=name.scope,
+            stream=name.stream,
+            output=target,
+            columns=columns,
+            partition_by=partition_by or (),
+            follow=follow,
+            max_bytes_per_trigger=max_bytes_per_trigger,
+        )
+        _follow(query, f"{name} -> {target}", "events", output)
+
+
+@app.command()
+def replay(
+    source: Annotated[str, typer.Argument(metavar="DIRECTORY", help="An archive in Parquet.")],
+    stream: StreamArgument,
+    key: KeyOption = "",
+    again: Annotated[
+        str, typer.Option("--again", metavar="NAME", help="Write the same archive once more.")
+    ] = "",
+    segments: SegmentsOption = 1,
+    dry_run: DryRunOption = False,
+    master: MasterOption = LOCAL,
+    conf: ConfOption = None,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Write an archive to a stream, once: a second run adds nothing, unless it has another --again.
+
+    The key is an expression over the archive's columns. Events of a key keep their order.
+    """
+    name = parse_stream_name(stream)
+    plan = {"from": source, "to": str(name), "key": key or None}
+    if _is_dry(dry_run, "replay", plan, output):
+        return
+    path = str(Path(source).resolve()) if "://" not in source else source
+    query_id = "replay-" + hashlib.sha256(f"{path}\0{name}\0{again}".encode()).hexdigest()
+    with _session("segstore replay", master, conf) as spark, _sentences():
+        from pravega_spark.jobs.replay import replay as run
+
+        with status_line(f"{source} -> {name}"):
+            count = run(
+                spark,
+                controller=controller,
+                scope=name.scope,
+                stream=name.stream,
+                source=source,
+                query_id=query_id,
+                key=key,
+                segments=segments,
+            )
+        report(f"{count} events of {source} are in {name}", {"events": count}, output)
+
+
+@app.command()
+def compact(
+    source: Annotated[str, typer.Argument(metavar="DIRECTORY", help="An archive in Parquet.")],
+    target: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Where the copy goes.")],
+    file_bytes: Annotated[
+        int, typer.Option(min=1, metavar="BYTES", help="How long files shall be.")
+    ] = 256 * 1024 * 1024,
+    dry_run: DryRunOption = False,
+    master: MasterOption = LOCAL,
+    conf: ConfOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Copy an archive of many small files into one of few large ones."""
+    plan = {"from": source, "to": target, "file_bytes": file_bytes}
+    if _is_dry(dry_run, "compact", plan, output):
+        return
+    with _session("segstore compact", master, conf) as spark, _sentences():
+        from pravega_spark.jobs.compact import compact as run
+
+        with status_line(f"{source} -> {target}"):
+            before, after = run(spark, source=source, output=target, file_bytes=file_bytes)
+        fields = {"files_before": before, "files_after": after}
+        report(f"{before} files of {source} became {after} in {target}", fields, output)
+
+
+@app.command()
+def stats(
+    stream: StreamArgument,
+    key: KeyOption = "",
+    dry_run: DryRunOption = False,
+    master: MasterOption = LOCAL,
+    conf: ConfOption = None,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Count the events, bytes and keys of each segment of a stream.
+
+    The key is an expression over the event, such as "left(cast(event as string), 3)".
+    """
+    name = parse_stream_name(stream)
+    if _is_dry(dry_run, "stats", {"from": str(name), "key": key or None}, output):
+        return
+    with _session("segstore stats", master, conf) as spark, _sentences():
+        from pravega_spark.jobs.stats import stats as run
+
+        with status_line(f"reading {name}"):
+            found = run(spark, controller=controller, scope=name.scope, stream=name.stream, key=key)
+            rows: list[Row] = [row.asDict() for row in found.collect()]
+        columns = ["segment_id", "epoch", "events", "bytes", "longest_event"]
+        columns += ["first_offset", "last_offset", *(["keys"] if key else [])]
+        print_rows(rows, columns, output)
+
+
+# ---- Within --------------------------------------------------------------------------------------
+
+
+def _is_dry(dry_run: bool, job: str, plan: Mapping[str, Any], output: OutputFormat) -> bool:
+    """Say what a job would do, if only that was asked for."""
+    if dry_run:
+        told = ", ".join(f"{name} {value}" for name, value in plan.items() if value is not None)
+        report(f"would {job}: {told}", {"job": job, **plan}, output)
+    return dry_run
+
+
+@contextmanager
+def _session(name: str, master: str, conf: list[str] | None) -> Iterator[SparkSession]:
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
+        raise ConfigurationError(
+            "the data pipeline needs PySpark, which is not installed: pip install 'segstore[spark]'"
+        )
+    settings = {}
+    for each in conf or ():
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise UsageError(f"--conf is NAME=VALUE, not {each!r}")
+        settings[key] = value
+    from pravega_spark.jobs.session import open_session
+
+    with status_line("starting Spark"):
+        session = open_session(name, master=master, settings=settings)
+        spark = session.__enter__()
+    try:
+        yield spark
+    finally:
+        session.__exit__(None, None, None)
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """Turn Spark's pages of errors into the sentence that they are about."""
+    from pyspark.errors import PySparkException
+
+    from pravega_spark.errors import PravegaError
+    from pravega_spark.jobs.queries import cause_of
+
+    try:
+        yield
+    except PravegaError as error:
+        raise AdminError(str(error)) from error
+    except PySparkException as error:
+        raise AdminError(cause_of(error)) from error
+
+
+def _follow(query: Any, label: str, unit: str, output: OutputFormat) -> None:
+    """See a query to its end, and tell what it did."""
+    from pravega_spark.jobs.queries import run_query
+
+    with _sentences(), status_line(label) as show:
+        done = run_query(query, lambda progress: show(_line(label, unit, progress)))
+    fields = {unit: done.rows, "batches": done.batches, "seconds": round(done.seconds, 3)}
+    report(f"{label}: {done.rows} {unit} in {done.seconds:.1f} s", fields, output)
+    if not done.rows:
+        note(f"there was nothing new in {label.split(' -> ', maxsplit=1)[0]}")
+
+
+def _line(label: str, unit: str, progress: Progress) -> str:
+    rate = progress.rows / progress.seconds if progress.seconds else 0.0
+    return f"{label}: {progress.rows:,} {unit}, {rate:,.0f}/s, {progress.seconds:.0f} s"

@@ -1,0 +1,71 @@
+"""Runs a streaming query to its end and tells how far it is.
+
+Owns: ``Progress``, and what becomes of a query that fails or is interrupted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pravega_spark.errors import PravegaError
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is: what it has done since it was started this time."""
+
+    rows: int
+    batches: int
+    seconds: float
+
+
+Told = Callable[[Progress], None]
+
+
+def run_query(query: StreamingQuery, told: Told) -> Progress:
+    """Wait until a query ends and return what it did; ``told`` hears of its progress.
+
+    An interrupt stops the query: its checkpoint lets it go on another time.
+    """
+    began = time.monotonic()
+    rows, last_batch, batches = 0, -1, 0
+    try:
+        while True:
+            ended = not query.isActive
+            if ended:
+                # Raises what ended the query, if it failed.
+                query.awaitTermination()
+            for report in query.recentProgress:
+                if report.batchId > last_batch:
+                    last_batch = report.batchId
+                    rows += report.numInputRows
+                    batches += 1
+            progress = Progress(rows, batches, time.monotonic() - began)
+            told(progress)
+            if ended:
+                return progress
+            time.sleep(POLL_SECONDS)
+    except StreamingQueryException as error:
+        raise PravegaError(cause_of(error)) from error
+    except KeyboardInterrupt:
+        query.stop()
+        raise
+
+
+def cause_of(error: Exception) -> str:
+    """Return the one sentence in Spark's page of an error that tells what was wrong."""
+    text = str(error)
+    for line in reversed(text.splitlines()):
+        # A Python worker's error is the last line of its traceback: "module.Class: sentence".
+        name, colon, sentence = line.strip().partition(": ")
+        if colon and name.startswith("pravega_spark.errors."):
+            return sentence.strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

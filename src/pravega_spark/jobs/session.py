@@ -1,0 +1,42 @@
+"""Opens Spark sessions that know the data source.
+
+Owns: the settings that a job needs. Everything else comes from ``spark-submit`` or the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from pravega_spark.source import PravegaDataSource
+
+LOCAL_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+"""For a master in this process: nothing listens on other addresses than the machine's own."""
+
+
+@contextmanager
+def open_session(
+    name: str, *, master: str, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """Yield a session with the data source registered, and stop it afterwards."""
+    # Workers must find this package where we did.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(name)
+    given = {**(LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(PravegaDataSource)
+    try:
+        yield spark
+    finally:
+        spark.stop()

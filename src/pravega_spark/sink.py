@@ -1,0 +1,318 @@
+"""Writes DataFrames to a stream: a transaction for each task, committed by the driver.
+
+Owns: the writers that Spark calls, and what makes a batch of a streaming query appear exactly once.
+
+How a batch ends, on the driver:
+
+    every task has flushed its transaction  >  the batch is recorded  >  its transactions commit
+
+A query that crashed repeats its last batch, with new transactions. If the batch is on record, the
+recorded transactions are committed and the new ones aborted; if it is not, nothing of the first
+attempt was committed, and its transactions end with their leases.
+
+Invariants:
+1. Nothing of a streaming batch is committed before its record is durable, and never two
+   transactions of the same task of a batch.
+2. A failed task aborts its transaction; what a killed one leaves behind ends with its lease.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from pravega_spark.commit_log import BatchState, CommitLog
+from pravega_spark.controller import Controller, stream_configuration
+from pravega_spark.errors import OptionError, PravegaError, RefusedError
+from pravega_spark.options import Options
+from pravega_spark.transactions import Address, TransactionWriter
+
+PING_SHARE = 4
+"""A lease is renewed when this part of it has passed."""
+RECORDS_KEPT = 100
+"""Spark repeats the last batch only; more are kept for people who look."""
+COMMIT_SECONDS_MAX = 300.0
+
+
+@dataclass
+class TaskMessage(WriterCommitMessage):
+    """What a task tells the driver: its number, its transaction, and how many rows are in it.
+
+    A task without rows has no transaction: the id is empty.
+    """
+
+    task: int
+    transaction: bytes
+    row_count: int
+
+
+class EventSink:
+    """What batch and streaming writers share."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        check_schema(schema)
+        with Controller(options.controller) as controller:
+            if options.allow_create_scope:
+                controller.ensure_scope(options.scope)
+            if options.allow_create_stream:
+                controller.ensure_stream(
+                    stream_configuration(
+                        options.scope, options.stream, options=options.stream_numbers
+                    )
+                )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows into a transaction of its own."""
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        with Controller(self._options.controller) as controller:
+            return _write_task(self._options, controller, task, iterator)
+
+    def _commit(
+        self,
+        controller: Controller,
+        messages: Sequence[WriterCommitMessage | None],
+        *,
+        batch: int,
+        recorded: bool,
+    ) -> None:
+        """Commit the transactions of a batch; exactly once if it is ``recorded``."""
+        options = self._options
+        found = {message.task: message.transaction for message in _task_messages(messages)}
+        committer = Committer(options, controller)
+        if not recorded:
+            committer.commit(list(found.values()))
+            return
+        query = f"{options.query_id}\0{options.name}"
+        log = CommitLog(controller, options.scope, options.commit_table, query)
+        committer.commit_recorded(log, batch, found)
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with Controller(self._options.controller) as controller:
+            for message in _task_messages(messages):
+                controller.abort_transaction(
+                    self._options.scope, self._options.stream, message.transaction
+                )
+
+
+class EventBatchSink(EventSink, DataSourceArrowWriter):
+    """Writes one DataFrame. It appears when every task is done, or not at all.
+
+    With the option ``query_id`` it appears once, however often the same write is repeated.
+    """
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit the transactions of all tasks."""
+        with Controller(self._options.controller) as controller:
+            recorded = bool(self._options.query_id)
+            self._commit(controller, messages, batch=0, recorded=recorded)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort the transactions of tasks that were done; the others have done so themselves."""
+        self._abort(messages)
+
+
+class EventStreamSink(EventSink, DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query, each exactly once."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        if options.exactly_once and not options.query_id:
+            raise OptionError(
+                "exactly_once needs a name for the query that outlives it: set checkpointLocation"
+                " on the query itself, or the option query_id"
+            )
+        super().__init__(options, schema)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit a batch, or finish what an earlier attempt at it began."""
+        with Controller(self._options.controller) as controller:
+            recorded = self._options.exactly_once
+            self._commit(controller, messages, batch=batchId, recorded=recorded)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Abort the transactions of tasks that were done."""
+        self._abort(messages)
+
+
+class Committer:
+    """Commits transactions of one stream and sees them through."""
+
+    def __init__(self, options: Options, controller: Controller) -> None:
+        self._options = options
+        self._controller = controller
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        """Commit transactions, all of them, or raise ``RefusedError`` naming those that ended."""
+        lost = [ident for ident in transactions if not self._commit_one(ident)]
+        if lost:
+            names = ", ".join(ident.hex() for ident in lost)
+            raise RefusedError(
+                f"{len(lost)} of {len(transactions)} transactions of {self._options.name} ended"
+                f" before they could be committed ({names}): set transaction_timeout_ms higher, or"
+                " give the slow stage more tasks"
+            )
+        self._wait(transactions)
+
+    def commit_recorded(self, log: CommitLog, batch: int, found: dict[int, bytes]) -> None:
+        """Commit a batch exactly once, whatever earlier attempts did. See the module."""
+        record = log.read(batch) or log.write(batch, BatchState(found))
+        if record is None:
+            raise self._two_queries(batch)
+        chosen = record.state.transactions
+        if not record.state.is_done:
+            if chosen != found:
+                chosen = self._choose(chosen, found)
+            if chosen != record.state.transactions:
+                record = log.write(batch, BatchState(chosen), version=record.version)
+                if record is None:
+                    raise self._two_queries(batch)
+            self.commit(list(chosen.values()))
+            log.write(batch, BatchState(chosen, is_done=True), version=record.version)
+            log.remove(batch - RECORDS_KEPT)
+        for ident in set(found.values()) - set(chosen.values()):
+            self._controller.abort_transaction(self._options.scope, self._options.stream, ident)
+
+    def _two_queries(self, batch: int) -> PravegaError:
+        return RefusedError(
+            f"batch {batch} of {self._options.name} is written by two queries with one query_id"
+        )
+
+    def _choose(self, recorded: dict[int, bytes], found: dict[int, bytes]) -> dict[int, bytes]:
+        """Return the transaction of each task that shall count.
+
+        The recorded one does, unless its lease ended before anybody committed it: then the new one
+        of the same task takes its place.
+        """
+        chosen = {}
+        for task, ident in recorded.items():
+            chosen[task] = ident
+            if not self._commit_one(ident):
+                if task not in found:
+                    raise RefusedError(
+                        f"task {task} of the first attempt at this batch has no successor in this"
+                        " one, and its transaction has ended: the query's plan has changed"
+                    )
+                chosen[task] = found[task]
+        return chosen
+
+    def _commit_one(self, ident: bytes) -> bool:
+        """Decide a commit; False if the transaction was aborted before.
+
+        Raises ``RefusedError`` if the controller does not know it any more: nobody can tell then.
+        """
+        options = self._options
+        if self._controller.commit_transaction(options.scope, options.stream, ident):
+            return True
+        state = self._controller.transaction_state(options.scope, options.stream, ident)
+        if state == "UNKNOWN":
+            raise RefusedError(
+                f"nobody knows any more how transaction {ident.hex()} of {options.name} ended: look"
+                " whether its events are in the stream before you start the query again with"
+                " another query_id or checkpoint"
+            )
+        return state in ("COMMITTING", "COMMITTED")
+
+    def _wait(self, transactions: Sequence[bytes]) -> None:
+        """Return when all can be read, if the options ask for that."""
+        options = self._options
+        if not options.read_after_write_consistency:
+            return
+        pause = options.transaction_status_poll_interval_ms / 1000
+        deadline = time.monotonic() + COMMIT_SECONDS_MAX
+        for ident in transactions:
+            while (
+                state := self._controller.transaction_state(options.scope, options.stream, ident)
+            ) == "COMMITTING":
+                if time.monotonic() > deadline:
+                    raise PravegaError(
+                        f"transaction {ident.hex()} of {options.name} is still being committed"
+                        f" after {COMMIT_SECONDS_MAX:g} s"
+                    )
+                time.sleep(pause)
+            if state != "COMMITTED":
+                raise RefusedError(f"transaction {ident.hex()} of {options.name} is {state}")
+
+
+def check_schema(schema: StructType) -> None:
+    """Refuse rows that are no events: ``event`` is text or binary, ``routing_key`` text."""
+    fields = {field.name: field.dataType for field in schema.fields}
+    if not isinstance(fields.get("event"), BinaryType | StringType):
+        raise OptionError(
+            "rows need a column event of type binary or string, such as to_json(struct(*)) as event"
+        )
+    if not isinstance(fields.get("routing_key", StringType()), StringType):
+        raise OptionError("the column routing_key must be a string")
+    if strange := sorted(fields.keys() - {"event", "routing_key"}):
+        raise OptionError(
+            f"the sink takes the columns event and routing_key, and there is {', '.join(strange)}:"
+            " select what shall be written"
+        )
+
+
+def _write_task(
+    options: Options, controller: Controller, task: int, batches: Iterator[pa.RecordBatch]
+) -> TaskMessage:
+    lease_ms = options.transaction_timeout_ms
+    batches = _skip_empty(batches)
+    first = next(batches, None)
+    if first is None:
+        return TaskMessage(task, b"", 0)
+    begun = controller.begin_transaction(options.scope, options.stream, lease_ms)
+
+    def locate(segment_id: int) -> Address:
+        return controller.segment_address(options.scope, options.stream, segment_id)
+
+    writer = TransactionWriter(options.scope, options.stream, begun, locate)
+    message = TaskMessage(task, begun.transaction_id, 0)
+    try:
+        renewed = time.monotonic()
+        for batch in itertools.chain([first], batches):
+            keys = None
+            if "routing_key" in batch.schema.names:
+                keys = batch.column("routing_key").to_pylist()
+            writer.write(batch.column("event").to_pylist(), keys)
+            message = replace(message, row_count=message.row_count + batch.num_rows)
+            if time.monotonic() - renewed > lease_ms / 1000 / PING_SHARE:
+                renewed = time.monotonic()
+                _renew(options, controller, begun.transaction_id)
+        writer.flush()
+        _renew(options, controller, begun.transaction_id)
+    except BaseException:
+        controller.abort_transaction(options.scope, options.stream, begun.transaction_id)
+        raise
+    finally:
+        writer.close()
+    return message
+
+
+def _skip_empty(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (batch for batch in batches if batch.num_rows)
+
+
+def _renew(options: Options, controller: Controller, transaction: bytes) -> None:
+    """Let the lease begin anew, so that all of it is left for the tasks that are still at work."""
+    answer = controller.ping_transaction(
+        options.scope, options.stream, transaction, options.transaction_timeout_ms
+    )
+    if answer != "OK":
+        raise RefusedError(
+            f"transaction {transaction.hex()} of {options.name} cannot go on: {answer}"
+        )
+
+
+def _task_messages(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
+    """Return what tasks told that wrote anything."""
+    told = [message for message in messages if isinstance(message, TaskMessage)]
+    return [message for message in told if message.transaction]
