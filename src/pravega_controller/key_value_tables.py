@@ -30,8 +30,10 @@ from pravega_controller.errors import (
     InvalidRequestError,
     KeyValueTableNotFoundError,
     NotFoundError,
+    ScopeNotFoundError,
     SegmentStoreError,
     StoreUnavailableError,
+    VersionConflictError,
 )
 from pravega_controller.locks import KeyedLocks
 from pravega_controller.records import IntentRecord, decode, encode
@@ -280,13 +282,32 @@ class KeyValueTableOperations:
             )
 
         await for_each(table.segments, create)
-        return await self._write(table, structs.replace(table.record, pending=None))
+        try:
+            return await self._write(table, structs.replace(table.record, pending=None))
+        except (VersionConflictError, ScopeNotFoundError):
+            if not await self._is_there(table):
+                # Another controller deleted the table while we made it. No other table will ever
+                # have these segments.
+                await self._delete_segments(table)
+            raise
 
-    async def _delete(self, table: KeyValueTable) -> None:
+    async def _is_there(self, table: KeyValueTable) -> bool:
+        """Whether a table, and no later one of its name, exists and is not being deleted."""
+        try:
+            current = await self._load(table.scope.name, table.name)
+        except NotFoundError:
+            return False
+        is_same = current.record.first_number == table.record.first_number
+        return is_same and not isinstance(current.record.pending, DeleteTable)
+
+    async def _delete_segments(self, table: KeyValueTable) -> None:
         async def delete(segment: Segment) -> None:
             await self._tables.delete(table.segment_name(segment), must_be_empty=False)
 
         await for_each(table.segments, delete)
+
+    async def _delete(self, table: KeyValueTable) -> None:
+        await self._delete_segments(table)
         record = table.record
         await self._store.write_next_number(
             table.scope.name,

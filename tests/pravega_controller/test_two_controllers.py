@@ -20,6 +20,7 @@ from pravega_controller.key_value_tables import KeyValueTableConfiguration
 from pravega_controller.records import NamedCut, ReaderGroupConfiguration
 from pravega_controller.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_wire.commands import CreateTableSegment, Request
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 CUTS = (NamedCut("s", "a", {}),)
@@ -56,6 +57,38 @@ async def test_tables(open_on_memory: Any, memory_store: MemorySegmentStore) -> 
     assert not [name for name in memory_store.tables if name.startswith("s/")]
     segments = [name for name in memory_store.created if name.startswith("s/")]
     assert len(segments) == len(set(segments)), "a name was used twice"
+
+
+async def test_a_slow_controller_leaves_no_segment_of_a_table_that_was_deleted(
+    open_on_memory: Any, memory_store: MemorySegmentStore
+) -> None:
+    slow = "s/t_kvtable/1.#epoch.0"
+    is_first = iter([True])
+    answers: list[bool] = []
+
+    def pauses(request: Request) -> bool:
+        is_creation = isinstance(request, CreateTableSegment) and request.segment == slow
+        return is_creation and next(is_first, False)
+
+    async with open_on_memory() as first, open_on_memory() as second:
+        await first.scopes.create("s")
+        memory_store.pause = trio.Event()
+        memory_store.pauses = pauses
+        async with trio.open_nursery() as nursery:
+
+            async def create() -> None:
+                configuration = KeyValueTableConfiguration(2, 8)
+                answers.append(await first.tables.create("s", "t", configuration))
+
+            nursery.start_soon(create)
+            await memory_store.is_paused.wait()
+            await second.tables.delete("s", "t")
+            memory_store.pause.set()
+        assert answers == [True]
+        # The caller was promised a table: it is another one, and nothing is left of the first.
+        assert len((await second.tables.get("s", "t")).segments) == 2
+    left = sorted(name for name in memory_store.tables if name.startswith("s/"))
+    assert left == ["s/t_kvtable/2.#epoch.0", "s/t_kvtable/3.#epoch.0"]
 
 
 async def test_scopes(open_on_memory: Any, memory_store: MemorySegmentStore) -> None:
