@@ -10,9 +10,8 @@ from simulation.owners import OwnersError, simulate_owners
 
 from segstore import identity
 from segstore.data_directory import DataDirectory
-from segstore.identity import Claim, TierTwoIdentity, _Ownership
+from segstore.identity import Claim, JournalIdentity, TierTwoIdentity, _Ownership
 from segstore.tier_two import TierTwo
-from segstore.tiers.api import ChunkStorage
 
 SEEDS = range(20)
 SEEDS_MAX = 100
@@ -67,27 +66,13 @@ def trust_older_journals(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_to_note_the_next_owner(patch: pytest.MonkeyPatch) -> None:
-    take = _Ownership.take
+    write = identity.write_journal_identity
 
-    async def claim_first(self: _Ownership, owner: str) -> None:
-        before = self._identity
-        self._identity = identity.replace(before, next_owner=owner)
-        write, path = identity.write_journal_identity, self._path
+    def write_later(path: Path, written: JournalIdentity) -> None:
+        if not written.next_owner:
+            write(path, written)
 
-        async def write_late(chunks: ChunkStorage, claims: list[Claim]) -> None:
-            write(path, self._identity)
-            await _REFUSE(self, chunks, claims)
-
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(identity, "write_journal_identity", lambda *_: None)
-            inner.setattr(self, "_refuse_rivals", write_late, raising=False)
-            await take(self, owner)
-        write(path, self._identity)
-
-    patch.setattr(_Ownership, "take", claim_first)
-
-
-_REFUSE = _Ownership._refuse_rivals
+    patch.setattr(identity, "write_journal_identity", write_later)
 
 
 @pytest.mark.parametrize(
