@@ -89,6 +89,7 @@ class Reservations:
         self._waiting: deque[_Waiting] = deque()
         self._waiting_long: deque[_Waiting] = deque()
         self._over: Reservation | None = None
+        self._wait_began = trio.Event()
         self.holders: dict[Reservation, None] = {}
         """The reservations that have some."""
 
@@ -130,12 +131,19 @@ class Reservations:
         else:
             queue.append(waiting)
         self._note_waiting(True)
+        self._wait_began.set()
         try:
             await waiting.granted.wait()
         finally:
             if not waiting.granted.is_set():
                 queue.remove(waiting)
                 self._wake()
+
+    async def wait_until_waited_for(self) -> None:
+        """Return when somebody waits."""
+        if not self.are_waited_for:
+            self._wait_began = trio.Event()
+            await self._wait_began.wait()
 
     def may_go_first(self, count: int) -> bool:
         """Whether nobody waits whose turn would be before."""
@@ -210,3 +218,8 @@ class BufferBytes:
         self.commands = Reservations(max(half, COMMAND_BYTES_MAX), note_waiting)
         self.large_replies = Reservations(max(half, COMMAND_BYTES_MAX))
         """Replies about tables that are being made, which nobody knows the length of before."""
+
+    @property
+    def count(self) -> int:
+        """How many bytes that is now; 0 when there are no connections."""
+        return self.replies.count + self.commands.count + self.large_replies.count

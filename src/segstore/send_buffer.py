@@ -154,7 +154,7 @@ class SendBuffer:
     async def _send(
         self, send: Callable[[bytes | memoryview], Awaitable[None]], data: bytes | memoryview
     ) -> None:
-        rest = memoryview(data)
+        rest = data if len(data) <= SENT_BYTES_MAX else memoryview(data)
         while True:
             part = rest[:SENT_BYTES_MAX]
             await send(part)

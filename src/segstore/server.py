@@ -78,7 +78,8 @@ class ConnectionServer:
         self._outstanding_total = OutstandingTotal(settings, registry.container_count)
         self._receive_buffer = ReceiveBuffer(settings.receive_bytes)
         self._buffers = BufferBytes(settings, self._receive_buffer.narrow)
-        self._connections: set[ServerConnection] = set()
+        # In the order in which they came.
+        self._connections: dict[ServerConnection, None] = {}
         self._draining = False
         self._refusals = _Refusals()
         self.ready_sockets: ReadySockets | None = None
@@ -87,6 +88,11 @@ class ConnectionServer:
     def connections_max(self) -> int:
         """How many connections may be open."""
         return self._settings.connections_max
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes all connections have in buffers."""
+        return self._buffers.count
 
     @property
     def connection_count(self) -> int:
@@ -114,14 +120,14 @@ class ConnectionServer:
             outstanding_total=self._outstanding_total,
             buffers=self._buffers,
         )
-        self._connections.add(connection)
+        self._connections[connection] = None
         try:
             await connection.serve()
         # A defect must cost this connection, not the process with everybody else's.
         except Exception:
             logger.exception("connection failed", peer=transport.peer)
         finally:
-            self._connections.discard(connection)
+            del self._connections[connection]
 
     async def end_stalled(self) -> None:
         """End connections that keep memory and make no progress, until cancelled."""
@@ -129,10 +135,11 @@ class ConnectionServer:
         pause = self._settings.stalled_seconds_max / STALLED_LOOKS
         next_look = trio.current_time() + pause
         while True:
-            await trio.sleep(min(pause, HOLDERS_LOOK_SECONDS))
-            if commands.are_waited_for:
-                for holder in list(commands.holders):
-                    holder.end_if_stalled(trio.current_time())
+            with trio.move_on_at(next_look):
+                await commands.wait_until_waited_for()
+                await trio.sleep(HOLDERS_LOOK_SECONDS)
+            for holder in list(commands.holders if commands.are_waited_for else ()):
+                holder.end_if_stalled(trio.current_time())
             if trio.current_time() < next_look:
                 continue
             next_look = trio.current_time() + pause

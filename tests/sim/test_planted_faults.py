@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -11,10 +12,12 @@ import pytest
 import trio
 from simulation.plan import KIB, MIB, Plan
 from simulation.run import FailedSeedError, simulate
+from simulation.scheduler import STEP_CPU_SECONDS_MAX
 from simulation.store import Faults, NoFaults
 
 from segstore.api import OnRead, ReadHandle, ReadResult
 from segstore.errors import SegmentStoreError
+from segstore.send_buffer import SendBuffer
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import Buffer, LogAddress
 from segstore.tiers.journal import Journal
@@ -311,3 +314,29 @@ def test_a_server_or_network_that_misbehaves_is_found(kind: type[Behind], messag
         Planted, wire_writers=3, wire_readers=2, network_reset_bytes=0, operations=400
     )
     assert any(part in found for part in message.split("|")), found
+
+
+class BusyContainer(Behind):
+    def append_nowait(self, name: str, data: Buffer, **arguments: Any) -> None:
+        if self.is_turn(100):
+            began = time.thread_time()
+            while time.thread_time() - began < 1.1 * STEP_CPU_SECONDS_MAX:
+                pass
+        self._real.append_nowait(name, data, **arguments)
+
+
+class WithBusyContainer(NoFaults):
+    def container(self, container: Any) -> Any:
+        return BusyContainer(container)
+
+
+def test_a_request_that_keeps_the_loop_for_seconds_is_found() -> None:
+    assert "kept the processor" in first_failure(WithBusyContainer)
+
+
+def test_a_connection_that_keeps_its_unsent_replies_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SendBuffer, "discard", SendBuffer.finish)
+    found = first_failure(NoFaults, wire_readers=3, wire_writers=3)
+    assert "bytes in buffers" in found

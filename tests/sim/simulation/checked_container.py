@@ -202,6 +202,10 @@ class CheckedContainer:
         self._model.answered(call, answer)
         return answer
 
+    def violated(self, what: str) -> Exception:
+        """What to raise when the store has broken a promise that is not about one call."""
+        return self._model.violated(what)
+
     @property
     def container_id(self) -> int:
         """The container's number."""

@@ -73,6 +73,7 @@ CONNECTION_SETTINGS = ConnectionSettings(
     outstanding_bytes_max=100 * KIB,
     outstanding_bytes_total_max=200 * KIB,
     send_bytes_pause=50 * KIB,
+    buffer_bytes_total_max=200 * KIB,
 )
 """Bounds that are met."""
 
@@ -154,6 +155,8 @@ class Session:
             self._hosted.take_offline()
             self._server.drain()
             nursery.cancel_scope.deadline = trio.current_time() + CONNECTIONS_DRAIN_SECONDS
+        if (left := self._server.buffered_bytes) != 0:
+            raise self.container.violated(f"connections that ended left {left} bytes in buffers")
 
 
 def _opened_elsewhere(container_id: int) -> NoReturn:

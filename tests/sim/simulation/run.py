@@ -99,6 +99,10 @@ class Simulation:
         if self._store is not None:
             self._store.on_step()
 
+    def on_long_step(self, what: str) -> None:
+        """After a step that took long."""
+        self.violated(ViolationError(what))
+
     async def main(self) -> None:
         """The whole run."""
         began = trio.current_time()
@@ -224,7 +228,7 @@ def simulate(seed: int, *, plan: Plan | None = None, planted: Faults | None = No
     logs = _Logs(simulation.violated)
     with logs.captured(), completions_noted():
         try:
-            run_seeded(seed, simulation.main, trace, simulation.on_step)
+            run_seeded(seed, simulation.main, trace, simulation.on_step, simulation.on_long_step)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import gc
+import time
 import traceback
 import zlib
 from collections import deque
@@ -24,6 +25,8 @@ import trio.testing
 from trio._core import _run
 
 TRACE_LINES_MAX = 2000
+STEP_CPU_SECONDS_MAX = 2.0
+"""Of the processor, for one step: nobody else is served meanwhile."""
 STEP_SECONDS = 20e-6
 """Steps take time: who spins without waiting does not stop the clock."""
 
@@ -43,11 +46,20 @@ class Trace:
 
 
 class StepCounter(trio.abc.Instrument):
-    """Counts the steps of tasks, lets them take time, and calls ``on_step`` before each."""
+    """Counts the steps of tasks, lets them take time, and calls ``on_step`` before each.
+
+    ``on_long_step`` is told of those that keep the processor.
+    """
 
     def __init__(
-        self, trace: Trace, clock: trio.testing.MockClock, on_step: Callable[[], None]
+        self,
+        trace: Trace,
+        clock: trio.testing.MockClock,
+        on_step: Callable[[], None],
+        on_long_step: Callable[[str], None],
     ) -> None:
+        self._on_long_step = on_long_step
+        self._began = 0.0
         self._trace = trace
         self._clock = clock
         self._on_step = on_step
@@ -59,15 +71,26 @@ class StepCounter(trio.abc.Instrument):
         trace.hash = zlib.crc32(task.name.encode(), trace.hash)
         self._clock.jump(STEP_SECONDS)
         self._on_step()
+        self._began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """Called by trio."""
+        # Not of the first step, which began before anybody looked.
+        if self._began and time.thread_time() - self._began > STEP_CPU_SECONDS_MAX:
+            self._on_long_step(f"{task.name} kept the processor for seconds in one step")
 
 
 def run_seeded(
-    seed: int, main: Callable[[], Awaitable[None]], trace: Trace, on_step: Callable[[], None]
+    seed: int,
+    main: Callable[[], Awaitable[None]],
+    trace: Trace,
+    on_step: Callable[[], None],
+    on_long_step: Callable[[str], None],
 ) -> None:
     """Run ``main`` under the simulated clock and the seeded scheduler."""
     with _no_garbage_collection(), _seeded_scheduler(seed):
         clock = trio.testing.MockClock(autojump_threshold=0)
-        trio.run(main, clock=clock, instruments=[StepCounter(trace, clock, on_step)])
+        trio.run(main, clock=clock, instruments=[StepCounter(trace, clock, on_step, on_long_step)])
 
 
 @contextmanager
