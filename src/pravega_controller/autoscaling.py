@@ -22,6 +22,7 @@ import msgspec
 import structlog
 
 from pravega_controller.errors import (
+    CorruptMetadataError,
     InvalidRequestError,
     NotFoundError,
     ScalePreconditionError,
@@ -118,6 +119,9 @@ class AutoScaling:
             return _why_not(await self._store.stream(scope, name), segment_id) is None
         except NotFoundError:
             return False
+        except CorruptMetadataError:
+            # It says nothing, and must not keep the marks of other streams.
+            return True
 
     async def _split(self, stream: Stream, event: AutoScaleEvent) -> None:
         segment = _find(stream, event.segment_id)

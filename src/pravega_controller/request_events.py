@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import structlog
 
 from pravega_controller.autoscaling import AutoScaling
+from pravega_controller.background import RETRIED_ERRORS
 from pravega_controller.errors import InvalidStreamCutError
 from pravega_controller.segment_client import SegmentClient, for_each
 from pravega_controller.store import MetadataStore, Stream
@@ -90,7 +91,13 @@ class RequestEvents:
 
         async def handle(share: Sequence[AutoScaleEvent]) -> None:
             for event in share:
-                await self._scaling.handle(event)
+                try:
+                    await self._scaling.handle(event)
+                except RETRIED_ERRORS:
+                    raise
+                # One stream's damage must not keep the others waiting.
+                except Exception:
+                    log.exception("request for scaling failed", request=event)
 
         await for_each(by_stream, handle, limit=STREAMS_AT_A_TIME)
 

@@ -56,6 +56,8 @@ from pravega_wire import names
 RETENTION = names.table_name(names.INTERNAL_SCOPE, "controller", "retention")
 
 CUTS_MAX = 512
+ATTEMPTS_MAX = 10
+"""Try so many times to change a record that changes under our hands."""
 UNUSED_SECONDS_MAX = 600.0
 """A registration may be so much older than the stream or the policy that it is for."""
 DUE_SHARE = 0.9
@@ -108,14 +110,18 @@ class RetentionRegistry:
             await self._note(_key(scope, name))
 
     async def _note(self, key: bytes) -> None:
-        entry = await self._tables.get(RETENTION, key)
-        record = RetentionRecord(0) if entry is None else decode(entry.value, RetentionRecord)
-        record = structs.replace(record, registered_ms=self._now_ms())
-        version = NOT_EXISTS if entry is None else entry.version
-        try:
-            await self._tables.put(RETENTION, key, encode(record), version=version)
-        except VersionConflictError:
-            log.debug("the stream is registered by somebody else", key=key)
+        for _ in range(ATTEMPTS_MAX):
+            entry = await self._tables.get(RETENTION, key)
+            record = RetentionRecord(0) if entry is None else decode(entry.value, RetentionRecord)
+            record = structs.replace(record, registered_ms=self._now_ms())
+            version = NOT_EXISTS if entry is None else entry.version
+            try:
+                await self._tables.put(RETENTION, key, encode(record), version=version)
+            except VersionConflictError:
+                # A round may just have forgotten the stream: look again.
+                continue
+            return
+        raise VersionConflictError(f"the retention of {key.decode()} changes all the time")
 
 
 class Retention:
@@ -162,6 +168,9 @@ class Retention:
                 await self.retain(scope, name)
             except ControllerError as error:
                 log.warning("retention failed", scope=scope, stream=name, reason=str(error))
+            # A defect that one stream brings out must not keep the others waiting.
+            except Exception:
+                log.exception("retention failed", scope=scope, stream=name)
         await trio.sleep_until(began + self._period_seconds)
 
     async def retain(self, scope: str, name: str) -> None:

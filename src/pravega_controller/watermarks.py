@@ -197,6 +197,9 @@ class Watermarks:
                 await self._advance(scope, name, of_stream)
             except ControllerError as error:
                 log.warning("no watermark", scope=scope, stream=name, reason=str(error))
+            # A defect that one stream brings out must not keep the others waiting.
+            except Exception:
+                log.exception("no watermark", scope=scope, stream=name)
 
     async def _read_marks(self) -> dict[StreamName, dict[str, _Mark]]:
         marks: defaultdict[StreamName, dict[str, _Mark]] = defaultdict(dict)

@@ -323,3 +323,16 @@ async def test_two_controllers_do_it_once(
         assert len(await other.active()) == 8
         read = [memory_store.segments[name] for name in REQUESTS]
         assert [segment.start for segment in read] == [segment.length for segment in read]
+
+
+async def test_a_damaged_stream_does_not_hold_up_others(scene: Scene) -> None:
+    await scene.create()
+    policy = ScalingPolicy(ScaleType.EVENTS_PER_SECOND, 1, target_rate=10, scale_factor=2)
+    await scene.controller.streams.create("s", "damaged", StreamConfiguration(policy))
+    damaged = await scene.controller.store.stream("s", "damaged")
+    await scene.tables.put(damaged.table, damaged.key("state"), b"no record")
+    scene.write(AutoScaleEvent("s", "damaged", 0, UP, scene.now_ms), scene.event(0, UP, splits=2))
+    await scene.requests.poll()
+    assert len(await scene.active()) == 2
+    read = [scene.memory.segments[name] for name in REQUESTS]
+    assert [segment.start for segment in read] == [segment.length for segment in read]
