@@ -55,8 +55,14 @@ class NullStorage:
         """The end of the last write."""
         return self._lengths.get(segment, 0)
 
-    async def recovered(self) -> None:
+    async def recovered(self, *, last_operation: int) -> None:
         """All lengths are certain."""
+
+    async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
+        """Nobody recovers here."""
+
+    async def close(self, *, last_operation: int) -> None:
+        """Nobody comes after this owner."""
 
     async def write(
         self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int

@@ -42,8 +42,8 @@ class Parts:
     """Errors that mean: it cannot start as configured, and never will."""
     failures: tuple[type[Exception], ...] = ()
     """Errors that mean: it could not start this time. Like refusals, each is one sentence."""
-    losses: tuple[type[Exception], ...] = ()
-    """Errors that mean: data is damaged or missing, and starting it again cannot help."""
+    is_loss: Callable[[BaseException], bool] = lambda error: False
+    """Whether an error means: data is damaged or missing, and starting it again cannot help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,14 @@ def _load_segment_store() -> Parts:
     from segstore.errors import (
         DataDirectoryError,
         DataLogError,
+        IdentityError,
+        IdentityProblem,
         PermanentError,
         StorageConfigurationError,
         StorageUnreachableError,
         TooFewDescriptorsError,
     )
+    from segstore.identity import TIER_2
     from segstore.server import AddressInUseError, serve
 
     async def serve_with_containers(
@@ -72,6 +75,12 @@ def _load_segment_store() -> Parts:
     ) -> None:
         async with open_containers(config) as open_container:
             await serve(config, open_container, shutdown=shutdown, task_status=task_status)
+
+    def is_loss(error: BaseException) -> bool:
+        if isinstance(error, IdentityError):
+            wrong = error.problem in (IdentityProblem.MISSING, IdentityProblem.CLAIMED)
+            return wrong and error.tier != TIER_2
+        return isinstance(error, PermanentError)
 
     return Parts(
         SegmentStoreConfig,
@@ -83,7 +92,7 @@ def _load_segment_store() -> Parts:
             TooFewDescriptorsError,
         ),
         failures=(StorageUnreachableError, DataLogError),
-        losses=(PermanentError,),
+        is_loss=is_loss,
     )
 
 
@@ -122,7 +131,7 @@ def run_server(
     parts = server.load()
     raise_descriptor_limit()
     try:
-        config = msgspec.convert(settings, parts.config_type, dec_hook=_decode_path)
+        config = msgspec.convert(settings, parts.config_type, dec_hook=decode_path)
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigurationError(f"the {server.title}'s settings are wrong: {error}") from error
     try:
@@ -142,7 +151,8 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _decode_path(kind: type, value: Any) -> Any:
+def decode_path(kind: type, value: Any) -> Any:
+    """Let msgspec read paths."""
     if kind is Path and isinstance(value, str):
         return Path(value)
     raise NotImplementedError(kind)
@@ -173,7 +183,7 @@ async def _end_on_signal(signals: Any, starting: trio.CancelScope, shutdown: tri
 
 def _meaning(error: BaseException, parts: Parts, config: Any) -> AdminError | None:
     """What an error means to a user, if it is one that users can do something about."""
-    if isinstance(error, parts.losses):
+    if parts.is_loss(error):
         return ConfigurationError(
             f"{error}. Keep a copy of the data before you change anything; 'segstore recover"
             f" --data-dir {config.data_dir}' tells what can be saved"

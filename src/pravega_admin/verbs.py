@@ -20,6 +20,7 @@ from pravega_admin import (
     bench_commands,
     event_commands,
     pipeline_commands,
+    recover_command,
     scope_commands,
     scrub_command,
     serve_commands,
@@ -72,6 +73,7 @@ app.add_typer(bench_commands.app, name="bench")
 app.add_typer(pipeline_commands.app, name="pipeline")
 event_commands.register(app)
 serve_commands.register(app)
+recover_command.register(app)
 scrub_command.register(app)
 
 

@@ -248,10 +248,16 @@ class Container:
             if self._log.bytes_since_truncation:
                 await self._checkpoint()
                 await self._writer.flush()
+            await self._writer.keep_container()
             await self._storage.settle()
         except (ContainerOfflineError, StorageError) as error:
             # What is not in tier 2 stays in the log and is recovered at the next start.
             logger.warning("drain ended early", container=self.container_id, error=str(error))
+
+    async def leave(self) -> None:
+        """Let go of both tiers: nothing is written any more, and tier 2 notes what was the last."""
+        await self._log.aclose()
+        await self._storage.close(last_operation=self._metadata.sequence_number)
 
     def close(self, reason: str) -> None:
         """Refuse and answer everything that waits. Idempotent."""
@@ -554,4 +560,4 @@ async def open_container(
     finally:
         container.close("the container is stopping")
         with trio.move_on_after(drain_seconds, shield=True):
-            await log.aclose()
+            await container.leave()

@@ -290,6 +290,13 @@ async def check_tier_two(directory: DataDirectory, tier: TierTwo) -> TierTwoIden
     return found
 
 
+async def check_claims(
+    directory: DataDirectory, tier: TierTwo, journal: int, found: TierTwoIdentity
+) -> None:
+    """See that a journal may take tier 2. Raises ``IdentityError`` when it may not."""
+    await _Ownership(directory, tier, journal).check(found)
+
+
 def renew_journal_identity(
     directory: DataDirectory, journal: int, found: TierTwoIdentity
 ) -> JournalIdentity:

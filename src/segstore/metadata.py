@@ -271,6 +271,10 @@ class ContainerMetadata:
     def snapshot(self, sequence_number: int) -> bytes:
         """Encode everything needed to go on without the operations up to here."""
         self.change_count = 0
+        return self.encode(sequence_number)
+
+    def encode(self, sequence_number: int) -> bytes:
+        """The bytes of a snapshot, which need not be a checkpoint's."""
         return msgspec.msgpack.encode(
             _ContainerSnapshot(
                 SNAPSHOT_VERSION,
@@ -326,6 +330,10 @@ class ContainerMetadata:
                 self.records = segment
         if snapshot.records_segment_id and self.records is None:
             raise DataLogCorruptError("a container snapshot lacks the segment of its records")
+
+    def add_active(self, segment: SegmentMetadata) -> None:
+        """Have a segment that no operation has told of."""
+        self._add(segment)
 
     def forget(self, segment_id: int) -> None:
         """Drop a merged segment whose bytes are gone from tier 2."""

@@ -605,7 +605,7 @@ def chunk_journals() -> list[bytes]:
 
 
 def parse_chunk_journal(data: bytes, random: Random) -> object:
-    return decode_frames(data, journal="")
+    return decode_frames(data, journal="")[0]
 
 
 def chunk_snapshots() -> list[bytes]:

@@ -42,6 +42,7 @@ def test_every_verb_is_there() -> None:
         "bench self",
         "controller",
         "read",
+        "recover",
         "scope create",
         "scope delete",
         "scope list",

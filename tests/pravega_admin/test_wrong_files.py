@@ -1,5 +1,6 @@
 """Stores that are started on files that are older, shorter or damaged: what a user gets to see."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -118,3 +119,30 @@ def test_a_journal_file_that_is_damaged_is_named_with_its_offset(
     expected = harm(newest_file(journal))
     assert expected in start_refused(new_store())
     assert expected in start_server_refused(new_store())
+
+
+def test_a_damaged_last_frame_of_chunk_metadata_is_named_after_a_gentle_stop(
+    new_store: NewStore,
+) -> None:
+    journal = live(new_store, streams=("first",))
+    system = journal.parent / "storage" / "_system"
+    # The store's end is in a snapshot. Where that is damaged too, the journal before it counts.
+    for journal_file in system.rglob("chunks-*$journal-*"):
+        container = journal_file.name.partition("$")[0]
+        snapshot = max(system.glob(f"{container}$snapshot-*"))
+        for path in (journal_file, snapshot):
+            data = bytearray(path.read_bytes())
+            data[-1] ^= 1
+            path.write_bytes(data)
+    [port] = free_ports(1)
+    command = [sys.executable, "-m", "pravega_admin", "server", "--port", str(port)]
+    # Containers whose metadata had no changes go on.
+    with subprocess.Popen(
+        [*command, "--data-dir", str(journal.parent)], stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stderr is not None
+        try:
+            line = next(line for line in server.stderr if "container stays offline" in line)
+        finally:
+            server.kill()
+    assert re.search(r"_system/chunks-\d\$journal-\d{10}-\d{10} is damaged at offset \d", line)

@@ -27,8 +27,23 @@ class SegmentStorage(Protocol):
         """
         ...
 
-    async def recovered(self) -> None:
-        """The recovery has asked for all lengths of which it has something to tell."""
+    async def recovered(self, *, last_operation: int) -> None:
+        """The recovery has asked for all lengths of which it has something to tell.
+
+        The log ends with ``last_operation``. Raises ``LogBehindError`` when it once had more.
+        """
+        ...
+
+    async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
+        """Keep a copy of the container's snapshot, durable on return, in place of the last one.
+
+        Nobody reads it but ``segstore recover``, when the log is lost.
+        """
+        ...
+
+    async def close(self, *, last_operation: int) -> None:
+        """The owner ends gently: let the next one know what must be there. Never raises
+        ``StorageError``."""
         ...
 
     async def write(

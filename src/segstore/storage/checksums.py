@@ -76,6 +76,14 @@ class Checksums:
         found = find_damage(self.sums, self.phase, start, data, end - start, BLOCK_BYTES)
         return None if found < 0 else found
 
+    def cut(self, length: int) -> Checksums:
+        """Those of the blocks that end within the first ``length`` bytes."""
+        if length >= self.length:
+            return self
+        count = whole_blocks(self.phase, length)
+        covered = max(0, count * BLOCK_BYTES - self.phase)
+        return Checksums(self.phase, covered, self.sums[: count * SUM_BYTES])
+
     def sums_from(self, length: int) -> bytes:
         """The sums of the blocks that have a byte at or behind ``length``."""
         return self.sums[whole_blocks(self.phase, length) * SUM_BYTES :]

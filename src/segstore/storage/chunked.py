@@ -22,7 +22,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -52,7 +52,12 @@ from segstore.storage.records import (
     new_chunk_name,
 )
 from segstore.storage.scrub import BackgroundScrub, ScrubPolicy
-from segstore.storage.system_journal import SNAPSHOT_BYTES_MIN, SystemJournal, note_checksums
+from segstore.storage.system_journal import (
+    SNAPSHOT_BYTES_MIN,
+    StoredState,
+    SystemJournal,
+    note_checksums,
+)
 from segstore.tiers.api import Buffer, ChunkStorage
 
 MIB: Final = 1024 * 1024
@@ -126,9 +131,28 @@ class ChunkedSegmentStorage:
         """
         await self._journal.check_log(last_epoch)
 
-    async def recovered(self) -> None:
-        """No length is asked for any more with what is ``certain`` of it."""
-        await self._journal.recovered()
+    async def recovered(self, *, last_operation: int = 0) -> None:
+        """No length is asked for any more with what is ``certain`` of it.
+
+        See ``SegmentStorage.recovered``.
+        """
+        await self._journal.recovered(last_operation=last_operation)
+
+    async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
+        """See ``SegmentStorage.keep_container``."""
+        await self._journal.keep_container(snapshot, sequence_number)
+
+    async def close(self, *, last_operation: int) -> None:
+        """See ``SegmentStorage.close``."""
+        await self._journal.close(last_operation=last_operation)
+
+    async def inspect(self) -> StoredState:
+        """What a stopped container's last owner left. See ``SystemJournal.inspect``."""
+        return await self._journal.inspect()
+
+    async def replace_records(self, records: Mapping[str, SegmentRecord]) -> None:
+        """Have other chunks of some segments, durably."""
+        await self._journal.replace_records(records)
 
     async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
         """The offset up to which the segment's bytes are stored; 0 when nothing is.
@@ -137,6 +161,18 @@ class ChunkedSegmentStorage:
         """
         record = await self._settled(segment, certain)
         return record.end if record is not None else 0
+
+    async def shorten(self, ends: Mapping[str, int]) -> None:
+        """Let segments end earlier, durably. Chunks behind their ends stay and count for nobody."""
+        records = {}
+        for segment, end in ends.items():
+            record = await self._unchanging(segment)
+            assert record is not None
+            chunks = [chunk for chunk in record.chunks if chunk.start < end]
+            if chunks:
+                chunks[-1] = chunks[-1].cut(end - chunks[-1].start)
+            records[segment] = replace(record, chunks=tuple(chunks), end_without_chunks=end)
+        await self.replace_records(records)
 
     async def segment_names(self) -> list[str]:
         """The names of all stored segments."""

@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from _fast.crc import crc32c
@@ -70,6 +70,11 @@ class Chunk:
     def end(self) -> int:
         """The offset behind the chunk's last byte."""
         return self.start + self.length
+
+    def cut(self, length: int) -> Chunk:
+        """The chunk with its first ``length`` bytes only, closed."""
+        checksums = self.checksums.cut(length)
+        return replace(self, length=length, is_open=False, checksums=checksums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,8 +367,8 @@ def frame_at(data: bytes, position: int, name_sum: int) -> tuple[int, Change, in
 
 def decode_frames(
     data: bytes, *, journal: str, may_have_holes: bool = False
-) -> list[tuple[int, Change]]:
-    """The changes in a journal's bytes up to a torn end.
+) -> tuple[list[tuple[int, Change]], int]:
+    """The changes in a journal's bytes up to a torn end, and where that is.
 
     A frame that is whole behind one that is not is damage: ``RecordDamagedError``. After a power
     cut it need not be: of several that were written together any may be missing.
@@ -377,4 +382,4 @@ def decode_frames(
     for later in () if may_have_holes else range(position + 1, len(data) - FRAME.size + 1):
         if frame_at(data, later, name_sum) is not None:
             raise RecordDamagedError(f"the frame at {position} is damaged, one at {later} is whole")
-    return changes
+    return changes, position

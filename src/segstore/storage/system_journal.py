@@ -15,7 +15,10 @@ Invariants:
 5. Sequence numbers have no gap. Where one is missing, the metadata is damaged and is not used.
 6. Checksums of what was appended to open chunks are written with the next change of the segment's
    chunks, with the next snapshot, or by ``note_checksums``: an append waits for no write of them.
-7. A claim tells on which start of the machine its owner ran, and whether it came to the end of its
+7. An owner that ends gently says so in its claim, with the number of its last change and of the
+   last operation in the log: a successor that finds fewer changes, or a log that is shorter, has
+   lost some.
+8. A claim tells on which start of the machine its owner ran, and whether it came to the end of its
    recovery. What was not synced when another start ended is in doubt for every owner until one of
    them has come to that end (docs/adr/0198).
 """
@@ -23,7 +26,8 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -31,12 +35,14 @@ from typing import Final
 import structlog
 import trio
 
+from _fast.crc import crc32c
 from segstore.errors import (
     ChunkNotFoundError,
     EpochUsedError,
     FencedOutError,
     InvalidChunkOffsetError,
     LogBehindError,
+    PermanentError,
     StorageDamagedError,
     StorageError,
 )
@@ -51,6 +57,7 @@ from segstore.storage.records import (
     Forget,
     MoveChunks,
     RecordDamagedError,
+    SegmentRecord,
     decode_frames,
     encode_frame,
     frame_at,
@@ -71,8 +78,12 @@ LOOKS_MAX: Final = 3
 _CLAIM: Final = "claim"
 _SNAPSHOT: Final = "snapshot"
 _JOURNAL: Final = "journal"
-_NAME: Final = re.compile(r"(claim|snapshot|journal)-([0-9]{10})-([0-9]{10})", re.ASCII)
+_CONTAINER: Final = "container"
+_NAME: Final = re.compile(r"(claim|snapshot|journal|container)-([0-9]{10})-([0-9]{10})", re.ASCII)
 _RECOVERED: Final = b"recovered\n"
+_CLOSED: Final = re.compile(rb"closed ([0-9]+) ([0-9]+)\n")
+_CONTAINER_HEADER: Final = struct.Struct(">4sHQI")
+_CONTAINER_MAGIC: Final = b"SGCN"
 
 logger = structlog.get_logger(__name__)
 
@@ -84,6 +95,20 @@ class _SystemChunk:
     number: int
     name: str
     length: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """What a container's system chunks tell to somebody who only looks."""
+
+    epoch: int
+    """The latest epoch of any of them; 0 when there are none."""
+    metadata: ChunkMetadata
+    container: bytes | None
+    """The last copy of the container's snapshot."""
+    last_operation: int
+    """An operation that the log had when its last owner ended gently; 0 if it did not."""
+    names: tuple[str, ...]
 
 
 Import = Callable[[], Awaitable[ChunkMetadata]]
@@ -118,7 +143,11 @@ class SystemJournal:
         self.opened = trio.Event()
         self.is_in_doubt = False
         """Whether a chunk may be longer than what was synced of it when the power went."""
-        self._has_old_claim = self._is_recovered = False
+        self._has_old_claim = self._is_recovered = self._is_closed = False
+        self._has_noted_recovery = self._has_claims = False
+        self._claims: dict[int, bytes] = {}
+        self._container_number = 0
+        self._last_operation = self._known_operation = 0
         self._is_fenced_out = False
         self._lock = trio.Lock()
         self._attempt_count = 0
@@ -164,6 +193,7 @@ class SystemJournal:
         """
         claims = await self._chunks.list_chunks(f"{self._prefix}{_CLAIM}-")
         latest = max((each.epoch for each in map(self._parsed, claims) if each), default=0)
+        self._has_claims = latest > 0
         if latest > last_epoch:
             raise LogBehindError(
                 f"tier 2 of container {self._container_id} was written under epoch {latest}, and"
@@ -179,6 +209,7 @@ class SystemJournal:
             if not self.opened.is_set():
                 await self._open()
                 if self._is_recovered:
+                    self._check_last_operation()
                     await self._note_recovered(found_out=False)
                 self.opened.set()
 
@@ -198,15 +229,94 @@ class SystemJournal:
                 if look == LOOKS_MAX:
                     raise
 
-    async def recovered(self) -> None:
+    async def recovered(self, *, last_operation: int = 0) -> None:
         """The lengths of all chunks that are in doubt are known now: let later owners know.
 
-        If that fails they are in doubt for the next owner, too.
+        If that fails they are in doubt for the next owner, too. Raises ``LogBehindError`` when the
+        log ends with ``last_operation``, and the last owner knew of a later one.
         """
         self._is_recovered = True
+        self._known_operation = last_operation
+        if self._has_claims:
+            await self._open_early()
         async with self._lock:
             if self.opened.is_set():
+                self._check_last_operation()
                 await self._note_recovered(found_out=self.is_in_doubt or self._has_old_claim)
+
+    async def _open_early(self) -> None:
+        """Find damage now, and not when the container serves. A tier 2 that is away may wait."""
+        try:
+            await self.ready()
+        except PermanentError:
+            raise
+        except StorageError as error:
+            logger.warning("chunks are looked at later", chunks=self._prefix, error=str(error))
+
+    def _check_last_operation(self) -> None:
+        if self._is_recovered and self._known_operation < self._last_operation:
+            raise LogBehindError(
+                f"the log of container {self._container_id} ends with operation"
+                f" {self._known_operation}, and its last owner ended with {self._last_operation}:"
+                " the journal is an older copy"
+            )
+
+    async def close(self, *, last_operation: int) -> None:
+        """Note that nothing is written any more, and which change and operation were the last."""
+        async with self._lock:
+            if not (self._claim and self.opened.is_set()) or self._is_closed or self._unfinished:
+                return
+            self._is_closed = True
+            length = len(self._claim) + len(_RECOVERED) * self._has_noted_recovery
+            note = b"closed %d %d\n" % (self._sequence, last_operation)
+            try:
+                await self._chunks.write(self._name(_CLAIM, 0), offset=length, data=[note])
+            except StorageError as error:
+                logger.warning("an end is not noted", chunks=self._prefix, error=str(error))
+
+    async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
+        """Keep a copy of the container's snapshot, for a recovery without the log."""
+        await self.ready()
+        async with self._lock:
+            self._refuse_when_fenced_out()
+            self._number += 1
+            number = self._number
+            head = _CONTAINER_HEADER.pack(_CONTAINER_MAGIC, 1, sequence_number, len(snapshot))
+            checksum = crc32c(snapshot, crc32c(head)).to_bytes(4, "big")
+            data = [head, snapshot, checksum]
+            await self._chunks.write(self._name(_CONTAINER, number), offset=0, data=data)
+            self._container_number = number
+            self.has_obsolete_chunks = True
+            self._garbage.set()
+
+    async def inspect(self) -> StoredState:
+        """Read the state without claiming it. For a container that nobody serves.
+
+        Raises ``StorageDamagedError`` when the metadata are damaged.
+        """
+        found = await self._found()
+        self.is_in_doubt = True
+        await self._read(found)
+        copies = [each for each in found if each.kind == _CONTAINER]
+        container = None
+        for each in sorted(copies, key=_order, reverse=True):
+            if (container := _snapshot_in(await self._read_chunk(each))) is not None:
+                break
+        return StoredState(
+            max((each.epoch for each in found), default=0),
+            self.metadata,
+            container,
+            self._last_operation,
+            tuple(each.name for each in found),
+        )
+
+    async def replace_records(self, records: Mapping[str, SegmentRecord]) -> None:
+        """Have other records of some segments from now on, durably."""
+        await self.ready()
+        async with self._lock:
+            for segment, record in records.items():
+                self.metadata.put(segment, record)
+            await self._write_snapshot()
 
     async def _note_recovered(self, *, found_out: bool) -> None:
         if not self._claim:
@@ -219,6 +329,7 @@ class SystemJournal:
             await self._chunks.write(
                 self._name(_CLAIM, 0), offset=len(self._claim), data=[_RECOVERED]
             )
+            self._has_noted_recovery = True
         except StorageError as error:
             logger.warning("a recovery is not noted", chunks=self._prefix, error=str(error))
 
@@ -369,6 +480,10 @@ class SystemJournal:
             raise
 
     def _is_obsolete(self, each: _SystemChunk) -> bool:
+        if each.kind == _CONTAINER:
+            return _order(each) < (self.epoch, self._container_number) and bool(
+                self._container_number
+            )
         if each.epoch == self.epoch:
             return each.kind != _CLAIM and each.number < self._snapshot_number
         return each.epoch < self.epoch
@@ -407,10 +522,10 @@ class SystemJournal:
             if not each.length:  # by an older segstore, which did not ask
                 self._has_old_claim = True
                 return False
-            data = await self._read_chunk(each)
+            data = await self._read_claim(each)
             if not data.startswith(self._claim):
                 return True
-            if data.endswith(_RECOVERED):
+            if _RECOVERED in data:
                 return False
         return bool(claims)
 
@@ -425,15 +540,23 @@ class SystemJournal:
             await self._refuse_lost_snapshot(found)
         if base is None and not journals:
             self.metadata, self._sequence = await self._import_older(), 0
+        closed_at = await self._closed_at(found, epoch)
+        end = (base.name if base is not None else self._prefix), 0
         for each in journals:
             if each.epoch != epoch:
                 raise StorageDamagedError(f"{each.name} follows no whole snapshot: it is damaged")
             if each.number < number:
                 continue
             try:
-                await self._replay(each, await self._read_chunk(each))
+                data = await self._read_chunk(each)
+                end = each.name, await self._replay(each, data)
             except RecordDamagedError as error:
                 raise StorageDamagedError(f"{each.name} is damaged: {error}") from error
+        if closed_at is not None and self._sequence < closed_at:
+            raise StorageDamagedError(
+                f"{end[0]} is damaged at offset {end[1]}: the changes from {self._sequence + 1} to"
+                f" {closed_at} are missing, which were there when the container was stopped"
+            )
         self._counted = {epoch: self._sequence}
 
     async def _refuse_lost_snapshot(self, found: list[_SystemChunk]) -> None:
@@ -441,11 +564,25 @@ class SystemJournal:
         for each in found:
             if each.kind != _CLAIM or not each.length:
                 continue
-            if (await self._read_chunk(each)).endswith(_RECOVERED):
+            if _RECOVERED in await self._read_claim(each):
                 raise StorageDamagedError(
                     f"{each.name} tells of a recovery that ended, and no snapshot of the chunk"
                     f" metadata of container {self._container_id} is whole"
                 )
+
+    async def _closed_at(self, found: list[_SystemChunk], epoch: int) -> int | None:
+        """The number of the last change of the owner of that epoch, if it ended gently."""
+        claim = next((each for each in found if (each.kind, each.epoch) == (_CLAIM, epoch)), None)
+        closed = _CLOSED.search(await self._read_claim(claim)) if claim and claim.length else None
+        if closed is None:
+            return None
+        self._last_operation = int(closed[2])
+        return int(closed[1])
+
+    async def _read_claim(self, each: _SystemChunk) -> bytes:
+        if each.epoch not in self._claims:
+            self._claims[each.epoch] = await self._read_chunk(each)
+        return self._claims[each.epoch]
 
     async def _read_chunk(self, each: _SystemChunk) -> bytes:
         return bytes(await self._chunks.read(each.name, offset=0, length=each.length))
@@ -471,9 +608,11 @@ class SystemJournal:
             raise StorageDamagedError(f"{damage[0]} is damaged: {damage[1]}") from damage[1]
         return None
 
-    async def _replay(self, each: _SystemChunk, data: bytes) -> None:
+    async def _replay(self, each: _SystemChunk, data: bytes) -> int:
+        """Make the changes in a journal; returns where its whole frames end."""
         name = each.name if self.metadata.version > 1 else ""
-        for sequence, change in decode_frames(data, journal=name, may_have_holes=self.is_in_doubt):
+        changes, end = decode_frames(data, journal=name, may_have_holes=self.is_in_doubt)
+        for sequence, change in changes:
             if sequence <= self._sequence:  # written again when the first reply was lost
                 continue
             if sequence != self._sequence + 1:
@@ -483,6 +622,7 @@ class SystemJournal:
             self.metadata.apply(change)
             self._sequence = sequence
         await trio.lowlevel.checkpoint()
+        return end
 
     async def _found(self) -> list[_SystemChunk]:
         listed = await self._chunks.list_chunks(self._prefix)
@@ -562,7 +702,7 @@ class SystemJournal:
         try:
             # Those of an older version do not have its name in their sums.
             name = each.name if frame_at(data, 0, sum_of_name(each.name)) is not None else ""
-            frames = decode_frames(data, journal=name)
+            frames, _ = decode_frames(data, journal=name)
         except RecordDamagedError:
             return []  # it counts for nobody
         named = {
@@ -590,3 +730,16 @@ async def note_checksums(journal: SystemJournal) -> None:
 
 def _order(each: _SystemChunk) -> tuple[int, int]:
     return each.epoch, each.number
+
+
+def _snapshot_in(data: bytes) -> bytes | None:
+    """The container's snapshot in a copy of it, or None when the copy is not whole."""
+    if len(data) < _CONTAINER_HEADER.size + 4:
+        return None
+    magic, version, _, length = _CONTAINER_HEADER.unpack_from(data)
+    end = _CONTAINER_HEADER.size + length
+    if (magic, version) != (_CONTAINER_MAGIC, 1) or len(data) != end + 4:
+        return None
+    if crc32c(data[:end]) != int.from_bytes(data[end:], "big"):
+        return None
+    return data[_CONTAINER_HEADER.size : end]

@@ -55,6 +55,8 @@ many segments owe something, it does not let them wait for more bytes at twice a
 CHECKPOINT_SECONDS: Final = 2.5
 CHECKPOINTS_MAX: Final = 8
 """So many checkpoints wait for tier 2 meanwhile, and so long is it from one to the next."""
+KEEP_SECONDS: Final = 60.0
+"""At least from one copy of the container's metadata in tier 2 to the next."""
 IDLE_CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """When everything is flushed and the log is longer than this, a checkpoint lets it go."""
 
@@ -102,6 +104,8 @@ class StorageWriter:
         self._is_cut = False
         self._checkpoint_wanted_at = -inf
         self._taken_count = 0
+        self._kept_at = trio.current_time()
+        self._kept_operation = 0
         self._lock = trio.Lock()
 
     @property
@@ -376,6 +380,26 @@ class StorageWriter:
             numbers.append(number)
         return min(numbers, default=self._metadata.sequence_number + 1)
 
+    async def keep_container(self) -> None:
+        """Keep a copy of the container's metadata in tier 2, if they have changed since the last.
+
+        The log has them: a copy that fails is made another time.
+        """
+        sequence_number = self._metadata.sequence_number
+        if sequence_number == self._kept_operation or not self._metadata.segments:
+            return
+        self._kept_at = trio.current_time()
+        try:
+            snapshot = self._metadata.encode(sequence_number)
+            await self._storage.keep_container(snapshot, sequence_number)
+            self._kept_operation = sequence_number
+        except StorageError as error:
+            logger.warning(
+                "metadata are copied to tier 2 later",
+                container=self._metadata.container_id,
+                error=str(error),
+            )
+
     async def _truncate_log(self) -> None:
         lowest = self._lowest_unflushed()
         address = None
@@ -390,6 +414,11 @@ class StorageWriter:
             and self._log.bytes_since_truncation > IDLE_CHECKPOINT_BYTES
         ):
             self._request_checkpoint()
+        is_settled = not self._aggregators and not self._memory_log
+        if (address is not None or is_settled) and (
+            trio.current_time() - self._kept_at >= KEEP_SECONDS
+        ):
+            await self.keep_container()
 
 
 def _is_short(aggregator: SegmentAggregator) -> bool:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from segstore.errors import InvalidChunkOffsetError, StorageError
+from segstore.errors import (
+    InvalidChunkOffsetError,
+    LogBehindError,
+    StorageDamagedError,
+    StorageError,
+)
 from segstore.storage.chunked import ChunkedSegmentStorage
-from segstore.storage.records import AddChunk, Change, Chunk, MoveChunks, Truncate
+from segstore.storage.records import AddChunk, Change, Chunk, MoveChunks, Truncate, encode_frame
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
@@ -293,3 +299,79 @@ async def test_of_changes_written_together_a_power_cut_may_lose_the_first() -> N
     with pytest.raises(StorageError, match="is damaged"):
         await owner(await copied(chunks), 2, boot_id="a").segment_names()
     assert await owner(chunks, 2, boot_id="b").segment_names() == ["s0"]
+
+
+@pytest.mark.parametrize("place", [0, 5, -1])
+async def test_a_damaged_last_frame_after_a_gentle_end_is_damage(place: int) -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1, boot_id="a")
+    await storage.recovered(last_operation=7)
+    await write_some(storage, 2)
+    [name] = await system_chunks(chunks, "journal")
+    whole = len(chunks._chunks[name])
+    await write_some(storage, 3)
+    await storage.close(last_operation=7)
+    content = chunks._chunks[name]
+    frame = len(encode_frame(3, AddChunk("s2", 0, 1, "s2$00000000000000000000.E1.3"), journal=name))
+    assert len(content) == whole + frame
+    content[whole + place if place >= 0 else -1] ^= 1
+    for boot in "ab":
+        with pytest.raises(StorageDamagedError, match=rf"{re.escape(name)} is damaged at offset"):
+            await owner(chunks, 2 if boot == "a" else 3, boot_id=boot).stored_length("s0")
+    content[whole + place if place >= 0 else -1] ^= 1
+    assert await owner(chunks, 4, boot_id="a").stored_length("s2") == 4
+
+
+async def test_an_owner_that_was_killed_may_leave_a_part_of_a_frame() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1, boot_id="a")
+    await write_some(storage, 2)
+    [name] = await system_chunks(chunks, "journal")
+    del chunks._chunks[name][-3:]
+    assert await owner(chunks, 2, boot_id="a").stored_length("s0") == 4
+
+
+async def test_a_log_that_lacks_what_the_last_owner_knew_of_is_refused() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1, boot_id="a")
+    await storage.recovered(last_operation=10)
+    await write_some(storage, 1)
+    await storage.close(last_operation=12)
+    await storage.close(last_operation=13)  # a second end says nothing
+    late = owner(chunks, 2, boot_id="a")
+    assert await late.stored_length("s0") == 4
+    with pytest.raises(LogBehindError, match=r"ends with operation 11, .* ended with 12"):
+        await late.recovered(last_operation=11)
+    storage = owner(chunks, 3, boot_id="a")
+    assert await storage.stored_length("s0") == 4
+    await storage.recovered(last_operation=12)
+
+
+async def test_the_last_copy_of_the_metadata_is_kept_through_later_owners() -> None:
+    chunks = MemoryChunkStorage()
+    first = owner(chunks, 1)
+    await first.keep_container(b"one", 1)
+    await first.keep_container(b"two", 2)
+    await first.collect()
+    assert len(await system_chunks(chunks, "container")) == 1
+    second = owner(chunks, 2)
+    await write_some(second, 1)
+    await second.collect()
+    state = await owner(chunks, 0).inspect()
+    assert (state.container, state.epoch) == (b"two", 2)
+    await second.keep_container(b"three", 3)
+    await second.collect()
+    [name] = await system_chunks(chunks, "container")
+    assert (await owner(chunks, 0).inspect()).container == b"three"
+    chunks._chunks[name][-6] ^= 1
+    assert (await owner(chunks, 0).inspect()).container is None
+
+
+async def test_looking_changes_nothing() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1, boot_id="a")
+    await write_some(storage, 2)
+    before = {name: bytes(data) for name, data in chunks._chunks.items()}
+    state = await owner(chunks, 0, boot_id="a").inspect()
+    assert state.metadata.segment_names() == ["s0", "s1"]
+    assert {name: bytes(data) for name, data in chunks._chunks.items()} == before

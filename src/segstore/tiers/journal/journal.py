@@ -97,10 +97,10 @@ class Journal:
         state = self._logs.get(container_id)
         return 0 if state is None else state.epoch
 
-    async def open_log(self, container_id: int) -> ContainerLog:
+    async def open_log(self, container_id: int, *, epoch_min: int = 0) -> ContainerLog:
         """Open a container's log under a new epoch, durably, and fence its earlier owner."""
         state = self._logs.setdefault(container_id, LogState())
-        state.epoch += 1
+        state.epoch = max(state.epoch + 1, epoch_min)
         epoch = state.epoch
         durable = trio.Event()
         errors: list[DataLogError] = []

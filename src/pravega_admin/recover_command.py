@@ -1,0 +1,145 @@
+"""``segstore recover``: go on after a journal, or a part of tier 2, was lost.
+
+Owns: what the user is told and asked. What is done is ``segstore.recover``'s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pravega_admin.errors import AdminError, ConfigurationError, leaf_errors
+from pravega_admin.options import OutputOption
+from pravega_admin.output import OutputFormat, note, print_json, print_rows
+from pravega_admin.serve_commands import (
+    ContainersOption,
+    DataDirOption,
+    S3EndpointOption,
+    S3RegionOption,
+    SettingsOption,
+    Tier2Option,
+)
+from pravega_admin.store_settings import DATA_DIR, read_settings, tier_2_settings
+
+if TYPE_CHECKING:
+    from segstore.config import SegmentStoreConfig
+    from segstore.recover import RecoveryPlan
+
+COLUMNS = ("container", "segment", "what", "offset", "bytes")
+CONTROLLER_TABLES = "_system/_tables/"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the application."""
+    app.command()(recover)
+
+
+def recover(
+    data_dir: DataDirOption = DATA_DIR,
+    container_count: ContainersOption = 4,
+    tier2: Tier2Option = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
+    config: SettingsOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what is wrong and what would be done.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Go on with what is left after a journal or a part of tier 2 was lost. The store is stopped.
+
+    First it says what is wrong, and what of each segment would be dropped. What it changes is kept
+    in a directory beside it.
+    """
+    from segstore.config import SegmentStoreConfig
+
+    if not data_dir.exists():
+        raise ConfigurationError(f"data directory {data_dir} does not exist")
+    options: dict[str, Any] = {
+        "data_dir": str(data_dir),
+        "container_count": container_count,
+        **tier_2_settings(tier2, endpoint=s3_endpoint, region=s3_region),
+        **read_settings(config).get("segment_store", {}),
+    }
+    import msgspec
+    import trio
+
+    from pravega_admin.log_options import LogFormat, LogLevel
+    from pravega_admin.logs import configure_logs
+    from pravega_admin.serve import decode_path
+
+    try:
+        settings = msgspec.convert(options, SegmentStoreConfig, dec_hook=decode_path)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigurationError(f"the segment store's settings are wrong: {error}") from error
+    configure_logs("recover", level=LogLevel.WARNING, format=LogFormat.AUTO)
+    trio.run(_recover, settings, dry_run, yes, output)
+
+
+async def _recover(
+    settings: SegmentStoreConfig, dry_run: bool, yes: bool, output: OutputFormat
+) -> None:
+    from segstore.errors import DataDirectoryError, SegmentStoreError, StorageConfigurationError
+    from segstore.recover import open_recovery
+
+    try:
+        async with open_recovery(settings) as recovery:
+            plan = await recovery.plan()
+            _tell(plan, output)
+            if not plan.problems:
+                note("nothing has to be recovered: the journal and tier 2 agree")
+                return
+            if dry_run:
+                note("nothing was changed; without --dry-run this is done")
+                return
+            if not yes and not _confirm():
+                raise AdminError("nothing was changed")
+            backup = await recovery.run(plan)
+        note(f"recovered; everything that was changed is in {backup} as it was before")
+    except Exception as error:
+        for leaf in leaf_errors(error):
+            if isinstance(leaf, DataDirectoryError | StorageConfigurationError):
+                raise ConfigurationError(str(leaf)) from error
+            if isinstance(leaf, SegmentStoreError | OSError):
+                raise AdminError(f"the store cannot be recovered: {leaf}") from error
+        raise
+
+
+def _confirm() -> bool:
+    try:
+        return typer.confirm("Go on with what is left?", err=True)
+    except typer.Abort:
+        return False
+
+
+def _tell(plan: RecoveryPlan, output: OutputFormat) -> None:
+    """Print what is wrong and what would become of segments."""
+    rows = [
+        {
+            "container": finding.container_id,
+            "segment": finding.segment,
+            "what": finding.what,
+            "offset": finding.offset,
+            "bytes": finding.length,
+        }
+        for finding in plan.findings
+    ]
+    if output is OutputFormat.JSON:
+        print_json({"problems": plan.problems, "segments": rows})
+        return
+    for problem in plan.problems:
+        note(problem)
+    if rows:
+        print_rows(rows, COLUMNS, output)
+    for journal in plan.journals:
+        note(f"a new journal takes the place of {journal.path}, which is kept")
+        if journal.recovered is None:
+            note("what was acknowledged and had not reached tier 2 is lost; nobody knows how much")
+    if any(str(row["segment"]).startswith(CONTROLLER_TABLES) for row in rows):
+        note(
+            "the controller keeps scopes and streams in tables of this store, of which something is"
+            " in this list: the last changes of streams may be gone, and streams whose creation"
+            " was cut short have to be created or deleted again"
+        )

@@ -1,0 +1,413 @@
+"""The way back from a journal, or a part of tier 2, that was lost: ``segstore recover``.
+
+Owns: what is wrong with a store that nobody runs, the plan that says what a recovery would keep and
+drop, and the recovery: a new journal in place of the old one.
+
+Invariants:
+1. Planning changes nothing. A recovery does what its plan says.
+2. What a recovery changes or takes away is in its backup directory before: the journals as they
+   were, and the metadata of chunks. Chunks with segments' bytes are neither changed nor deleted.
+3. The new journal takes the old one's place by a rename, when it is durable. A recovery that was
+   interrupted before can be begun again; what it has brought to tier 2 stays there.
+4. The logs of the new journal are opened under an epoch of their own, which is later than any that
+   was claimed in tier 2.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from segstore.boot import boot_id
+from segstore.config import SegmentStoreConfig
+from segstore.data_directory import DataDirectory, StoreState
+from segstore.errors import DataDirectoryError, DataLogError, IdentityError, IdentityProblem
+from segstore.identity import (
+    TierTwoIdentity,
+    check_claims,
+    check_journal,
+    check_tier_two,
+    renew_journal_identity,
+    write_journal_identity,
+)
+from segstore.salvage import (
+    ChunkLosses,
+    Entries,
+    Finding,
+    PlannedStorage,
+    Replayed,
+    Salvage,
+    encode_log,
+    find_chunk_losses,
+    replay_metadata,
+)
+from segstore.storage.chunked import ChunkedSegmentStorage
+from segstore.storage.system_journal import StoredState
+from segstore.tier_two import StorageOfOwner, TierTwo, belongs_to, open_storage
+from segstore.tiers.api import ChunkStorage
+from segstore.tiers.journal import JournalSettings, open_journal
+from segstore.tiers.journal.disk import LocalDisk
+from segstore.tiers.journal.log_reader import LogReader
+from segstore.tiers.journal.recovery import Recovered, recover
+
+SUPERVISOR: Final = "standalone"
+"""The role of whoever runs the store's processes."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class _UntouchedDisk(LocalDisk):
+    """Reads a journal and removes nothing from it."""
+
+    def remove(self, name: str) -> None:
+        return
+
+
+@dataclass(slots=True)
+class JournalState:
+    """What is left of one journal."""
+
+    number: int
+    path: Path
+    recovered: Recovered | None
+    """None when it cannot be read, or is not there."""
+    problem: str
+    """Why it cannot be read; empty when it can."""
+
+
+@dataclass(slots=True)
+class ContainerState:
+    """What is left of one container, and what is wrong with it."""
+
+    container_id: int
+    stored: StoredState
+    log_epoch: int
+    entries: Entries | None
+    replayed: Replayed
+    losses: ChunkLosses
+    problems: list[str] = field(default_factory=list)
+    is_ahead: bool = False
+    """Whether tier 2 has bytes that the log does not have."""
+    findings: list[Finding] = field(default_factory=list)
+    """What a recovery would drop, or has dropped."""
+
+    @property
+    def is_log_last(self) -> bool:
+        """Whether the log is the one that the last owner of tier 2 had."""
+        replayed = self.replayed
+        return (
+            not self.is_ahead
+            and self.stored.epoch <= self.log_epoch
+            and not replayed.problem
+            and not replayed.is_empty
+            and self.stored.last_operation <= replayed.metadata.sequence_number
+        )
+
+    @property
+    def next_epoch(self) -> int:
+        """Later than all that were used."""
+        return max(self.stored.epoch, self.log_epoch) + 1
+
+
+@dataclass(slots=True)
+class RecoveryPlan:
+    """What a recovery of these journals would do."""
+
+    journals: list[JournalState]
+    containers: list[ContainerState]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, one sentence each; none: nothing has to be recovered."""
+        found = [each.problem for each in self.journals if each.problem]
+        return found + [problem for each in self.containers for problem in each.problems]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What becomes of segments."""
+        return [finding for each in self.containers for finding in each.findings]
+
+
+class StoreRecovery:
+    """The recovery of one store. Made by ``open_recovery``."""
+
+    def __init__(
+        self,
+        config: SegmentStoreConfig,
+        directory: DataDirectory,
+        tier: TierTwo,
+        identity: TierTwoIdentity,
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._tier = tier
+        self._identity = identity
+        self._chunks = tier.chunks_under(1)
+        self._lengths: dict[str, int] = {}
+
+    async def plan(self) -> RecoveryPlan:
+        """Look at everything, and plan what has to be done. Changes nothing."""
+        self._lengths = {each.name: each.length for each in await self._chunks.list_chunks("")}
+        journals: list[JournalState] = []
+        containers: list[ContainerState] = []
+        for number in range(self._directory.journal_count):
+            journal = await self._read_journal(number)
+            found = [await self._look_at(journal, each) for each in self._containers_of(number)]
+            for container in found:
+                await self._plan_container(container)
+            if journal.problem or any(each.problems for each in found):
+                journals.append(journal)
+                containers += found
+        return RecoveryPlan(journals, containers)
+
+    async def _plan_container(self, container: ContainerState) -> None:
+        """Find out what a recovery would drop. If something is, the container is not sound."""
+        metadata = container.stored.metadata
+        for segment, record in container.losses.shortened.items():
+            metadata.put(segment, record)
+        await self._salvage(container, PlannedStorage(self._chunks, metadata, self._lengths))
+        if not container.problems:
+            container.problems += [
+                f"container {container.container_id}: {each.length} bytes of {each.segment} from"
+                f" {each.offset} on are in neither the journal nor tier 2"
+                for each in container.findings
+            ]
+
+    async def run(self, plan: RecoveryPlan, *, now: Callable[[], datetime] = _now) -> Path:
+        """Do what was planned; returns the directory that has everything as it was."""
+        backup = self._directory.path / f"before-recover-{now():%Y%m%dT%H%M%S}"
+        await trio.to_thread.run_sync(partial(backup.mkdir))
+        for container in plan.containers:
+            await self._save_metadata(container, backup)
+        storage_of = await self._tier.open()
+        for journal in plan.journals:
+            mine = [
+                each
+                for each in plan.containers
+                if self._directory.journal_of(each.container_id) == journal.number
+            ]
+            await self._make_journal(journal, mine, storage_of, backup)
+        return backup
+
+    def _containers_of(self, journal: int) -> list[int]:
+        count = self._directory.container_count
+        return [each for each in range(count) if self._directory.journal_of(each) == journal]
+
+    # ---- What is there ---------------------------------------------------------------------------
+
+    async def _read_journal(self, number: int) -> JournalState:
+        path, problem = self._directory.journal_path(number), ""
+        try:
+            await trio.to_thread.run_sync(check_journal, self._directory, number)
+            await check_claims(self._directory, self._tier, number, self._identity)
+        except IdentityError as error:
+            if error.problem is IdentityProblem.CHANGED:
+                raise
+            problem = str(error)
+            if error.problem is IdentityProblem.FOREIGN or not path.is_dir():
+                return JournalState(number, path, None, problem)
+        try:
+            recovered = await trio.to_thread.run_sync(recover, _UntouchedDisk(path))
+        except DataLogError as error:
+            return JournalState(number, path, None, str(error))
+        return JournalState(number, path, recovered, problem)
+
+    async def _look_at(self, journal: JournalState, container_id: int) -> ContainerState:
+        stored = await self._owner(container_id, 0, self._chunks).inspect()
+        epoch, entries = self._log_of(journal, container_id)
+        container = ContainerState(
+            container_id,
+            stored,
+            epoch,
+            entries,
+            await replay_metadata(container_id, entries),
+            find_chunk_losses(container_id, stored.metadata, self._lengths),
+        )
+        self._find_problems(container)
+        return container
+
+    def _log_of(self, journal: JournalState, container_id: int) -> tuple[int, Entries | None]:
+        """The epoch of a container's log, and what reads it, if it can be read."""
+        recovered = journal.recovered
+        if recovered is None or container_id not in recovered.state.containers:
+            return 0, None
+        state = recovered.state.containers[container_id]
+        indexes = {
+            generation: scan.indexes[container_id]
+            for generation, scan in recovered.scans.items()
+            if container_id in scan.indexes
+        }
+
+        async def read() -> AsyncIterator[bytes]:
+            reader = LogReader(
+                _UntouchedDisk(journal.path),
+                trio.to_thread.run_sync,
+                container_id,
+                indexes,
+                {},
+                start=state.first_position,
+                end=state.next_position,
+            )
+            async for entry in reader.read():
+                yield entry.data
+
+        return state.epoch, read
+
+    def _find_problems(self, container: ContainerState) -> None:
+        number, stored, log = container.container_id, container.stored, container.replayed
+        if log.problem:
+            container.problems.append(f"container {number}: {log.problem}")
+        elif stored.epoch > container.log_epoch:
+            container.problems.append(
+                f"container {number}: the journal knows no epoch after {container.log_epoch}, and"
+                f" tier 2 was written under epoch {stored.epoch}: the journal is older, or was lost"
+            )
+        elif stored.last_operation > log.metadata.sequence_number:
+            container.problems.append(
+                f"container {number}: the journal ends with operation"
+                f" {log.metadata.sequence_number}, the store with {stored.last_operation}"
+            )
+        for segment in log.metadata.segments.values():
+            record = stored.metadata.get(segment.storage_name)
+            if record is not None and record.chunks and not segment.merged:
+                last = record.chunks[-1]
+                end = last.end
+                if last.is_open:
+                    end = max(end, last.start + self._lengths.get(last.name, 0))
+                if end > segment.length:
+                    container.is_ahead = True
+                    container.problems.append(
+                        f"container {number}: tier 2 has {end} bytes of {segment.name}, and the"
+                        f" journal only {segment.length}: the journal is older"
+                    )
+        container.problems += [
+            f"container {number}: {each.length} bytes of {each.segment} from {each.offset} on are"
+            " missing in tier 2"
+            for each in container.losses.findings
+        ]
+
+    # ---- What is made of it ----------------------------------------------------------------------
+
+    def _owner(self, container_id: int, epoch: int, chunks: ChunkStorage) -> ChunkedSegmentStorage:
+        in_files = self._config.tier2 is None
+        return ChunkedSegmentStorage(
+            chunks,
+            epoch=lambda: epoch,
+            container_id=container_id,
+            belongs=belongs_to(container_id, self._directory.container_count),
+            boot_id=boot_id() if in_files else None,
+        )
+
+    async def _salvage(
+        self, container: ContainerState, storage: PlannedStorage | ChunkedSegmentStorage
+    ) -> tuple[bytes, int]:
+        """A new snapshot of the container, and its number."""
+        salvage = Salvage(
+            container.container_id,
+            storage,
+            container.stored.metadata,
+            container.stored.container,
+            keeps_indexes=container.is_log_last,
+        )
+        last_operation = container.stored.last_operation
+        snapshot, number = await salvage.run(container.replayed, container.entries, last_operation)
+        gaps = [each for each in container.losses.findings if each.what == "gap"]
+        container.findings = gaps + salvage.findings
+        # Replaying is done once more when it is not only planned: the metadata were changed.
+        container.replayed = await replay_metadata(container.container_id, container.entries)
+        return snapshot, number
+
+    async def _save_metadata(self, container: ContainerState, backup: Path) -> None:
+        for name in container.stored.names:
+            data = await self._chunks.read(name, offset=0, length=self._lengths[name])
+            file = backup / name.replace("/", "_")
+            await trio.to_thread.run_sync(file.write_bytes, bytes(data))
+
+    async def _make_journal(
+        self,
+        journal: JournalState,
+        containers: Sequence[ContainerState],
+        storage_of: StorageOfOwner,
+        backup: Path,
+    ) -> None:
+        """Make a journal that begins with the new snapshots, and put it into its place."""
+        new = journal.path.with_name(f"{journal.path.name}.recovering")
+        await trio.to_thread.run_sync(partial(shutil.rmtree, new, ignore_errors=True))
+        await trio.to_thread.run_sync(new.mkdir)
+        identity = renew_journal_identity(self._directory, journal.number, self._identity)
+        await trio.to_thread.run_sync(write_journal_identity, new, identity)
+        settings = JournalSettings(
+            file_bytes=self._config.journal_file_bytes,
+            journal_bytes_max=self._config.journal_bytes_max,
+        )
+        async with open_journal(new, settings) as opened:
+            for container in containers:
+                epoch = container.next_epoch
+                chunks = storage_of(partial(_number, epoch))
+                storage = self._owner(container.container_id, epoch, chunks)
+                if container.losses.shortened:
+                    await storage.replace_records(container.losses.shortened)
+                snapshot, number = await self._salvage(container, storage)
+                log = await opened.open_log(container.container_id, epoch_min=epoch)
+                for entry in encode_log(snapshot, number):
+                    log.append_nowait((entry,), _ignore)
+                await log.aclose()
+                if opened.failure is not None:
+                    raise opened.failure
+                await storage.recovered(last_operation=number)
+                await storage.close(last_operation=number)
+        await trio.to_thread.run_sync(_put_into_place, journal.path, new, backup)
+
+
+def _number(number: int) -> int:
+    return number
+
+
+def _ignore(error: DataLogError | None) -> None:
+    """Whoever closes the log sees the journal's failure."""
+
+
+def _put_into_place(path: Path, new: Path, backup: Path) -> None:
+    """Move a journal and the notes about it into the backup, and the new journal to its place."""
+    for old in (path.with_name(f"{path.name}-contents"), path):
+        if old.exists():
+            old.rename(backup / old.name)
+    new.rename(path)
+    for directory in (backup, path.parent):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@asynccontextmanager
+async def open_recovery(config: SegmentStoreConfig) -> AsyncIterator[StoreRecovery]:
+    """Hold a store that nobody runs, for the block.
+
+    Raises ``DataDirectoryError`` when it is in use, and what ``open_storage`` raises.
+    """
+    directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
+    if directory.state is not StoreState.COMPLETE:
+        raise DataDirectoryError(
+            f"data directory {directory.path} was never started with this version: nothing can be"
+            " said of what belongs to it; start the store, or go on with the version that made it"
+        )
+    async with AsyncExitStack() as stack:
+        stack.enter_context(directory.lock(SUPERVISOR))
+        for number in range(directory.journal_count):
+            stack.enter_context(directory.lock_journal(number))
+        tier = await stack.enter_async_context(open_storage(config, directory))
+        identity = await check_tier_two(directory, tier)
+        yield StoreRecovery(config, directory, tier, identity)

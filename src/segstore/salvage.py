@@ -1,0 +1,610 @@
+"""What can be saved of a container whose log or whose chunks are not all there.
+
+Owns: ``Salvage``: a container's metadata made anew out of what is left of its log, of the last copy
+of its metadata in tier 2, and of the chunks that tier 2 has; and what was lost on the way.
+
+Invariants:
+1. Bytes that tier 2 has are kept. What the log has besides is added where it goes on without a gap.
+2. A segment ends where its last byte is that is still there. What lies behind a gap at the end is
+   dropped, and told; a gap before chunks that are there stays, and is told: reads there fail.
+3. All segments are active in the result, so that no record elsewhere has to be right.
+4. The same steps are planned, without any change, and done: only the storage is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from _fast.btree import FOOTER_BYTES, Footer
+from _fast.data_frame import DataFrame, FrameDamagedError, FrameReader
+from pravega_wire.codec import HEADER as EVENT_HEADER
+from segstore.attributes.attribute_index import attribute_segment_name
+from segstore.attributes.updates import (
+    ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
+    ATTRIBUTE_SEGMENT_ROOT_POINTER,
+    ATTRIBUTE_SEGMENT_TYPE,
+    NULL_ATTRIBUTE_VALUE,
+    TABLE_BUCKET_COUNT,
+    TABLE_COMPACTION_OFFSET,
+    TABLE_ENTRY_COUNT,
+    TABLE_INDEX_OFFSET,
+    TABLE_TOTAL_ENTRY_COUNT,
+    SegmentType,
+    is_core_attribute,
+)
+from segstore.errors import ChunkNotFoundError, DataLogCorruptError, StorageError
+from segstore.metadata import ContainerMetadata, SegmentMetadata, records_name
+from segstore.operations import (
+    ActivateOperation,
+    AppendOperation,
+    CheckpointOperation,
+    DeleteOperation,
+    EvictOperation,
+    MapOperation,
+    MergeOperation,
+    Operation,
+    TruncateOperation,
+    decode_operation,
+)
+from segstore.segment_record import RecordDamagedError, SegmentRecord, decode_record
+from segstore.storage.chunk_metadata import ChunkMetadata
+from segstore.storage.records import SegmentRecord as StoredRecord
+from segstore.tables.entries import (
+    HEADER_BYTES,
+    KEY_BYTES_MAX,
+    EntryHead,
+    TableDataError,
+    parse_head,
+)
+from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, ChunkStorage
+
+READ_BYTES: Final = 4 * 1024 * 1024
+_HEAD_BYTES_MAX: Final = HEADER_BYTES + KEY_BYTES_MAX
+_MAGIC: Final = b"SegBTree"
+_INDEX_SUFFIX: Final = "$attributes.index"
+_INDEX_STATE: Final = (
+    TABLE_INDEX_OFFSET,
+    TABLE_ENTRY_COUNT,
+    TABLE_BUCKET_COUNT,
+    TABLE_TOTAL_ENTRY_COUNT,
+    TABLE_COMPACTION_OFFSET,
+    ATTRIBUTE_SEGMENT_ROOT_POINTER,
+    ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
+)
+"""What says how far a table is in its attributes: without it all of the table is read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What becomes of one segment: ``length`` bytes from ``offset`` on are concerned."""
+
+    container_id: int
+    segment: str
+    what: str
+    offset: int
+    length: int
+
+
+class SalvageStorage(Protocol):
+    """What salvaging asks of tier 2; see ``SegmentStorage``."""
+
+    async def stored_length(self, segment: str, *, certain: int | None = None) -> int: ...
+
+    async def write(
+        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
+    ) -> None: ...
+
+    async def read(self, segment: str, *, offset: int, length: int) -> Buffer: ...
+
+    async def truncate(self, segment: str, *, offset: int) -> None: ...
+
+    async def concat(
+        self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
+    ) -> None: ...
+
+    async def delete(self, segment: str, *, merged_into: str | None = None) -> None: ...
+
+    async def shorten(self, ends: Mapping[str, int]) -> None: ...
+
+
+Entries = Callable[[], AsyncIterator[bytes]]
+"""Reads the log from its beginning."""
+
+
+# ---- What is left of chunks ----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ChunkLosses:
+    """What the chunks of a container lack of what its metadata say."""
+
+    shortened: dict[str, StoredRecord] = field(default_factory=dict)
+    """The records of segments that end earlier than they did."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+def find_chunk_losses(
+    container_id: int, metadata: ChunkMetadata, lengths: Mapping[str, int]
+) -> ChunkLosses:
+    """Compare chunk metadata with the lengths of the chunks that are there, by name."""
+    losses = ChunkLosses()
+    for segment in metadata.segment_names():
+        record = metadata.get(segment)
+        assert record is not None
+        kept = list(record.chunks)
+        while kept and kept[-1].length and not lengths.get(kept[-1].name):
+            kept.pop()
+        if kept and (found := lengths.get(kept[-1].name, 0)) < kept[-1].length:
+            kept[-1] = kept[-1].cut(found)
+        if kept != list(record.chunks):
+            end = record.chunks[0].start
+            shortened = replace(record, chunks=tuple(kept), end_without_chunks=end)
+            losses.shortened[segment] = shortened
+            losses.findings.append(
+                Finding(
+                    container_id, segment, "lost end", shortened.end, record.end - shortened.end
+                )
+            )
+        for chunk in kept[:-1]:
+            found = lengths.get(chunk.name, 0)
+            if found < chunk.length:
+                losses.findings.append(
+                    Finding(container_id, segment, "gap", chunk.start + found, chunk.length - found)
+                )
+    return losses
+
+
+class PlannedStorage:
+    """Tells what a storage would have, without changing anything."""
+
+    def __init__(
+        self, chunks: ChunkStorage, metadata: ChunkMetadata, lengths: Mapping[str, int]
+    ) -> None:
+        self._chunks = chunks
+        self._metadata = metadata
+        self._lengths = lengths
+        self._ends: dict[str, int] = {}
+        self._written: dict[str, list[tuple[int, bytes]]] = {}
+
+    async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
+        """The end that the segment would have."""
+        if segment in self._ends:
+            return self._ends[segment]
+        record = self._metadata.get(segment)
+        if record is None:
+            return 0
+        if record.chunks and record.chunks[-1].is_open:
+            last = record.chunks[-1]
+            return last.start + self._lengths.get(last.name, 0)
+        return record.end
+
+    async def write(
+        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
+    ) -> None:
+        """Note the end; the bytes of records are kept, since they are read."""
+        joined = b"".join(data)
+        self._ends[segment] = max(await self.stored_length(segment), offset + len(joined))
+        if segment.startswith(records_name(0).rpartition("_")[0]):
+            self._written.setdefault(segment, []).append((offset, joined))
+
+    async def read(self, segment: str, *, offset: int, length: int) -> Buffer:
+        """Read what is stored, or would be."""
+        for start, data in self._written.get(segment, ()):
+            if start <= offset < start + len(data):
+                return data[offset - start : offset - start + length]
+        record = self._metadata.get(segment)
+        for chunk in record.chunks if record is not None else ():
+            end = chunk.start + self._lengths.get(chunk.name, 0)
+            if not chunk.is_open:
+                end = min(end, chunk.end)
+            if chunk.start <= offset < end:
+                return await self._chunks.read(
+                    chunk.name, offset=offset - chunk.start, length=min(length, end - offset)
+                )
+        raise ChunkNotFoundError(f"segment {segment} has no stored byte at {offset}")
+
+    async def truncate(self, segment: str, *, offset: int) -> None:
+        """Truncation changes no end."""
+
+    async def concat(
+        self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
+    ) -> None:
+        """Note the end."""
+        self._ends[target] = max(await self.stored_length(target), offset + length)
+
+    async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
+        """Note that nothing is left."""
+        self._ends[segment] = 0
+
+    async def shorten(self, ends: Mapping[str, int]) -> None:
+        """Note the ends."""
+        self._ends.update(ends)
+
+
+# ---- The log -------------------------------------------------------------------------------------
+
+
+async def read_operations(entries: Entries) -> AsyncIterator[Operation]:
+    """The operations in a log. Raises ``DataLogCorruptError``."""
+    reader = FrameReader()
+    number = 0
+    async for entry in entries():
+        try:
+            records = reader.feed(entry, number)
+        except FrameDamagedError as error:
+            raise DataLogCorruptError(f"a data frame is damaged: {error}") from error
+        for _, record in records:
+            yield decode_operation(record)
+        number += 1
+
+
+@dataclass(slots=True)
+class Replayed:
+    """A container's metadata by its log, and how its segments were called."""
+
+    metadata: ContainerMetadata
+    names: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Storage name and longest chunk of every segment that the log speaks of."""
+    problem: str = ""
+    """Why the log cannot be followed further; empty when it could to its end."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has nothing."""
+        return self.metadata.sequence_number == 0
+
+
+async def replay_metadata(container_id: int, entries: Entries | None) -> Replayed:
+    """Follow a log as far as it can be followed, without looking at tier 2."""
+    replayed = Replayed(ContainerMetadata(container_id))
+    if entries is None:
+        return replayed
+    try:
+        async for operation in read_operations(entries):
+            _apply(replayed, operation)
+    except (DataLogCorruptError, KeyError) as error:
+        replayed.problem = f"the log cannot be followed: {error}"
+    return replayed
+
+
+def _apply(replayed: Replayed, operation: Operation) -> None:
+    metadata = replayed.metadata
+    if isinstance(operation, CheckpointOperation):
+        if replayed.is_empty:
+            metadata.restore(operation.snapshot)
+            for segment in metadata.segments.values():
+                replayed.names[segment.segment_id] = segment.storage_name, segment.rollover_bytes
+        metadata.sequence_number = operation.sequence_number
+        return
+    if replayed.is_empty:
+        raise DataLogCorruptError("it begins without a checkpoint")
+    metadata.apply(operation, 0)
+    if isinstance(operation, MapOperation | ActivateOperation | EvictOperation):
+        segment = metadata.segments[operation.segment_id]
+        replayed.names[segment.segment_id] = segment.storage_name, segment.rollover_bytes
+
+
+# ---- Putting it together -------------------------------------------------------------------------
+
+
+class Salvage:
+    """Saves one container; ``findings`` tells what was lost and what was found.
+
+    ``keeps_indexes`` says that the log is the last owner's: then it knows where attribute indexes
+    are. Else the newest ones are looked for.
+    """
+
+    def __init__(
+        self,
+        container_id: int,
+        storage: SalvageStorage,
+        stored: ChunkMetadata,
+        copy: bytes | None,
+        *,
+        keeps_indexes: bool,
+    ) -> None:
+        self._container_id = container_id
+        self._storage = storage
+        self._stored = stored
+        self._copy = copy
+        self._keeps_indexes = keeps_indexes
+        self.findings: list[Finding] = []
+
+    async def run(
+        self, replayed: Replayed, entries: Entries | None, last_operation: int
+    ) -> tuple[bytes, int]:
+        """The snapshot with which the container's new log begins, and its sequence number."""
+        metadata = self._latest(replayed)
+        if entries is not None and metadata is replayed.metadata:
+            await self._add_logged(replayed, entries)
+        await self._take_inactive(metadata)
+        self._take_unknown(metadata, replayed)
+        for segment in list(metadata.segments.values()):
+            if segment.merged or segment is metadata.records:
+                del metadata.segments[segment.segment_id]
+        metadata.records = None
+        ends: dict[str, int] = {}
+        for segment in metadata.segments.values():
+            await self._settle(segment, ends)
+        if ends:
+            await self._storage.shorten(ends)
+        metadata.sequence_number = max(metadata.sequence_number, last_operation) + 1
+        return metadata.snapshot(metadata.sequence_number), metadata.sequence_number
+
+    def _latest(self, replayed: Replayed) -> ContainerMetadata:
+        """What the log says, or the copy in tier 2 where that is later."""
+        if self._copy is None:
+            return replayed.metadata
+        copied = ContainerMetadata(self._container_id)
+        copied.restore(self._copy)
+        is_later = copied.sequence_number > replayed.metadata.sequence_number
+        return copied if is_later else replayed.metadata
+
+    def _note(self, segment: str, what: str, offset: int, length: int) -> None:
+        self.findings.append(Finding(self._container_id, segment, what, offset, length))
+
+    async def _add_logged(self, replayed: Replayed, entries: Entries) -> None:
+        """Bring to tier 2 what the log has and tier 2 has not."""
+        try:
+            async for operation in read_operations(entries):
+                await self._store(replayed, operation)
+        except DataLogCorruptError:
+            pass  # it was told when the metadata were read
+
+    async def _store(self, replayed: Replayed, operation: Operation) -> None:
+        name, rollover_bytes = replayed.names.get(operation.segment_id, ("", 0))
+        if not name:
+            return
+        if isinstance(operation, AppendOperation | EvictOperation):
+            await self._append(name, operation.offset, operation.data, rollover_bytes)
+        elif isinstance(operation, MergeOperation):
+            await self._merge(replayed, operation)
+        elif isinstance(operation, TruncateOperation):
+            await self._storage.truncate(name, offset=operation.offset)
+        elif isinstance(operation, DeleteOperation):
+            await self._storage.delete(name)
+            await self._storage.delete(attribute_segment_name(name))
+
+    async def _append(self, name: str, offset: int, data: Buffer, rollover_bytes: int) -> None:
+        stored = await self._storage.stored_length(name)
+        if offset + len(data) > stored and (offset <= stored or self._stored.get(name) is None):
+            await self._storage.write(
+                name, offset=offset, data=[data], rollover_bytes=rollover_bytes
+            )
+
+    async def _merge(self, replayed: Replayed, operation: MergeOperation) -> None:
+        target, rollover_bytes = replayed.names[operation.segment_id]
+        source, _ = replayed.names.get(operation.source_id, ("", 0))
+        end = operation.offset + operation.length
+        if await self._storage.stored_length(target) < end and source:
+            if await self._storage.stored_length(source) < operation.length:
+                return
+            await self._storage.concat(
+                target,
+                offset=operation.offset,
+                source=source,
+                length=operation.length,
+                rollover_bytes=rollover_bytes,
+            )
+        await self._storage.delete(source, merged_into=target)
+        await self._storage.delete(attribute_segment_name(source))
+
+    # ---- Segments that the log does not know -----------------------------------------------------
+
+    async def _take_inactive(self, metadata: ContainerMetadata) -> None:
+        """Make the inactive segments active, by the records that tier 2 has of them."""
+        names = set(self._stored.segment_names())
+        latest: dict[str, SegmentRecord] = {}
+        prefix = f"{records_name(self._container_id)}.S-"
+        for name in sorted(name for name in names if name.startswith(prefix)):
+            if not name.endswith(_INDEX_SUFFIX):
+                async for record in self._records_in(name):
+                    latest[record.name] = record
+        if metadata.records is not None and metadata.records.storage_name not in names:
+            async for record in self._records_in(metadata.records.storage_name):
+                latest[record.name] = record
+        for record in latest.values():
+            segment = SegmentMetadata.from_record(record, 0)
+            is_known = record.name in metadata.by_name or record.segment_id in metadata.segments
+            if not is_known and (not record.length or segment.storage_name in names):
+                metadata.add_active(segment)
+
+    async def _records_in(self, name: str) -> AsyncIterator[SegmentRecord]:
+        """The whole records in a segment of records; what is damaged is passed over."""
+        record = self._stored.get(name)
+        start = record.chunks[0].start if record is not None and record.chunks else 0
+        data = await self._read_all(name, start)
+        position = 0
+        while position < len(data):
+            try:
+                found, position = decode_record(data, position)
+            except RecordDamagedError:
+                position += 1
+            else:
+                yield found
+
+    async def _read_all(self, name: str, start: int) -> bytes:
+        end = await self._storage.stored_length(name)
+        data = bytearray()
+        while (offset := start + len(data)) < end:
+            try:
+                data += await self._storage.read(
+                    name, offset=offset, length=min(READ_BYTES, end - offset)
+                )
+            except StorageError:
+                break  # a chunk is missing: what comes behind it cannot be placed
+        return bytes(data)
+
+    def _take_unknown(self, metadata: ContainerMetadata, replayed: Replayed) -> None:
+        """Make segments of what tier 2 has and nobody describes: they were made last."""
+        unknown: dict[str, int] = {}
+        first_new = metadata.next_segment_id
+        for stored_name in self._stored.segment_names():
+            name, mark, digits = stored_name.rpartition(".S-")
+            record = self._stored.get(stored_name)
+            if not mark or not digits.isdecimal() or record is None:
+                continue
+            number = int(digits)
+            metadata.next_segment_id = max(metadata.next_segment_id, number + 1)
+            is_described = number in metadata.segments or number in replayed.names
+            if is_described or record.is_moved or (number < first_new and self._keeps_indexes):
+                continue
+            unknown[name] = max(unknown.get(name, 0), number)
+        unknown.pop(records_name(self._container_id), None)
+        for name, number in unknown.items():
+            if (older := metadata.by_name.get(name)) is not None:
+                if older.segment_id > number:
+                    continue
+                del metadata.segments[older.segment_id]
+            segment = SegmentMetadata(number, name)
+            segment.attribute_memory.start_with(_default_attributes(name), 0)
+            metadata.add_active(segment)
+            self._note(name, "attributes lost", 0, 0)
+
+    # ---- Lengths and attributes ------------------------------------------------------------------
+
+    async def _settle(self, segment: SegmentMetadata, ends: dict[str, int]) -> None:
+        """Let a segment end where tier 2 ends, and its attributes be where tier 2 has them."""
+        end = await self._storage.stored_length(segment.storage_name)
+        record = self._stored.get(segment.storage_name)
+        start = record.chunks[0].start if record is not None and record.chunks else 0
+        if start > segment.start_offset and segment.segment_type & SegmentType.TABLE:
+            self._note(segment.name, "table without a beginning", segment.start_offset, start)
+        segment.start_offset = min(max(segment.start_offset, start), end)
+        if end < segment.length or (end > segment.length and not self._keeps_indexes):
+            whole = await self._whole_end(segment, end)
+            if whole < end:
+                ends[segment.storage_name] = end = whole
+        if end < segment.length:
+            self._note(segment.name, "lost end", end, segment.length - end)
+        elif end > segment.length and not self._keeps_indexes:
+            self._note(segment.name, "found", segment.length, end - segment.length)
+        segment.length = segment.storage_length = end
+        segment.record_bytes = 0
+        if not segment.is_transient:
+            await self._settle_attributes(segment)
+
+    async def _whole_end(self, segment: SegmentMetadata, end: int) -> int:
+        """Where the last whole event or table entry ends that begins before ``end``.
+
+        Who appends behind a part of one makes everything behind it unreadable. A segment that has
+        neither, such as a byte stream's, keeps its end.
+        """
+        is_table = bool(segment.segment_type & SegmentType.TABLE)
+        length_of = _entry_length if is_table else _event_length
+        position = segment.start_offset
+        if is_table:
+            index_offset = segment.attributes.get(TABLE_INDEX_OFFSET, 0)
+            position = index_offset if position < index_offset <= end else position
+        while position < end:
+            data = await self._read_some(segment.storage_name, position, end)
+            if not data:
+                return end
+            place = 0
+            while (length := length_of(data, place)) and place + length <= len(data):
+                place += length
+            if length is None:  # there are no events in it
+                return end
+            if place == 0:
+                if not length or position + length > end:
+                    return position
+                place = length
+            position += place
+        return position
+
+    async def _read_some(self, name: str, start: int, end: int) -> bytes:
+        data = bytearray()
+        wanted = min(READ_BYTES, end - start)
+        while len(data) < wanted:
+            try:
+                data += await self._storage.read(
+                    name, offset=start + len(data), length=wanted - len(data)
+                )
+            except StorageError:
+                break
+        return bytes(data)
+
+    async def _settle_attributes(self, segment: SegmentMetadata) -> None:
+        memory = segment.attribute_memory
+        name = attribute_segment_name(segment.storage_name)
+        root = memory.root_pointer
+        end = await self._storage.stored_length(name)
+        is_whole = root == NULL_ATTRIBUTE_VALUE or root + FOOTER_BYTES <= end
+        if self._keeps_indexes and is_whole:
+            return
+        if not is_whole:
+            self._note(name, "lost end", end, root + FOOTER_BYTES - end)
+        changed_by = memory.changed_by
+        values = dict(memory.values)
+        core = {each: value for each, value in values.items() if is_core_attribute(each)}
+        if segment.segment_type & SegmentType.TABLE:
+            values = {each: value for each, value in core.items() if each not in _INDEX_STATE}
+        elif (found := await self._find_root(name)) != root:
+            # A newer index has what the copy of the metadata has, or newer values.
+            values = values if self._keeps_indexes else core
+            values.pop(ATTRIBUTE_SEGMENT_ROOT_POINTER, None)
+            if found != NULL_ATTRIBUTE_VALUE:
+                values[ATTRIBUTE_SEGMENT_ROOT_POINTER] = found
+        memory.values.clear()
+        memory.dirty.clear()
+        memory.cached.clear()
+        memory.start_with(values, changed_by)
+
+    async def _find_root(self, name: str) -> int:
+        """Where the last whole footer of an attribute index is; the null value without one."""
+        record = self._stored.get(name)
+        if record is None or not record.chunks:
+            return NULL_ATTRIBUTE_VALUE
+        start = record.chunks[0].start
+        data = await self._read_all(name, start)
+        place = data.rfind(_MAGIC)
+        while place >= 0:
+            try:
+                footer = Footer.parse(data[place : place + FOOTER_BYTES], offset=start + place)
+            except ValueError:
+                footer = None
+            if footer is not None and footer.min_offset >= start:
+                return start + place
+            place = data.rfind(_MAGIC, 0, place)
+        return NULL_ATTRIBUTE_VALUE
+
+
+def _event_length(data: bytes, place: int) -> int | None:
+    """How long the event is that begins at ``place``; 0 when that is not there, None for none."""
+    if place + EVENT_HEADER.size > len(data):
+        return 0
+    kind, length = EVENT_HEADER.unpack_from(data, place)
+    return EVENT_HEADER.size + length if kind == 0 and length >= 0 else None
+
+
+def _entry_length(data: bytes, place: int) -> int | None:
+    """The same for a table's entry."""
+    try:
+        head = parse_head("", memoryview(data)[place : place + _HEAD_BYTES_MAX], offset=0)
+    except TableDataError:
+        return None
+    return head.length if isinstance(head, EntryHead) else 0
+
+
+def _default_attributes(name: str) -> dict[bytes, int]:
+    """What a segment begins with of which only the name is known."""
+    is_table = "/_tables/" in name
+    kind = SegmentType.TABLE if is_table else SegmentType.STREAM
+    return {ATTRIBUTE_SEGMENT_TYPE: int(kind)} if is_table else {}
+
+
+def encode_log(snapshot: bytes, sequence_number: int) -> list[bytes]:
+    """The entries of a log that begins with a checkpoint and has nothing else."""
+    checkpoint = CheckpointOperation()
+    checkpoint.sequence_number = sequence_number
+    checkpoint.snapshot = snapshot
+    head, body = checkpoint.encode()
+    entries = []
+    position, length = 0, len(head) + len(body)
+    while position < length:
+        frame = DataFrame(LOG_ENTRY_BYTES_MAX)
+        position = frame.put_part(head, body, position)
+        entries.append(bytes(frame.seal()))
+    return entries

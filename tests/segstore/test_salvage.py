@@ -1,0 +1,262 @@
+"""What is saved of containers whose log, or whose chunks, are not all there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import trio
+
+from pravega_wire.commands import TableEntry, TableKey
+from pravega_wire.event_framing import frame_event
+from segstore import recover
+from segstore.api import SegmentContainer
+from segstore.assembly import open_containers
+from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
+from segstore.config import MIB, SegmentStoreConfig, TableSettings
+from segstore.container import Container
+from segstore.recover import RecoveryPlan, open_recovery
+from segstore.tables.table_segments import TableSegments
+
+NAME = "scope/stream/0.#epoch.0"
+OTHER = "scope/other/0.#epoch.0"
+TABLE = "scope/_tables/t"
+ATTRIBUTE = bytes(range(16))
+
+
+def config_of(path: Path, **changes: object) -> SegmentStoreConfig:
+    fields: dict[str, object] = {
+        "data_dir": path / "data",
+        "container_count": 1,
+        "cache_bytes_max": 32 * MIB,
+        "journal_file_bytes": 4 * MIB,
+        "drain_seconds": 5,
+        **changes,
+    }
+    return SegmentStoreConfig(**fields)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def living(path: Path, **changes: object) -> AsyncIterator[SegmentContainer]:
+    async with (
+        open_containers(config_of(path, **changes)) as opener,
+        opener(0) as container,
+    ):
+        yield container
+
+
+async def recovered(path: Path) -> RecoveryPlan:
+    async with open_recovery(config_of(path)) as recovery:
+        planned = await recovery.plan()
+        before = [str(each) for each in planned.findings]
+        assert planned.problems
+        await recovery.run(planned)
+        assert [str(each) for each in planned.findings] == before
+    async with open_recovery(config_of(path)) as recovery:
+        assert (await recovery.plan()).problems == []
+    return planned
+
+
+async def content(container: SegmentContainer, name: str) -> bytes:
+    await container.activate(name)
+    info = container.segment_info(name)
+    data = bytearray()
+    while (offset := info.start_offset + len(data)) < info.length:
+        data += (await container.read(name, offset=offset, length_max=MIB)).data
+    return bytes(data)
+
+
+EVENTS = [frame_event(b"event %d" % number * 20) for number in range(50)]
+
+
+async def fill(container: SegmentContainer) -> None:
+    """A stream's segment, one that is sealed and truncated, an empty one, and a table."""
+    for name in (NAME, OTHER, "scope/empty/0.#epoch.0"):
+        await container.create_segment(name)
+    await container.append(
+        NAME,
+        b"".join(EVENTS),
+        attribute_updates=[AttributeUpdate(ATTRIBUTE, AttributeUpdateType.REPLACE, 50)],
+    )
+    await container.append(OTHER, EVENTS[0] + EVENTS[1])
+    await container.truncate_segment(OTHER, offset=len(EVENTS[0]))
+    await container.seal_segment(OTHER)
+    tables = TableSegments(container, TableSettings())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tables.run)
+        await tables.create(TABLE)
+        for number in range(30):
+            entry = TableEntry(TableKey(b"key %d" % number), b"value %d" % number)
+            await tables.update(TABLE, [entry])
+        nursery.cancel_scope.cancel()
+
+
+async def check(container: SegmentContainer, *, attribute: int | None = 50) -> None:
+    """All that ``fill`` made is there, and can be changed."""
+    assert await content(container, NAME) == b"".join(EVENTS)
+    assert await content(container, OTHER) == EVENTS[1]
+    info = container.segment_info(OTHER)
+    assert (info.start_offset, info.sealed) == (len(EVENTS[0]), True)
+    assert await container.get_attributes(NAME, [ATTRIBUTE]) == (
+        {} if attribute is None else {ATTRIBUTE: attribute}
+    )
+    assert await content(container, "scope/empty/0.#epoch.0") == b""
+    await check_table(container)
+    assert await container.append(NAME, EVENTS[0]) == len(b"".join(EVENTS)) + len(EVENTS[0])
+
+
+async def check_table(container: SegmentContainer, *, count: int = 30) -> None:
+    await container.activate(TABLE)
+    tables = TableSegments(container, TableSettings())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tables.run)
+        keys = [b"key %d" % number for number in range(count)]
+        found = await tables.read(TABLE, keys)
+        assert [each.value for each in found] == [b"value %d" % n for n in range(count)]
+        await tables.update(TABLE, [TableEntry(TableKey(b"new"), b"entry")])
+        [entry] = await tables.read(TABLE, [b"new"])
+        assert entry.value == b"entry"
+        nursery.cancel_scope.cancel()
+
+
+def journal(path: Path) -> Path:
+    return path / "data" / "journal-0"
+
+
+async def test_a_lost_journal_after_a_gentle_end_costs_nothing(tmp_path: Path) -> None:
+    async with living(tmp_path) as container:
+        await fill(container)
+    shutil.rmtree(journal(tmp_path))
+    plan = await recovered(tmp_path)
+    assert [each for each in plan.findings if each.what != "found"] == []
+    async with living(tmp_path) as container:
+        await check(container)
+    async with living(tmp_path) as container:
+        assert (await content(container, NAME)).endswith(EVENTS[0])
+
+
+async def test_inactive_segments_come_back_without_a_journal(tmp_path: Path) -> None:
+    with trio.fail_after(60):
+        async with living(tmp_path, active_segment_seconds=0.1) as container:
+            await fill(container)
+            assert isinstance(container, Container)
+            while len(container._metadata.by_name) > 1:  # a table stays
+                await container._writer.flush()
+                await trio.sleep(0.2)
+    shutil.rmtree(journal(tmp_path))
+    await recovered(tmp_path)
+    async with living(tmp_path) as container:
+        await check(container)
+
+
+async def test_an_older_journal_of_the_same_life_keeps_all_that_tier_2_has(tmp_path: Path) -> None:
+    async with living(tmp_path) as container:
+        await fill(container)
+        shutil.copytree(journal(tmp_path), tmp_path / "older")
+        await container.append(NAME, EVENTS[7])
+        await container.create_segment("scope/late/0.#epoch.0")
+        await container.append("scope/late/0.#epoch.0", EVENTS[9])
+    shutil.rmtree(journal(tmp_path))
+    shutil.move(tmp_path / "older", journal(tmp_path))
+    await recovered(tmp_path)
+    async with living(tmp_path) as container:
+        assert await content(container, NAME) == b"".join(EVENTS) + EVENTS[7]
+        assert await content(container, "scope/late/0.#epoch.0") == EVENTS[9]
+        await check_table(container)
+
+
+async def kill(path: Path, fill_more: Callable[[SegmentContainer], Awaitable[None]]) -> None:
+    """A life that ends without bringing anything more to tier 2."""
+    with trio.CancelScope() as scope:
+        async with living(path, drain_seconds=0) as container:
+            await fill_more(container)
+            scope.cancel()
+
+
+async def test_what_only_the_journal_has_is_kept_when_tier_2_lost_another_segment(
+    tmp_path: Path,
+) -> None:
+    async with living(tmp_path) as container:
+        await fill(container)
+
+    async def append(container: SegmentContainer) -> None:
+        await container.append(NAME, EVENTS[3])
+
+    await kill(tmp_path, append)
+    [chunk] = (tmp_path / "data" / "storage" / "scope" / "other").rglob("*.E1.*")
+    chunk.unlink()
+    plan = await recovered(tmp_path)
+    [finding] = plan.findings
+    assert (finding.segment.partition(".S-")[0], finding.what) == (OTHER, "lost end")
+    async with living(tmp_path) as container:
+        assert await content(container, NAME) == b"".join(EVENTS) + EVENTS[3]
+        assert await content(container, OTHER) == b""
+        await check_table(container)
+
+
+async def test_a_segment_ends_with_its_last_whole_event(tmp_path: Path) -> None:
+    async with living(tmp_path) as container:
+        await fill(container)
+    found = (tmp_path / "data" / "storage" / "scope" / "stream").rglob("*.E1.*")
+    [chunk] = [each for each in found if "attributes" not in each.name]
+    with chunk.open("r+b") as opened:
+        opened.truncate(len(b"".join(EVENTS[:20])) + 7)
+    plan = await recovered(tmp_path)
+    assert {each.what for each in plan.findings} == {"lost end"}
+    async with living(tmp_path) as container:
+        assert await content(container, NAME) == b"".join(EVENTS[:20])
+        await container.append(NAME, EVENTS[4])
+    async with living(tmp_path) as container:
+        assert await content(container, NAME) == b"".join(EVENTS[:20]) + EVENTS[4]
+
+
+async def test_a_table_ends_with_its_last_whole_entry(tmp_path: Path) -> None:
+    async with living(tmp_path) as container:
+        await fill(container)
+    found = (tmp_path / "data" / "storage" / "scope" / "_tables").rglob("*.E1.*")
+    [chunk] = [each for each in found if "attributes" not in each.name]
+    with chunk.open("r+b") as opened:
+        opened.truncate(chunk.stat().st_size - 3)
+    await recovered(tmp_path)
+    async with living(tmp_path) as container:
+        await check_table(container, count=29)
+
+
+async def test_a_recovery_that_was_interrupted_can_be_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with living(tmp_path) as container:
+        await fill(container)
+    shutil.rmtree(journal(tmp_path))
+
+    def fail(*_: object) -> None:
+        raise OSError("interrupted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recover, "_put_into_place", fail)
+        async with open_recovery(config_of(tmp_path)) as recovery:
+            with pytest.raises(OSError, match="interrupted"):
+                await recovery.run(await recovery.plan(), now=lambda: datetime(2026, 1, 1))
+    await recovered(tmp_path)
+    async with living(tmp_path) as container:
+        await check(container)
+
+
+async def test_of_a_store_without_a_copy_of_its_metadata_bytes_and_tables_come_back(
+    tmp_path: Path,
+) -> None:
+    async with living(tmp_path) as container:
+        await fill(container)
+    shutil.rmtree(journal(tmp_path))
+    for copy in (tmp_path / "data" / "storage" / "_system").rglob("*container*"):
+        copy.unlink()
+    plan = await recovered(tmp_path)
+    assert {each.what for each in plan.findings} == {"attributes lost", "found"}
+    async with living(tmp_path) as container:
+        assert await content(container, NAME) == b"".join(EVENTS)
+        assert await container.get_attributes(NAME, [ATTRIBUTE]) == {ATTRIBUTE: 50}
+        await check_table(container)
