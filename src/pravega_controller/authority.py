@@ -13,6 +13,11 @@ _HOST_PORT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[A-Za-z0-9._-]
 _WILDCARDS = frozenset({"", "0.0.0.0", "::", "[::]"})
 
 
+def is_local(host: str) -> bool:
+    """Whether a host means another machine to everybody, or none at all."""
+    return host in _WILDCARDS or host == "localhost" or host == "::1" or host.startswith("127.")
+
+
 def dialled_host(authority: str) -> str | None:
     """The host in an authority, or None when it names no single host.
 

@@ -8,6 +8,7 @@ run left unfinished.
 
 from __future__ import annotations
 
+import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -22,8 +23,10 @@ from pravega_controller.autoscaling import AutoScaling
 from pravega_controller.background import Background
 from pravega_controller.config import ControllerConfig
 from pravega_controller.errors import AlreadyExistsError, ControllerError, StoreUnavailableError
+from pravega_controller.intents import Intents
 from pravega_controller.key_value_tables import INTENT_KIND as TABLE_INTENT_KIND
 from pravega_controller.key_value_tables import KeyValueTableOperations
+from pravega_controller.members import MemberRecord, Members
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
@@ -78,6 +81,7 @@ class Controller:
     transaction_workflows: TransactionWorkflows
     placement: StaticPlacement
     watermarks: Watermarks
+    members: Members
     now_ms: Callable[[], int]
     finish_later: Callable[[IntentRecord], None]
 
@@ -103,8 +107,9 @@ async def open_controller(
         trio.open_nursery() as workflows,
     ):
         background = Background(workflows, random=environment.random)
-        controller = _assemble(placement, segments, background, environment)
+        controller = _assemble(config, placement, segments, background, environment)
         await _prepare(config, controller)
+        workflows.start_soon(controller.members.run)
         workflows.start_soon(controller.store.intents.remove_idle)
         workflows.start_soon(controller.transaction_workflows.run)
         if config.request_poll_seconds > 0:
@@ -119,6 +124,7 @@ async def open_controller(
 
 
 def _assemble(
+    config: ControllerConfig,
     placement: StaticPlacement,
     segments: SegmentClient,
     background: Background,
@@ -126,11 +132,14 @@ def _assemble(
 ) -> Controller:
     random, now_ms, finish_later = environment.random, environment.now_ms, background.finish_later
     table_client = TableClient(segments)
-    store = MetadataStore(table_client, random=random)
+    members, intents = _join_later(config, table_client, background, random)
+    store = MetadataStore(table_client, intents, random=random)
     tags = TagIndex(table_client, store)
-    workflows = StreamWorkflows(store, segments, tags, now_ms=now_ms, finish_later=finish_later)
+    workflows = StreamWorkflows(
+        store, segments, tags, members, now_ms=now_ms, finish_later=finish_later
+    )
     writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
-    watermarks = Watermarks(store, segments, table_client, writer_id=writer_id)
+    watermarks = Watermarks(store, segments, table_client, owns=members.owns, writer_id=writer_id)
     open_transactions = TransactionStore(table_client, random=random)
     archive = OutcomeArchive(table_client)
     transaction_workflows = TransactionWorkflows(
@@ -165,9 +174,32 @@ def _assemble(
         transaction_workflows,
         placement,
         watermarks,
+        members,
         now_ms,
         finish_later,
     )
+
+
+def _join_later(
+    config: ControllerConfig, tables: TableClient, background: Background, random: Random
+) -> tuple[Members, Intents]:
+    """This controller as a member, which it is not yet, and its intents."""
+    instance_id = f"{random.getrandbits(64):016x}"
+
+    async def take_over(instance_id: str) -> None:
+        async def is_dead(owner: str) -> bool:
+            return owner == instance_id or await members.is_dead(owner)
+
+        for intent in await intents.take_over(is_dead):
+            background.finish_later(intent)
+
+    intents = Intents(tables, instance_id, is_trusted=lambda: members.is_trusted)
+    place = f"{socket.gethostname()}:{config.port}" if config.port else instance_id
+    record = MemberRecord(config.published_address or config.host, config.port, place, beat=0)
+    members = Members(
+        tables, instance_id, record, take_over=take_over, write_again=intents.write_again
+    )
+    return members, intents
 
 
 def _start_scaling(
@@ -189,7 +221,12 @@ def _start_scaling(
         idle_seconds=config.idle_segment_seconds,
     )
     events = RequestEvents(store, streams, segments, scaling)
-    nursery.start_soon(repeat, "requests for scaling", config.request_poll_seconds, events.poll)
+
+    async def poll() -> None:
+        if controller.members.owns("requests for scaling"):
+            await events.poll()
+
+    nursery.start_soon(repeat, "requests for scaling", config.request_poll_seconds, poll)
     nursery.start_soon(
         repeat, "marks of idle segments", config.idle_sweep_seconds, scaling.forget_old_marks
     )
@@ -209,6 +246,7 @@ def _start_retention(
         segments,
         tables,
         RetentionRegistry(tables, now_ms=now_ms),
+        owns=controller.members.owns,
         now_ms=now_ms,
         period_seconds=config.retention_period_seconds,
     )
@@ -221,11 +259,12 @@ async def _prepare(config: ControllerConfig, controller: Controller) -> None:
         await controller.store.open(wait_seconds_max=config.startup_seconds_max)
     except StoreUnavailableError as error:
         raise StartupError(f"no metadata can be read from the segment stores: {error}") from error
+    await controller.members.join()
     try:
         await controller.scopes.create(names.INTERNAL_SCOPE)
     except AlreadyExistsError:
         log.debug("the system scope exists")
     # Before any workflow goes on: sealing a stream ends the transactions that are known.
     await controller.transaction_workflows.load()
-    async for intent in controller.store.intents.read_all():
+    for intent in await controller.store.intents.take_over(controller.members.is_dead):
         controller.finish_later(intent)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from pravega_controller import messages
+from pravega_controller.authority import is_local
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     AlreadyExistsError,
@@ -36,7 +37,13 @@ from pravega_wire.names import InvalidNameError
 async def get_controller_server_list(
     controller: Controller, request: pb.ServerRequest, call: Call
 ) -> pb.ServerResponse:
-    return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=call.host, port=call.port)])
+    """Names the living: this one as it was reached, the others as they say."""
+    found = [pb.NodeUri(endpoint=call.host, port=call.port)]
+    for other in controller.members.living()[1:]:
+        # A host that means something on one machine only is the one where the caller found us.
+        host = call.host if is_local(other.host) else other.host
+        found.append(pb.NodeUri(endpoint=host, port=other.port))
+    return pb.ServerResponse(nodeURI=found)
 
 
 @rpc("getURI", immediate=True)

@@ -1,6 +1,8 @@
 """Intents: which scopes, streams and groups may have a workflow to finish if this controller dies.
 
-Owns: the table of intents, and when an intent is written and removed.
+Owns: the table of intents, when an intent is written and removed, and taking over those of others.
+
+    _system/_tables/controller/intents    instance id/kind/scope/name -> IntentRecord
 
 Invariants:
 1. An intent is durable before its workflow is, and stays at least until the workflow has ended.
@@ -8,32 +10,45 @@ Invariants:
    So it outlives its workflow by a while, in which the next workflow of the same thing finds it
    already written, and many are removed by one request.
 3. A removal that is under way has ended before the same intent is written again.
+4. A controller removes only its own intents, and a dead one's once it has written the same as its
+   own. It relies on having written one only as long as nobody can have taken it for dead.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 
 import structlog
 import trio
+from msgspec import structs
 
 from pravega_controller.errors import CorruptMetadataError, SegmentStoreError, StoreUnavailableError
 from pravega_controller.records import IntentRecord, decode, encode
-from pravega_controller.table_client import TableClient
+from pravega_controller.table_client import Change, TableClient
 from pravega_wire import names
 
 INTENTS = names.table_name(names.INTERNAL_SCOPE, "controller", "intents")
 IDLE_SECONDS = 1.0
 """Keep an intent for so long after its workflow has ended."""
+KEY_PARTS = 4
+"""Instance, kind, scope and name; the first format had no instance."""
+TAKEN_TOGETHER = 500
 
 log = structlog.get_logger(__name__)
 
 
 class Intents:
-    """The intents of one controller."""
+    """The intents of one controller.
 
-    def __init__(self, tables: TableClient) -> None:
+    ``is_trusted`` says whether nobody can have taken the controller for dead.
+    """
+
+    def __init__(
+        self, tables: TableClient, instance_id: str, *, is_trusted: Callable[[], bool]
+    ) -> None:
         self._tables = tables
+        self._instance_id = instance_id
+        self._is_trusted = is_trusted
         self._written: dict[bytes, IntentRecord] = {}
         self._idle_since: dict[bytes, float] = {}
         self._leaving: frozenset[bytes] = frozenset()
@@ -41,41 +56,67 @@ class Intents:
 
     async def put(self, intent: IntentRecord) -> None:
         """Record that a workflow may be in progress, before it is."""
-        key = _key(intent)
+        key = self._key(intent)
         self._idle_since.pop(key, None)
         while key in self._leaving:
             await self._left.wait()
         written = self._written.pop(key, None)
-        if written is not None and set(intent.stream_ids) <= set(written.stream_ids):
-            self._written[key] = written
-        else:
-            await self._tables.put(INTENTS, key, encode(intent))
-            self._written[key] = intent
+        merged = _merge(intent, written)
+        if merged != written or not self._is_trusted():
+            await self._tables.put(INTENTS, key, encode(merged))
+        self._written[key] = merged
 
     def remove(self, intent: IntentRecord) -> None:
         """Let an intent go some time soon: nothing is in progress any more."""
-        key = _key(intent)
+        key = self._key(intent)
         self._written.setdefault(key, intent)
         self._idle_since[key] = trio.current_time()
 
     async def find(self, intent: IntentRecord) -> IntentRecord:
         """What is recorded under the key of an intent, or the intent itself."""
-        key = _key(intent)
+        key = self._key(intent)
         if (written := self._written.get(key)) is not None:
             return written
         entry = await self._tables.get(INTENTS, key)
         return intent if entry is None else decode(entry.value, IntentRecord)
 
-    async def read_all(self) -> AsyncIterator[IntentRecord]:
-        """Everything that may have a workflow to finish, as far as it can be read."""
+    async def write_again(self) -> None:
+        """Write all that this controller relies on: it may have been removed as a dead one's."""
+        for key, intent in list(self._written.items()):
+            await self._tables.put(INTENTS, key, encode(intent))
+
+    async def take_over(self, is_dead: Callable[[str], Awaitable[bool]]) -> list[IntentRecord]:
+        """Make the intents of dead controllers this one's own, and return them.
+
+        Those of the first format name no controller: nobody who wrote them lives.
+        """
+        taken: list[IntentRecord] = []
+        removed: list[bytes] = []
         async for entries in self._tables.pages(INTENTS):
             for entry in entries:
+                owner, has_owner, _ = entry.key.decode().partition("/")
+                if len(entry.key.split(b"/")) < KEY_PARTS:
+                    owner = ""
+                if (
+                    not has_owner
+                    or owner == self._instance_id
+                    or (owner and not await is_dead(owner))
+                ):
+                    continue
                 try:
-                    intent = decode(entry.value, IntentRecord)
+                    taken.append(decode(entry.value, IntentRecord))
                 except CorruptMetadataError as error:
                     log.error("intent is damaged", key=entry.key.decode(), reason=str(error))
                     continue
-                yield intent
+                removed.append(entry.key)
+        taken = [_merge(intent, self._written.get(self._key(intent))) for intent in taken]
+        for start in range(0, len(taken), TAKEN_TOGETHER):
+            part = taken[start : start + TAKEN_TOGETHER]
+            changes = [Change(self._key(intent), encode(intent)) for intent in part]
+            await self._tables.update(INTENTS, changes)
+            self._written.update((self._key(intent), intent) for intent in part)
+        await self._tables.remove_all(INTENTS, removed)
+        return taken
 
     async def remove_idle(self) -> None:
         """Remove what has been idle for long enough; runs until cancelled."""
@@ -101,6 +142,13 @@ class Intents:
             self._leaving = frozenset()
             self._left.set()
 
+    def _key(self, intent: IntentRecord) -> bytes:
+        return f"{self._instance_id}/{intent.kind}/{intent.scope}/{intent.name}".encode()
 
-def _key(intent: IntentRecord) -> bytes:
-    return f"{intent.kind}/{intent.scope}/{intent.name}".encode()
+
+def _merge(intent: IntentRecord, written: IntentRecord | None) -> IntentRecord:
+    """An intent that also covers what was written under its key."""
+    if written is None:
+        return intent
+    ids = dict.fromkeys((*written.stream_ids, *intent.stream_ids))
+    return structs.replace(intent, stream_ids=tuple(ids))

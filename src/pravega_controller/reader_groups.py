@@ -36,7 +36,6 @@ from pravega_controller.errors import (
     StoreUnavailableError,
     StreamNotFoundError,
     SubscriberNotFoundError,
-    VersionConflictError,
 )
 from pravega_controller.locks import KeyedLocks
 from pravega_controller.records import (
@@ -52,7 +51,7 @@ from pravega_controller.records import (
 )
 from pravega_controller.segment_client import for_each, run_together
 from pravega_controller.store import MetadataStore, ReaderGroup, Scope, Stream
-from pravega_controller.stream_workflows import CONFLICTS_MAX, StreamWorkflows
+from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_controller.streams import StreamCut, fixed_configuration
 from pravega_wire import names
 
@@ -354,19 +353,16 @@ class ReaderGroupOperations:
 
         async def change_one(one: tuple[str, str]) -> None:
             async with self._subscribing.hold(one):
-                for attempt in range(CONFLICTS_MAX):
-                    try:
-                        await change(await self._store.stream(*one))
-                    except NotFoundError:
-                        # Deleted since the group named it: no retention is left to wait.
-                        log.info("stream to subscribe to is gone", scope=one[0], stream=one[1])
-                    except VersionConflictError:
-                        if attempt < CONFLICTS_MAX - 1:
-                            continue
-                        raise
-                    break
+                try:
+                    await change(await self._store.stream(*one))
+                except NotFoundError:
+                    # Deleted since the group named it: no retention is left to wait.
+                    log.info("stream to subscribe to is gone", scope=one[0], stream=one[1])
 
-        await for_each(streams, change_one)
+        async def change_in_turn(one: tuple[str, str]) -> None:
+            await until_unchanged(partial(change_one, one))
+
+        await for_each(streams, change_in_turn)
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))

@@ -103,6 +103,8 @@ class StreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     pending: StreamWorkflow | None = None
     rolling: Rolling | None = None
     """Beside ``pending``, since a stream is rolled while it is being sealed, too."""
+    owner: str = ""
+    """The controller that does what is pending; any may, if it is empty."""
 
 
 class ConfigurationRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):

@@ -135,10 +135,12 @@ class Retention:
         tables: TableClient,
         registry: RetentionRegistry,
         *,
+        owns: Callable[[str], bool],
         now_ms: Callable[[], int],
         period_seconds: float,
     ) -> None:
         self._registry = registry
+        self._owns = owns
         self._is_open = False
         self._store = store
         self._streams = streams
@@ -164,6 +166,8 @@ class Retention:
         for index, (scope, name) in enumerate(registered, 1):
             share = self._period_seconds * index / (len(registered) + 1)
             await trio.sleep_until(began + share)
+            if not self._owns(f"{scope}/{name}"):
+                continue
             try:
                 await self.retain(scope, name)
             except ControllerError as error:

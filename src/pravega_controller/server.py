@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import structlog
@@ -46,7 +47,8 @@ async def serve(
     stop = trio.Event()
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(_run, config, server, stop, environment or Environment())
+            known = replace(config, port=port)
+            await nursery.start(_run, known, server, stop, environment or Environment())
             try:
                 task_status.started((config.host, port))
                 log.info("controller serves", host=config.host, port=port)

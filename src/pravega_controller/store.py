@@ -200,6 +200,8 @@ class NewStream:
     name_version: int
     configuration: StreamConfiguration
     first: Epoch
+    owner: str
+    """The controller that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +251,10 @@ class Listing:
 class MetadataStore:
     """Reads and writes the controller's records."""
 
-    def __init__(self, tables: TableClient, *, random: Random) -> None:
+    def __init__(self, tables: TableClient, intents: Intents, *, random: Random) -> None:
         self._tables = tables
         self._random = random
-        self.intents = Intents(tables)
+        self.intents = intents
         self._streams: OrderedDict[tuple[str, str], Stream] = OrderedDict()
         self._scopes: OrderedDict[str, Scope] = OrderedDict()
 
@@ -816,6 +818,7 @@ class MetadataStore:
             changed_since_base=0,
             epoch_bytes_max=size,
             pending=Create(),
+            owner=new.owner,
         )
         history = self._history(scope, new.name, new.stream_id)
         history.count, history.epoch_bytes_max = 1, size

@@ -30,9 +30,11 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
+import trio
 from msgspec import structs
 
 from pravega_controller import stream_cuts
+from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
     IllegalStateError,
     InvalidRequestError,
@@ -49,6 +51,7 @@ from pravega_controller.errors import (
 )
 from pravega_controller.history import Epoch, first_epoch, scaled_epoch
 from pravega_controller.locks import KeyedLocks
+from pravega_controller.members import Members
 from pravega_controller.records import (
     ConfigurationRecord,
     Create,
@@ -81,8 +84,8 @@ from pravega_controller.streams import (
 from pravega_controller.tag_index import TagIndex
 from pravega_wire import names
 
-CONFLICTS_MAX = 20
-"""How often a change is decided anew because somebody else was faster."""
+OWNER_POLL_SECONDS = 0.2
+"""How often to look whether another controller has finished what it began."""
 REFUSALS = (
     NotFoundError,
     InvalidRequestError,
@@ -122,6 +125,7 @@ class StreamWorkflows:
         store: MetadataStore,
         segments: SegmentClient,
         tags: TagIndex,
+        members: Members,
         *,
         now_ms: Callable[[], int],
         finish_later: Callable[[IntentRecord], None],
@@ -129,6 +133,8 @@ class StreamWorkflows:
         self._store = store
         self._segments = segments
         self._tags = tags
+        self._members = members
+        self._me = members.instance_id
         self._now_ms = now_ms
         self._finish_later = finish_later
         self._locks = KeyedLocks()
@@ -150,27 +156,42 @@ class StreamWorkflows:
 
     async def change(self, scope: str, name: str, action: Callable[[], Awaitable[T]]) -> T:
         """Do something to a stream exclusively, again if somebody else changed it meanwhile."""
-        for _ in range(CONFLICTS_MAX):
-            try:
-                async with self.exclusive(scope, name):
+
+        async def act() -> T:
+            async with self.exclusive(scope, name):
+                try:
                     return await action()
-            except REFUSALS:
-                await self._store.remove_intent(stream_intent(scope, name))
-                raise
-            except VersionConflictError as error:
-                log.info("reading again", scope=scope, stream=name, reason=str(error))
-        async with self.exclusive(scope, name):
-            return await action()
+                except REFUSALS:
+                    await self._store.remove_intent(stream_intent(scope, name))
+                    raise
+
+        return await until_unchanged(act)
 
     async def settled(self, scope: str, name: str) -> Stream:
         """A stream without pending work, for whoever holds it exclusively."""
-        stream = await self._store.stream(scope, name)
+        stream = await self._acquire(await self._store.stream(scope, name))
         if _is_settled(stream):
             return stream
         settled = await self._settle(stream)
         if settled is None:
             raise StreamNotFoundError(f"stream {scope}/{name} does not exist")
         return settled
+
+    async def _acquire(self, stream: Stream) -> Stream:
+        """A stream whose pending work is this controller's, if it still has any.
+
+        Whoever lives finishes what it began. What a dead controller began is taken over by a
+        conditional write, so that nothing it still writes about it succeeds.
+        """
+        while not _is_settled(stream) and stream.record.owner not in ("", self._me):
+            record = stream.record
+            if await self._members.is_dead(record.owner):
+                log.info("taking over", stream=stream.name, owner=record.owner)
+                taken = structs.replace(record, owner=self._me)
+                return await self._store.write_stream(stream, taken)
+            await trio.sleep(OWNER_POLL_SECONDS)
+            stream = await self._store.stream(stream.scope.name, stream.name)
+        return stream
 
     async def begin(self, scope: str, name: str) -> Stream:
         """A stream without pending work, which the caller is about to change.
@@ -212,7 +233,7 @@ class StreamWorkflows:
         """Record a workflow with what it is about, and with it the duty to finish it."""
         assert stream.record.pending is None
         await self._store.put_intent(stream_intent(stream.scope.name, stream.name))
-        record = structs.replace(stream.record, pending=pending)
+        record = structs.replace(stream.record, pending=pending, owner=self._me)
         return await self._store.write_stream(
             stream, record, configuration=configuration, head=head, epochs=epochs
         )
@@ -234,7 +255,7 @@ class StreamWorkflows:
         """Record that transactions of an earlier epoch are taken in, and the duty to do it."""
         assert stream.record.rolling is None
         await self._store.put_intent(stream_intent(stream.scope.name, stream.name))
-        record = structs.replace(stream.record, rolling=rolling)
+        record = structs.replace(stream.record, rolling=rolling, owner=self._me)
         return await self._store.write_stream(stream, record, epochs=epochs)
 
     async def end_roll(
@@ -337,6 +358,7 @@ class StreamWorkflows:
                     first_number=place.next_number,
                     created_ms=now,
                 ),
+                self._me,
             )
             for one, place, settings in zip(
                 wanted, places, (configuration, MARK_CONFIGURATION), strict=False
@@ -344,7 +366,12 @@ class StreamWorkflows:
             if not place.is_taken
         ]
         streams = await self._store.insert_streams(owner, new)
-        await self._finish_creating(streams)
+        try:
+            await self._finish_creating(streams)
+        except VersionConflictError:
+            # Who took this controller for dead finishes what was begun here.
+            if (await self.settled(scope, name)).stream_id != streams[0].stream_id:
+                raise
         await self._store.remove_intent(intent)
         return True
 

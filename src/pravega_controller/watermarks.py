@@ -21,7 +21,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -116,8 +116,10 @@ class Watermarks:
         segments: SegmentClient,
         tables: TableClient,
         *,
+        owns: Callable[[str], bool],
         writer_id: bytes,
     ) -> None:
+        self._owns = owns
         self._store = store
         self._segments = segments
         self._tables = tables
@@ -193,6 +195,8 @@ class Watermarks:
         self._lagging_since = {k: at for k, at in self._lagging_since.items() if k in known}
         self._last = {name: last for name, last in self._last.items() if name in marks}
         for (scope, name), of_stream in sorted(marks.items()):
+            if not self._owns(f"{scope}/{name}"):
+                continue
             try:
                 await self._advance(scope, name, of_stream)
             except ControllerError as error:

@@ -184,8 +184,8 @@ async def test_two_controllers_carry_over_one_stream(
     restore(memory_store)
     memory_store.tables[INTENTS].entries.clear()
     async with (
-        open_on_memory() as first,
-        open_on_memory() as second,
+        open_on_memory(port=1) as first,
+        open_on_memory(port=2) as second,
         trio.open_nursery() as nursery,
     ):
         for controller in (first, second, first, second):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pravega_controller import (
     autoscaling,
     key_value_tables,
+    members,
     records,
     retention,
     tag_index,
@@ -40,6 +41,7 @@ STORED = {
     for module in (
         records,
         key_value_tables,
+        members,
         autoscaling,
         retention,
         tag_index,
@@ -75,6 +77,7 @@ def test_the_page_names_the_fixed_tables() -> None:
     for table in (
         SCOPES,
         INTENTS,
+        members.MEMBERS,
         NUMBERS,
         IDLE_SEGMENTS,
         retention.RETENTION,

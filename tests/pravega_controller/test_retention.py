@@ -49,6 +49,7 @@ class Scene:
             segments,
             self.tables,
             registry,
+            owns=lambda key: True,
             now_ms=lambda: self.now_ms,
             period_seconds=PERIOD,
         )

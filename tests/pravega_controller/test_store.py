@@ -41,11 +41,11 @@ async def test_a_known_stream_is_answered_for_by_one_small_read(
 async def test_a_second_controller_cannot_overwrite_the_first(
     open_on_memory: OpenController,
 ) -> None:
-    async with open_on_memory() as first:
+    async with open_on_memory(port=1) as first:
         await first.scopes.create("s")
         await first.streams.create("s", "a", fixed_configuration(1))
         stale = await first.store.stream("s", "a")
-        async with open_on_memory() as second:
+        async with open_on_memory(port=2) as second:
             await second.streams.seal("s", "a")
             with pytest.raises(VersionConflictError):
                 await first.store.write_stream(stale, structs.replace(stale.record, pending=Seal()))
@@ -53,13 +53,14 @@ async def test_a_second_controller_cannot_overwrite_the_first(
 
 
 async def test_no_answer_is_older_than_its_question(open_on_memory: OpenController) -> None:
-    async with open_on_memory() as first, open_on_memory() as second:
+    async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
         await first.scopes.create("s")
         await first.streams.create("s", "a", fixed_configuration(1))
         assert await second.streams.successors("s", "a", 0) == ()
         started = await first.streams.scale("s", "a", [0], [(0.0, 0.5), (0.5, 1.0)], now_ms=5)
         found = await second.streams.successors("s", "a", 0)
         assert [one.segment for one in found] == list(started.created)
+        await first.streams._workflows.finish("s", "a")
         await second.streams.seal("s", "a")
         assert await first.streams.active_segments("s", "a") == ()
         await second.streams.delete("s", "a")

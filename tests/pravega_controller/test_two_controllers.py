@@ -42,7 +42,7 @@ async def test_tables(open_on_memory: Any, memory_store: MemorySegmentStore) -> 
             return
         gone.append(True)
 
-    async with open_on_memory() as first, open_on_memory() as second:
+    async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
         await first.scopes.create("s")
         for _ in range(10):
             async with trio.open_nursery() as nursery:
@@ -98,7 +98,7 @@ async def test_scopes(open_on_memory: Any, memory_store: MemorySegmentStore) -> 
         with suppress(*refusals):
             await act(*arguments)
 
-    async with open_on_memory() as first, open_on_memory() as second:
+    async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
         for _ in range(10):
             async with trio.open_nursery() as nursery:
                 for controller in (first, second):
@@ -126,7 +126,7 @@ async def test_reader_groups(open_on_memory: Any, memory_store: MemorySegmentSto
         with suppress(*refusals):
             updates.append(await controller.groups.update("s", "g", GROUP_ID, generation, GROUP))
 
-    async with open_on_memory() as first, open_on_memory() as second:
+    async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
         await first.scopes.create("s")
         await first.streams.create("s", "a", fixed_configuration(1))
         for _ in range(10):

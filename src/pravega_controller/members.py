@@ -1,0 +1,199 @@
+"""Which controllers live, and which of them does what must be done once.
+
+Owns: the table of members, this controller's heartbeat in it, and the verdict that another is dead.
+
+    _system/_tables/controller/members    instance id -> MemberRecord
+
+Each controller writes its record anew every ``BEAT_SECONDS`` and reads those of the others. One
+whose record stays the same for ``SILENT_SECONDS`` of the reader's own clock is dead for the reader:
+its intents are taken over, then its record is removed.
+
+Invariants:
+1. Only time counts in which this controller could read the table: while the store is away nobody
+   is silent. No clock is compared with another's.
+2. The verdict may be wrong: a controller that was stopped for a while goes on. So nothing rests on
+   it but who begins: whatever two controllers do at a time is decided by conditional updates.
+3. A controller trusts what it wrote as a member only as long as nobody can have removed it: until
+   ``TRUSTED_SECONDS`` after it began the last heartbeat that succeeded.
+4. Of the living, one owns a key, and all who see the same members agree which; it changes for a key
+   only when its owner dies or a new owner comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+import trio
+
+from pravega_controller.errors import (
+    CorruptMetadataError,
+    SegmentStoreError,
+    StoreUnavailableError,
+    VersionConflictError,
+)
+from pravega_controller.records import decode, encode
+from pravega_controller.table_client import NOT_EXISTS, Entry, TableClient
+from pravega_wire import names
+
+MEMBERS = names.table_name(names.INTERNAL_SCOPE, "controller", "members")
+BEAT_SECONDS = 1.0
+SILENT_SECONDS = 6.0
+TRUSTED_SECONDS = 3.0
+
+log = structlog.get_logger(__name__)
+
+
+class MemberRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
+    """A controller that lives, or did when it wrote this."""
+
+    host: str
+    """Where clients reach it; the host may be one that means something on its machine only."""
+    port: int
+    place: str
+    """What no two controllers have at a time: one that comes to it knows that the last is dead."""
+    beat: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Another member as last read, and for how long it has been the same."""
+
+    entry: Entry
+    record: MemberRecord
+    silent_seconds: float = 0.0
+    is_dead: bool = False
+
+
+class Members:
+    """This controller among the others.
+
+    ``take_over`` is called with the id of each dead one, ``write_again`` when this one was taken
+    for dead, so that what it relies on may have been removed.
+    """
+
+    def __init__(
+        self,
+        tables: TableClient,
+        instance_id: str,
+        record: MemberRecord,
+        *,
+        take_over: Callable[[str], Awaitable[None]],
+        write_again: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.instance_id = instance_id
+        self._tables = tables
+        self._record = record
+        self._version = NOT_EXISTS
+        self._take_over = take_over
+        self._write_again = write_again
+        self._others: dict[str, _Seen] = {}
+        self._observed = -1.0
+        self._began_beat = -1.0
+
+    # ---- Questions -------------------------------------------------------------------------------
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether nobody can have taken this controller for dead."""
+        return 0 <= trio.current_time() - self._began_beat < TRUSTED_SECONDS
+
+    def living(self) -> list[MemberRecord]:
+        """This controller, and the others that live."""
+        others = [seen.record for seen in self._others.values() if not seen.is_dead]
+        return [self._record, *sorted(others, key=lambda record: (record.host, record.port))]
+
+    async def is_dead(self, instance_id: str) -> bool:
+        """Whether another controller is dead; one that is no member is."""
+        if instance_id == self.instance_id:
+            return False
+        if (seen := self._others.get(instance_id)) is not None:
+            return seen.is_dead
+        return await self._tables.get(MEMBERS, instance_id.encode()) is None
+
+    def owns(self, key: str) -> bool:
+        """Whether what is to be done for a key, once for all, is this controller's to do."""
+        living = [identifier for identifier, seen in self._others.items() if not seen.is_dead]
+        return choose_owner(key, [self.instance_id, *living]) == self.instance_id
+
+    # ---- Life ------------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Become a member, and learn of the others; whoever was at this place before is dead."""
+        await self._tables.create(MEMBERS)
+        await self._beat()
+        await self._observe()
+        for seen in self._others.values():
+            seen.is_dead = seen.record.place == self._record.place
+
+    async def run(self) -> None:
+        """Show that this controller lives, and take over from those that do not; runs for ever."""
+        while True:
+            try:
+                await self._beat()
+                await self._observe()
+                await self._bury()
+            except (StoreUnavailableError, SegmentStoreError, VersionConflictError) as error:
+                log.warning("cannot tell who lives", reason=str(error))
+            await trio.sleep(BEAT_SECONDS)
+
+    async def _beat(self) -> None:
+        began = trio.current_time()
+        record = msgspec.structs.replace(self._record, beat=self._record.beat + 1)
+        key = self.instance_id.encode()
+        try:
+            version = await self._tables.put(MEMBERS, key, encode(record), version=self._version)
+        except VersionConflictError:
+            # Somebody took this controller for dead and removed its record.
+            log.warning("taken for dead by another controller; joining again")
+            self._began_beat = -1.0
+            version = await self._tables.put(MEMBERS, key, encode(record))
+            await self._write_again()
+        self._version, self._record, self._began_beat = version, record, began
+
+    async def _observe(self) -> None:
+        entries = [entry async for page in self._tables.pages(MEMBERS) for entry in page]
+        now = trio.current_time()
+        # What passed while nothing could be read says nothing of the others.
+        passed = min(now - self._observed, 2 * BEAT_SECONDS) if self._observed >= 0 else 0.0
+        self._observed = now
+        present: dict[str, _Seen] = {}
+        for entry in entries:
+            identifier = entry.key.decode()
+            if identifier != self.instance_id and (seen := self._see(entry, passed)) is not None:
+                present[identifier] = seen
+        self._others = present
+
+    def _see(self, entry: Entry, passed: float) -> _Seen | None:
+        known = self._others.get(entry.key.decode())
+        if known is None or known.entry.version != entry.version:
+            try:
+                return _Seen(entry, decode(entry.value, MemberRecord))
+            except CorruptMetadataError as error:
+                log.error("member is damaged", key=entry.key, reason=str(error))
+                return None
+        known.silent_seconds += passed
+        if not known.is_dead and known.silent_seconds >= SILENT_SECONDS:
+            known.is_dead = True
+            log.warning("a controller is silent", instance=entry.key.decode(), at=known.record.host)
+        return known
+
+    async def _bury(self) -> None:
+        """Take over from the dead: one of the living from each."""
+        for identifier, seen in list(self._others.items()):
+            if seen.is_dead and self.owns(identifier):
+                await self._take_over(identifier)
+                await self._tables.remove(MEMBERS, seen.entry.key, version=seen.entry.version)
+                self._others.pop(identifier, None)
+
+
+def choose_owner(key: str, members: Iterable[str]) -> str:
+    """The member with the highest hash together with the key: few keys move when members change."""
+
+    def weigh(member: str) -> bytes:
+        return hashlib.blake2b(f"{member}/{key}".encode(), digest_size=8).digest()
+
+    return max(members, key=weigh)

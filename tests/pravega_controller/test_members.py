@@ -1,0 +1,217 @@
+"""Several controllers on one segment store: who lives, who takes over, and what the slow may do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pravega_controller.controller import Controller
+from pravega_controller.intents import INTENTS
+from pravega_controller.members import MEMBERS, choose_owner
+from pravega_controller.streams import fixed_configuration
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_wire import commands as wire
+
+OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
+
+
+@given(st.sets(st.text(min_size=1), min_size=1, max_size=6), st.lists(st.text(), max_size=30))
+def test_a_key_moves_only_when_its_owner_goes(members: set[str], keys: list[str]) -> None:
+    for key in keys:
+        owner = choose_owner(key, members)
+        assert owner in members
+        for gone in members - {owner}:
+            assert choose_owner(key, members - {gone}) == owner
+
+
+def test_keys_are_shared_out() -> None:
+    owners = Counter(choose_owner(f"s/{number}", ["a", "b", "c"]) for number in range(3000))
+    assert min(owners.values()) > 800
+
+
+def ports(controller: Controller) -> set[int]:
+    return {member.port for member in controller.members.living()}
+
+
+async def test_the_living_know_each_other_and_share_the_work(
+    open_on_memory: OpenController, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_on_memory(port=1) as first:
+        assert ports(first) == {1}
+        assert first.members.owns("anything")
+        async with open_on_memory(port=2) as second:
+            await trio.sleep(3)
+            assert ports(first) == ports(second) == {1, 2}
+            for number in range(50):
+                owners = [c.members.owns(f"s/{number}") for c in (first, second)]
+                assert sorted(owners) == [False, True]
+        began = trio.current_time()
+        while ports(first) != {1}:  # noqa: ASYNC110 (the store in memory has no events)
+            await trio.sleep(0.1)
+        assert 4 <= trio.current_time() - began <= 10
+
+
+async def test_nobody_is_dead_because_the_store_was_away(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
+        await trio.sleep(5)
+        memory_store.pause = trio.Event()
+        memory_store.pauses = lambda request: True
+        await trio.sleep(60)
+        memory_store.pause.set()
+        memory_store.pause = None
+        for _ in range(100):
+            await trio.sleep(0.1)
+            assert ports(first) == ports(second) == {1, 2}
+
+
+class Stall:
+    """Holds up what one controller writes of itself, and one request of a kind."""
+
+    def __init__(
+        self, memory: MemorySegmentStore, instance_id: str, kind: type[wire.Request]
+    ) -> None:
+        self._key = instance_id.encode()
+        self._kind = kind
+        self.is_taken = trio.Event()
+        self._memory = memory
+        memory.pause = trio.Event()
+        memory.pauses = self._pauses
+
+    def _pauses(self, request: wire.Request) -> bool:
+        if isinstance(request, wire.UpdateTableEntries) and request.segment == MEMBERS:
+            return request.table_entries[0].key.key == self._key
+        if isinstance(request, self._kind) and not self.is_taken.is_set():
+            self.is_taken.set()
+            return True
+        return False
+
+    def end(self) -> None:
+        assert self._memory.pause is not None
+        self._memory.pause.set()
+        self._memory.pause = None
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [wire.CreateSegment, wire.SealSegment],
+    ids=["while it creates", "while it seals"],
+)
+async def test_a_slow_controller_does_no_harm_to_what_came_after_it(
+    kind: type[wire.Request],
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(port=1) as slow, open_on_memory(port=2) as other:
+        await slow.scopes.create("s")
+        await slow.streams.create("s", "a", fixed_configuration(1))
+        await trio.sleep(5)
+        stall = Stall(memory_store, slow.members.instance_id, kind)
+        done = trio.Event()
+
+        async def update() -> None:
+            await slow.streams.update("s", "a", fixed_configuration(2))
+            done.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(update)
+            await stall.is_taken.wait()
+            with trio.fail_after(10):
+                # The other waits for the owner of the work, then takes it over.
+                await other.streams.update("s", "a", fixed_configuration(3))
+            assert not done.is_set()
+            assert len(await other.streams.active_segments("s", "a")) == 3
+            stall.end()
+            with trio.fail_after(30):
+                await done.wait()
+        # The slow one's own call came to its end, last: nothing of either is half done.
+        stream = await other.store.stream("s", "a")
+        assert stream.configuration.scaling.segment_count_min == len(stream.active) == 2
+        alive = {name for name, segment in memory_store.segments.items() if not segment.is_sealed}
+        names = {stream.segment_name(segment.segment_id) for segment in stream.active}
+        assert {name for name in alive if name.startswith("s/a/")} == names
+        await trio.sleep(15)
+        assert ports(slow) == ports(other) == {1, 2}, "it has joined again"
+        assert not memory_store.tables[INTENTS].entries
+
+
+async def test_a_request_waits_for_what_a_living_controller_has_under_way(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    patient = {"reply_seconds_max": 100.0}
+    async with (
+        open_on_memory(port=1, **patient) as first,
+        open_on_memory(port=2, **patient) as second,
+    ):
+        await first.scopes.create("s")
+        await first.streams.create("s", "a", fixed_configuration(1))
+        await trio.sleep(5)
+        memory_store.pause = trio.Event()
+        held: list[wire.Request] = []
+
+        def pauses(request: wire.Request) -> bool:
+            if isinstance(request, wire.SealSegment) and not held:
+                held.append(request)
+                return True
+            return False
+
+        memory_store.pauses = pauses
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first.streams.update, "s", "a", fixed_configuration(2))
+            nursery.start_soon(second.streams.update, "s", "a", fixed_configuration(5))
+            await trio.sleep(15)
+            stream = await second.store.stream("s", "a")
+            owner = stream.record.owner
+            assert stream.record.pending is not None
+            assert {first.members.instance_id, second.members.instance_id} > {owner}
+            memory_store.pause.set()
+        stream = await second.store.stream("s", "a")
+        assert stream.record.pending is None
+        assert stream.record.epoch == 2
+        assert len(stream.active) == stream.configuration.scaling.segment_count_min
+
+
+async def test_many_changes_by_two_controllers_are_all_made_and_none_is_refused(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    random = Random(5)
+    made: list[tuple[str, bool]] = []
+    async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
+        await first.scopes.create("s")
+
+        async def create(controller: Controller, name: str) -> None:
+            await trio.sleep(random.random() / 100)
+            made.append((name, await controller.streams.create("s", name, fixed_configuration(2))))
+
+        memory_store.reply_seconds = 0.002
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                for controller in (first, second, first, second):
+                    nursery.start_soon(create, controller, f"a{number}")
+        assert sorted(name for name, is_new in made if is_new) == [f"a{n}" for n in range(10)]
+        async with trio.open_nursery() as nursery:
+            for count in range(1, 9):
+                for controller in (first, second):
+                    configuration = fixed_configuration(count)
+                    nursery.start_soon(controller.streams.update, "s", "a0", configuration)
+        memory_store.reply_seconds = 0.0
+        stream = await first.store.stream("s", "a0")
+        assert len(stream.active) == stream.configuration.scaling.segment_count_min
+        assert stream.record.epoch == stream.last_epoch
+    assert len(set(memory_store.created)) == len(memory_store.created)
