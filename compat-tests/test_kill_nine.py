@@ -6,15 +6,24 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from compat_harness.checker import check
 from compat_harness.java import CLIENT_VERSIONS, JavaClient
 from compat_harness.s3 import CREDENTIALS, client_of, running_moto
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
+
+from pravega_admin.controller_client import ControllerClient
+from pravega_admin.open_transactions import read_open_transactions, read_table
+from pravega_controller.intents import INTENTS
+from pravega_controller.transactions import segment_name
+from pravega_wire import names
+from pravega_wire.blocking import SegmentConnection
+from pravega_wire.commands import GetStreamSegmentInfo, NoSuchSegment
 
 VICTIMS = (
     *[(SEGMENT_STORE,)] * 7,
@@ -27,9 +36,16 @@ VICTIMS_WITH_TABLES = ((SEGMENT_STORE,), (CONTROLLER,), (SEGMENT_STORE, CONTROLL
 PAUSE_SECONDS_WITH_TABLES = (0.2, 1.5)
 VICTIMS_WITH_S3 = (*[(SEGMENT_STORE,)] * 3, (SEGMENT_STORE, CONTROLLER), ())
 PAUSE_SECONDS_WITH_S3 = (1.0, 7.0)
+VICTIMS_WITH_TRANSACTIONS = (
+    (SEGMENT_STORE,),
+    *[(CONTROLLER,)] * 2,
+    (SEGMENT_STORE, CONTROLLER),
+    (),
+)
 PROGRESS_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 420.0
 ACKED_BEFORE_FIRST_KILL = 1_000
+LEASE_SECONDS_MAX = 90.0
 KILLS_WITH_PROGRESS_MIN = 5
 
 
@@ -114,6 +130,7 @@ def kill_under_load(
     pause_seconds: tuple[float, float],
     options: Sequence[str] = (),
     program: str = "KillNineWorkload",
+    at_the_end: Callable[[Server], None] = lambda server: None,
 ) -> int:
     """Kill a server of its own under load; returns how many kills met progress."""
     seed = int(os.environ.get("SEGSTORE_COMPAT_SEED", random.randrange(2**32)))
@@ -149,6 +166,7 @@ def kill_under_load(
         print(f"slowest return {slowest:.1f} s; acks came {resumed:.1f} s after the last return")
         workload.finish()
         print(workload.output())
+        at_the_end(server)
     return kills_with_progress
 
 
@@ -201,6 +219,60 @@ def test_key_value_tables_survive_kill_nine(tmp_path: Path) -> None:
         program="KeyValueTableWorkload",
     )
     assert kills_with_progress >= len(VICTIMS_WITH_TABLES) // 2
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only a server of its own")
+def test_transactions_survive_kill_nine(tmp_path: Path) -> None:
+    """Committed transactions are read whole and once, aborted ones never, and none is left."""
+    directory = tmp_path / "workload"
+
+    def look_for_what_is_left(server: Server) -> None:
+        scope, _, stream = (directory / "stream").read_text().partition("/")
+        begun = (directory / "transactions.log").read_text().split()
+        assert len(begun) > 10
+        check_nothing_left(server, scope, stream, begun)
+
+    kills_with_progress = kill_under_load(
+        JavaClient.build(CLIENT_VERSIONS[0]),
+        tmp_path,
+        VICTIMS_WITH_TRANSACTIONS,
+        pause_seconds=PAUSE_SECONDS,
+        program="TransactionKillNineWorkload",
+        at_the_end=look_for_what_is_left,
+    )
+    judge(directory)
+    assert kills_with_progress >= len(VICTIMS_WITH_TRANSACTIONS) // 2
+
+
+def check_nothing_left(server: Server, scope: str, stream: str, begun: Sequence[str]) -> None:
+    """No transaction has a segment or no end, once the leases have ended of those left behind."""
+    deadline = time.monotonic() + LEASE_SECONDS_MAX
+    with ControllerClient(server.controller_uri) as client:
+        while left := [
+            one
+            for one in read_open_transactions(client, scope, stream)
+            if one.record.state.value not in ("committed", "aborted")
+        ]:
+            assert time.monotonic() < deadline, left
+            time.sleep(1)
+        numbers = {
+            names.segment_number(one.segment_id)
+            for one in client.current_segments(scope, stream).ranges
+        }
+        states = {
+            client.transaction_state(scope, stream, UUID(identifier).bytes) for identifier in begun
+        }
+    assert states <= {"committed", "aborted"}
+    with SegmentConnection("127.0.0.1", server.segment_store_port) as connection:
+        for identifier in begun:
+            for number in range(max(numbers) + 1):
+                name = segment_name(scope, stream, number, UUID(identifier).bytes)
+                request = GetStreamSegmentInfo(connection.next_request_id(), name, "")
+                assert isinstance(connection.call(request), NoSuchSegment), name
+        intents = read_table(connection, INTENTS)
+    assert not [entry.key.key for entry in intents if stream.encode() in entry.key.key]
 
 
 def judge(directory: Path) -> None:

@@ -10,9 +10,11 @@ import asyncio
 import time
 import uuid
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
+from compat_harness.server import Server
 
 pravega_client: Any = pytest.importorskip(
     "pravega_client", reason="there is no wheel of the official Python client for this Python"
@@ -162,3 +164,47 @@ def test_a_byte_stream_is_written_and_read(streams: Any, scope: str) -> None:
     assert buffer[0] == written[1000]
     stream.truncate(1024)
     assert stream.current_head_offset() == 1024
+
+
+def test_transactions_are_read_when_they_are_committed(streams: Any, scope: str) -> None:
+    assert streams.create_stream(scope, "s", 2) is True
+    writer = streams.create_transaction_writer(scope, "s", 1)
+    aborted, committed, later = (writer.begin_txn() for _ in range(3))
+    for number in range(20):
+        for transaction, name in ((aborted, "no"), (committed, "yes"), (later, "later")):
+            transaction.write_event(f"{name} {number}", routing_key=f"k{number % 3}")
+    assert committed.is_open()
+    aborted.abort()
+    committed.commit()
+    later.commit_timestamp(1_000)
+    assert not committed.is_open()
+    with pytest.raises(pravega_client.TxnFailedException):
+        aborted.commit()
+    events = read_stream(streams, scope, "s", 40)
+    expected = [f"{name} {number}".encode() for name in ("yes", "later") for number in range(20)]
+    assert sorted(events) == sorted(expected)
+    by_key: defaultdict[int, list[bytes]] = defaultdict(list)
+    for event in events:
+        by_key[int(event.split()[1]) % 3].append(event)
+    for key in range(3):
+        assert by_key[key] == [e for e in expected if int(e.split()[1]) % 3 == key]
+
+
+def test_a_transaction_outlives_the_controller(tmp_path: Path) -> None:
+    """One that was begun before: this client takes any that it resumes by an id for closed."""
+    with Server(tmp_path) as server:
+        manager = pravega_client.StreamManager(server.controller_uri)
+        manager.create_scope("s")
+        manager.create_stream("s", "a", 2)
+        writer = manager.create_transaction_writer("s", "a", 1)
+        transaction = writer.begin_txn()
+        for number in range(10):
+            transaction.write_event(f"before {number}", routing_key=str(number))
+        server.wait_until_back(server.kill_controller())
+        for number in range(10):
+            transaction.write_event(f"after {number}", routing_key=str(number))
+        transaction.commit()
+        events = read_stream(manager, "s", "a", 20)
+        assert sorted(events) == sorted(
+            f"{when} {number}".encode() for when in ("before", "after") for number in range(10)
+        )

@@ -55,7 +55,7 @@ def read_open_transactions(
     try:
         for address in sorted(addresses):
             with SegmentConnection(*address, timeout=REPLY_SECONDS) as connection:
-                for entry in _read_table(connection, table):
+                for entry in read_table(connection, table):
                     key = entry.key.key.decode(errors="replace")
                     if key.startswith(prefix):
                         record = decode(entry.value, TransactionRecord)
@@ -69,7 +69,7 @@ def read_open_transactions(
     return sorted(found, key=lambda one: one.identifier)
 
 
-def _read_table(connection: SegmentConnection, table: str) -> list[TableEntry]:
+def read_table(connection: SegmentConnection, table: str) -> list[TableEntry]:
     """All entries of a table; none if it is not there, or at another segment store."""
     entries: list[TableEntry] = []
     token = b""

@@ -32,8 +32,8 @@ from pravega_controller.store import MetadataStore, Stream
 from pravega_controller.streams import ScaleType, Segment
 from pravega_controller.table_client import NOT_EXISTS
 from pravega_controller.transaction_outcomes import LISTED_MAX, OutcomeArchive
-from pravega_controller.transaction_records import Outcome, TransactionRecord
-from pravega_controller.transaction_store import TransactionStore
+from pravega_controller.transaction_records import Outcome, OutcomeRecord, TransactionRecord
+from pravega_controller.transaction_store import Stored, TransactionStore
 from pravega_controller.transaction_workflows import CONFLICTS_MAX, TransactionWorkflows
 from pravega_controller.transactions import (
     LEASE_MS_MAX,
@@ -99,22 +99,22 @@ class TransactionOperations:
         validate_lease(lease_ms)
         number = await self._transactions.next_number()
         known = self._store.known(scope, name)
-        is_fresh = known is None or known.record.pending is not None or known.record.is_sealed
-        stream = await self._store.stream(scope, name) if known is None or is_fresh else known
+        if known is None or known.record.pending is not None or known.record.is_sealed:
+            known = None
+        stream = known or await self._store.stream(scope, name)
         epoch = (await stream.history.epoch(stream.record.epoch)).reference
         owner = self._workflows.registry.of(scope, name)
         _refuse_unless_open(stream, owner)
         identifier = make_id(epoch, number)
 
         async def verify() -> None:
-            if not is_fresh:
-                _refuse_unless_open(await self._store.stream(scope, name), owner)
+            _refuse_unless_open(await self._store.stream(scope, name), owner)
 
         with owner.beginning():
             try:
-                # Side by side: nearly always the stream is what it was when it was last seen.
-                await run_together(partial(self._record, owner, identifier, lease_ms), verify)
-                await self._create_segments(stream, identifier)
+                await self._record(owner, identifier, lease_ms)
+                # Whoever seals the stream from now on finds the record; who did before is found.
+                await run_together(partial(self._create_segments, stream, identifier), verify)
             except ControllerError:
                 self._workflows.undo_begin(owner, identifier)
                 raise
@@ -274,8 +274,24 @@ class TransactionOperations:
                 return transaction, None
             if (ended := owner.ended.get(identifier)) is not None:
                 return None, ended.is_committed
-        archived = await self._archive.find(scope, name, identifier)
-        return None, None if archived is None else archived.is_committed
+        archived: list[OutcomeRecord | None] = []
+        stored: list[Stored | None] = []
+
+        async def read_archive() -> None:
+            archived.append(await self._archive.find(scope, name, identifier))
+
+        async def read_record() -> None:
+            stored.append(await self._transactions.read(scope, name, identifier))
+
+        await run_together(read_archive, read_record)
+        if archived[0] is not None:
+            return None, archived[0].is_committed
+        if stored[0] is None:
+            return None, None
+        state = stored[0].record.state
+        if state in (TransactionState.COMMITTED, TransactionState.ABORTED):
+            return None, state is TransactionState.COMMITTED
+        raise VersionConflictError(f"another controller looks after {identifier.hex()}: ask again")
 
 
 def _will_be_committed(transaction: Transaction) -> bool:

@@ -157,19 +157,26 @@ class TransactionStore:
     async def load(self) -> AsyncIterator[StoredTransaction | StoredBegunEpoch]:
         """Everything that is stored. A record that cannot be read is told and left alone."""
         for table in self._names:
-            try:
-                async for entries in self._tables.pages(table):
-                    for entry in entries:
-                        try:
-                            yield _loaded(entry)
-                        except CorruptMetadataError as error:
-                            log.error(
-                                "a transaction's record is damaged",
-                                key=entry.key.decode(errors="replace"),
-                                reason=str(error),
-                            )
-            except NoSuchTableError:
-                log.debug("no transaction was ever begun", table=table)
+            async for entry in self._entries(table):
+                if (found := _loaded(entry)) is not None:
+                    yield found
+
+    async def load_stream(self, scope: str, stream: str) -> AsyncIterator[StoredTransaction]:
+        """The transactions of a stream that are stored."""
+        prefix = _key(scope, stream, b"")
+        async for entry in self._entries(self._names[table_index(scope, stream)]):
+            if entry.key.startswith(prefix):
+                found = _loaded(entry)
+                if isinstance(found, StoredTransaction):
+                    yield found
+
+    async def _entries(self, table: str) -> AsyncIterator[Entry]:
+        try:
+            async for entries in self._tables.pages(table):
+                for entry in entries:
+                    yield entry
+        except NoSuchTableError:
+            log.debug("no transaction was ever begun", table=table)
 
     async def _take_block(self) -> int:
         while True:
@@ -200,7 +207,17 @@ def _begun_key(scope: str, stream: str) -> bytes:
     return f"b/{scope}/{stream}".encode()
 
 
-def _loaded(entry: Entry) -> StoredTransaction | StoredBegunEpoch:
+def _loaded(entry: Entry) -> StoredTransaction | StoredBegunEpoch | None:
+    """What an entry says, or None for one that is damaged, which the log tells."""
+    try:
+        return _parse(entry)
+    except CorruptMetadataError as error:
+        key = entry.key.decode(errors="replace")
+        log.error("a transaction's record is damaged", key=key, reason=str(error))
+        return None
+
+
+def _parse(entry: Entry) -> StoredTransaction | StoredBegunEpoch:
     try:
         kind, scope, stream, *rest = entry.key.decode().split("/")
         if kind == "b" and not rest:

@@ -24,7 +24,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import structlog
 import trio
@@ -77,15 +76,6 @@ CONFLICTS_MAX = 3
 """How often a change is tried again that met another controller's."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedBatch:
-    """Transactions that were committed together, and where that left the stream."""
-
-    transactions: tuple[Transaction, ...]
-    offsets: dict[int, list[int]]
-    """Segment id -> where the segment ended after each transaction."""
 
 
 class TransactionWorkflows:
@@ -281,6 +271,8 @@ class TransactionWorkflows:
     ) -> dict[int, list[int]]:
         """Merge transactions into segments; returns where each ended after each transaction."""
         offsets: dict[int, list[int]] = {}
+        if not transactions:
+            return offsets
 
         async def merge(segment: Segment) -> None:
             offsets[segment.segment_id] = await self._segments.merge_segments(
@@ -304,7 +296,13 @@ class TransactionWorkflows:
         done again after a crash, it means the same."""
         await self._note_times(owner, transactions, offsets)
         await self._write_ends(owner, transactions, TransactionState.COMMITTED)
-        self._take_note(owner, CommittedBatch(tuple(transactions), offsets))
+        log.debug(
+            "transactions committed",
+            scope=owner.scope,
+            stream=owner.stream,
+            transactions=len(transactions),
+            segments=len(offsets),
+        )
 
     async def _note_times(
         self,
@@ -325,16 +323,6 @@ class TransactionWorkflows:
                 await self._watermarks.note(owner.scope, owner.stream, writer, time, position)
             except (OldTimeError, OldPositionError, InvalidRequestError, NotFoundError) as error:
                 log.info("a writer's time is not noted", writer=writer, reason=str(error))
-
-    def _take_note(self, owner: StreamTransactions, batch: CommittedBatch) -> None:
-        """The one place that every committed batch passes."""
-        log.debug(
-            "transactions committed",
-            scope=owner.scope,
-            stream=owner.stream,
-            transactions=len(batch.transactions),
-            segments=len(batch.offsets),
-        )
 
     async def _write_ends(
         self,
@@ -507,6 +495,10 @@ class TransactionWorkflows:
         """
         owner = self.registry.of(stream.scope.name, stream.name)
         await owner.close()
+        # Another controller may have begun some.
+        async for found in self._transactions.load_stream(owner.scope, owner.stream):
+            if found.identifier not in owner.transactions and found.identifier not in owner.ended:
+                self._take_up(owner, found)
 
         async def abort(transaction: Transaction) -> None:
             async with self.locks.hold(transaction.identifier):

@@ -320,8 +320,13 @@ async def test_a_stream_that_is_being_sealed_waits_for_what_is_being_begun(
         await make_stream(c)
         await begin(c)
         memory_store.pause = trio.Event()
+
+        async def try_to_begin() -> None:
+            with pytest.raises(InvalidRequestError, match="sealed"):
+                await begin(c)
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(begin, c)
+            nursery.start_soon(try_to_begin)
             await memory_store.is_paused.wait()
             nursery.start_soon(c.streams.seal, "s", "a")
             await trio.sleep(1)
@@ -329,6 +334,8 @@ async def test_a_stream_that_is_being_sealed_waits_for_what_is_being_begun(
             memory_store.pause = None
         await trio.sleep(1)
         assert not parts(memory_store)
+        await trio.sleep(6)
+        assert not open_records(memory_store)
 
 
 async def test_completed_transactions_are_listed_by_stream_and_kept_for_a_day(

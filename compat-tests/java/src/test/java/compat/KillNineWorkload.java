@@ -6,6 +6,7 @@ import io.pravega.client.connection.impl.SocketConnectionFactoryImpl;
 import io.pravega.client.control.impl.Controller;
 import io.pravega.client.control.impl.ControllerImpl;
 import io.pravega.client.control.impl.ControllerImplConfig;
+import io.pravega.client.segment.impl.Segment;
 import io.pravega.client.stream.EventRead;
 import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.EventStreamWriter;
@@ -13,7 +14,12 @@ import io.pravega.client.stream.EventWriterConfig;
 import io.pravega.client.stream.Position;
 import io.pravega.client.stream.ReaderConfig;
 import io.pravega.client.stream.ReaderGroup;
+import io.pravega.client.stream.Stream;
+import io.pravega.client.stream.Transaction;
+import io.pravega.client.stream.TransactionalEventStreamWriter;
+import io.pravega.client.stream.TxnFailedException;
 import io.pravega.client.stream.impl.ClientFactoryImpl;
+import io.pravega.client.stream.impl.StreamSegments;
 import java.io.IOException;
 import java.io.PrintWriter;
 import java.nio.file.Files;
@@ -24,6 +30,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.Semaphore;
@@ -44,6 +51,10 @@ import java.util.concurrent.atomic.AtomicInteger;
  * gave up: its fate is unknown); {@code follow.log} (the reader that runs all the time) and
  * {@code full.log} (the read at the end) have {@code read KEY SEQUENCE}, {@code corrupt KEY
  * SEQUENCE} and {@code rewind}, after which the reader may repeat what it had read.
+ *
+ * <p>With transactions, what is sent is what a transaction holds whose commit was asked for; those
+ * that are aborted hold the same events as the next one, so that any of theirs is read twice. Their
+ * ids are in {@code transactions.log}, and the stream scales all the time.
  */
 final class KillNineWorkload {
     private static final int SEGMENT_COUNT = 4;
@@ -53,8 +64,12 @@ final class KillNineWorkload {
     private static final int BATCH = 4;
     private static final int FILLER_LENGTH = 100;
     private static final long SECONDS_TO_THE_END = 120;
+    private static final long LEASE_MS = 60_000;
+    private static final int ABORTED_OF = 5;
+    private static final long SCALE_MS = 2_000;
 
     private final Path directory;
+    private final boolean transactional;
     private final TestScope scope = new TestScope();
     private final AtomicInteger writersRunning = new AtomicInteger(WRITER_COUNT);
     private final AtomicInteger sentCount = new AtomicInteger();
@@ -62,6 +77,7 @@ final class KillNineWorkload {
     private final AtomicBoolean ended = new AtomicBoolean();
     private final ScheduledExecutorService executor = Executors.newScheduledThreadPool(4);
     private Ledger writes;
+    private Ledger transactions;
     private String stream;
 
     /** One file of facts, written by many threads. */
@@ -87,12 +103,17 @@ final class KillNineWorkload {
         }
     }
 
-    private KillNineWorkload(Path directory) {
+    KillNineWorkload(Path directory, boolean transactional) {
         this.directory = directory;
+        this.transactional = transactional;
     }
 
     public static void main(String[] arguments) throws Exception {
-        new KillNineWorkload(Path.of(arguments[0])).run();
+        new KillNineWorkload(Path.of(arguments[0]), false).runToTheEnd();
+    }
+
+    void runToTheEnd() throws Exception {
+        run();
         System.out.println("DONE");
         System.exit(0);
     }
@@ -104,12 +125,22 @@ final class KillNineWorkload {
                 Ledger followed = new Ledger(directory.resolve("follow.log"));
                 ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build())) {
             writes = ledger;
+            Files.writeString(directory.resolve("stream"), scope.name + "/" + stream);
             System.out.println("STARTED");
-            new Parallel()
-                    .add(WRITER_COUNT, this::writeUntilStopped)
-                    .add(() -> new Follower(group, followed).run())
-                    .add(this::publishProgress)
-                    .run();
+            Parallel work =
+                    new Parallel()
+                            .add(() -> new Follower(group, followed).run())
+                            .add(this::publishProgress);
+            if (transactional) {
+                transactions = new Ledger(directory.resolve("transactions.log"));
+                work.add(WRITER_COUNT, this::commitUntilStopped).add(this::scaleUntilStopped);
+            } else {
+                work.add(WRITER_COUNT, this::writeUntilStopped);
+            }
+            work.run();
+            if (transactional) {
+                transactions.close();
+            }
         }
         try (Ledger full = new Ledger(directory.resolve("full.log"))) {
             for (String event : scope.readAll(stream, ackedCount.get()).values()) {
@@ -135,18 +166,130 @@ final class KillNineWorkload {
     /** Like the scope's own clients, but never giving up on a controller that is away. */
     private EventStreamClientFactory patientClients() {
         ClientConfig config = scope.config;
-        Controller controller =
-                new ControllerImpl(
-                        ControllerImplConfig.builder()
-                                .clientConfig(config)
-                                .initialBackoffMillis(10)
-                                .backoffMultiple(2)
-                                .maxBackoffMillis(500)
-                                .retryAttempts(10_000)
-                                .build(),
-                        executor);
         return new ClientFactoryImpl(
-                scope.name, controller, config, new SocketConnectionFactoryImpl(config));
+                scope.name, patientController(), config, new SocketConnectionFactoryImpl(config));
+    }
+
+    private Controller patientController() {
+        return new ControllerImpl(
+                ControllerImplConfig.builder()
+                        .clientConfig(scope.config)
+                        .initialBackoffMillis(10)
+                        .backoffMultiple(2)
+                        .maxBackoffMillis(500)
+                        .retryAttempts(10_000)
+                        .build(),
+                executor);
+    }
+
+    /** Writes transactions, one after the other, and aborts some of them. */
+    private void commitUntilStopped(int writerNumber) throws Exception {
+        EventWriterConfig config =
+                EventWriterConfig.builder()
+                        .initialBackoffMillis(5)
+                        .backoffMultiple(2)
+                        .maxBackoffMillis(500)
+                        .retryAttempts(10_000)
+                        .transactionTimeoutTime(LEASE_MS)
+                        .build();
+        try (EventStreamClientFactory clients = patientClients();
+                TransactionalEventStreamWriter<String> writer =
+                        clients.createTransactionalEventWriter(
+                                "writer-" + writerNumber, stream, TestScope.TEXT, config)) {
+            int sequence = 0;
+            for (int number = 1; !stopped(); number++) {
+                Transaction<String> transaction = writer.beginTxn();
+                transactions.add(transaction.getTxnId().toString());
+                List<String> events = new ArrayList<>();
+                for (int key = 0; key < KEYS_PER_WRITER; key++) {
+                    for (int next = sequence; next < sequence + BATCH; next++) {
+                        events.add(OrderCheck.event("key-" + writerNumber + "-" + key, next));
+                    }
+                }
+                if (commit(transaction, events, number % ABORTED_OF == 0)) {
+                    sequence += BATCH;
+                }
+            }
+        }
+        writersRunning.decrementAndGet();
+    }
+
+    /** Whether the transaction was committed, whatever had to be asked how often. */
+    private boolean commit(Transaction<String> transaction, List<String> events, boolean aborted)
+            throws Exception {
+        try {
+            for (String event : events) {
+                transaction.writeEvent(OrderCheck.key(event), withFiller(event));
+            }
+            if (aborted) {
+                transaction.flush();
+                transaction.abort();
+                return false;
+            }
+            transaction.commit();
+        } catch (TxnFailedException failed) {
+            if (transaction.checkStatus() == Transaction.Status.OPEN) {
+                transaction.abort();
+            }
+        }
+        if (!endsCommitted(transaction)) {
+            return false;
+        }
+        events.forEach(this::sent);
+        events.forEach(event -> writes.add("acked", event));
+        ackedCount.addAndGet(events.size());
+        return true;
+    }
+
+    private static boolean endsCommitted(Transaction<String> transaction) throws Exception {
+        Deadline deadline = new Deadline(SECONDS_TO_THE_END);
+        while (!deadline.passed()) {
+            Transaction.Status status = transaction.checkStatus();
+            if (status == Transaction.Status.COMMITTED) {
+                return true;
+            }
+            if (status == Transaction.Status.ABORTED) {
+                return false;
+            }
+            Thread.sleep(5);
+        }
+        throw new AssertionError(transaction.getTxnId() + " has no end");
+    }
+
+    /** Splits and merges the stream's segments until told to stop. */
+    private void scaleUntilStopped() throws Exception {
+        try (Controller controller = patientController()) {
+            while (!stopped()) {
+                Thread.sleep(SCALE_MS);
+                scaleOnce(controller);
+            }
+        }
+    }
+
+    private void scaleOnce(Controller controller) throws Exception {
+        StreamSegments current = controller.getCurrentSegments(scope.name, stream).get();
+        // Four even segments, and five with the lowest one split, in turns.
+        boolean split = current.getSegments().size() == SEGMENT_COUNT;
+        List<Long> sealed =
+                split
+                        ? List.of(current.getSegmentForKey(0.1).getSegmentId())
+                        : current.getSegments().stream().map(Segment::getSegmentId).toList();
+        Map<Double, Double> ranges = split ? Map.of(0.0, 0.125, 0.125, 0.25) : quarters();
+        try {
+            boolean scaled =
+                    controller
+                            .scaleStream(Stream.of(scope.name, stream), sealed, ranges, executor)
+                            .getFuture()
+                            .get(SECONDS_TO_THE_END, TimeUnit.SECONDS);
+            System.out.println("scaled " + sealed.size() + " to " + ranges.size() + ": " + scaled);
+        } catch (ExecutionException notNow) {
+            // A request that is repeated meets the stream as the first one left it.
+            System.out.println("not scaled: " + notNow.getCause());
+        }
+    }
+
+    private static Map<Double, Double> quarters() {
+        return Map.of(0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0);
     }
 
     private void writeUntilStopped(int writerNumber) throws Exception {
