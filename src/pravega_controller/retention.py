@@ -249,7 +249,11 @@ class Retention:
     async def count_bytes(self, stream: Stream, start: StreamCut, end: StreamCut) -> int:
         found = await stream.history.segments_between(start, end)
         between = [segment.segment_id for segment in found]
-        lengths = await self.lengths(stream, [each for each in between if each not in end])
+        ended = [each for each in between if each not in end]
+        # Segments that were truncated away can no longer be asked.
+        noted = await stream.history.lengths_of(ended)
+        asked = await self.lengths(stream, [each for each in ended if each not in noted])
+        lengths = {**asked, **noted}
         return count_bytes(between, start, end, lengths)
 
     async def is_at_or_after(self, stream: Stream, later: StreamCut, earlier: StreamCut) -> bool:

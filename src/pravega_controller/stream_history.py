@@ -160,6 +160,17 @@ class StreamHistory:
         found = await self._records(numbers)
         return apply_epochs(segments, (found[n].epoch for n in numbers))
 
+    async def lengths_of(self, identifiers: Iterable[int]) -> dict[int, int]:
+        """The lengths of sealed segments, as far as they were noted when they were sealed."""
+        wanted = set(identifiers)
+        sealed = await self.sealed_in(wanted)
+        # What the seal of the stream sealed is noted under the number after the last epoch.
+        numbers = set(sealed.values())
+        if len(sealed) < len(wanted):
+            numbers.add(self.count)
+        found = await self.sizes(sorted(numbers))
+        return {identifier: found[identifier] for identifier in wanted & found.keys()}
+
     async def sizes(self, numbers: Sequence[int]) -> dict[int, int]:
         """The lengths, by id, of the segments that these epochs sealed, as far as known."""
         keys = [self.sizes_key(number) for number in numbers]

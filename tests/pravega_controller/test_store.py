@@ -191,3 +191,26 @@ async def test_a_stream_being_made_in_a_scope_that_goes_is_not_lost(
         with pytest.raises(StreamNotFoundError):
             await controller.store.stream("s", "a0")
     assert [name for name in memory_store.segments if name.startswith("s/")] == []
+
+
+async def test_sizes_of_sealed_segments_outlive_the_segments(
+    open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    async with open_on_memory() as controller:
+        streams = controller.streams
+        await controller.scopes.create("s")
+        await streams.create("s", "a", fixed_configuration(1))
+        memory_store.segments["s/a/0.#epoch.0"].length = 700
+        await streams.update("s", "a", fixed_configuration(2))
+        later = [segment.segment_id for segment in await streams.active_segments("s", "a")]
+        for segment_id, length in zip(later, (30, 4), strict=True):
+            name = f"s/a/{segment_id & 0xFFFFFFFF}.#epoch.1"
+            memory_store.segments[name].length = length
+        await streams.truncate("s", "a", dict.fromkeys(later, 1))
+        assert "s/a/0.#epoch.0" not in memory_store.segments
+        history = (await controller.store.stream("s", "a")).history
+        assert await history.lengths_of([0, *later]) == {0: 700}
+        await streams.seal("s", "a")
+    async with open_on_memory() as controller:
+        history = (await controller.store.stream("s", "a")).history
+        assert await history.lengths_of([0, *later]) == {0: 700, later[0]: 30, later[1]: 4}
