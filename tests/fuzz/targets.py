@@ -751,10 +751,17 @@ def _footer_of(offset: int, length: int, level: int) -> Footer:
 
 RECORD_KINDS = [
     records.ScopeRecord,
+    records.NameRecord,
     records.StreamRecord,
+    records.ConfigurationRecord,
+    records.HeadRecord,
     records.EpochRecord,
+    records.SnapshotRecord,
+    records.SealedRecord,
+    records.SizesRecord,
     records.NumberRecord,
     records.ReaderGroupRecord,
+    records.SubscriberRecord,
     records.SubscribersRecord,
     records.IntentRecord,
 ]
@@ -767,11 +774,18 @@ def record_inputs() -> list[bytes]:
     group = records.ReaderGroupConfiguration(1, 2, 3, 1, (cut,), (cut,))
     found = [
         records.ScopeRecord("id", "active"),
-        records.StreamRecord(configuration, 17, 0, 1, {5: 6}, False, records.Create(epoch)),
-        records.EpochRecord(epoch),
+        records.NameRecord("stream-id"),
+        records.StreamRecord(17, 0, 1, 2, pending=records.Create()),
+        records.ConfigurationRecord(3, configuration, configuration),
+        records.HeadRecord(4, {5: 6}),
+        records.EpochRecord(epoch, 0),
+        records.SnapshotRecord(0, epoch.created),
+        records.SealedRecord(7),
+        records.SizesRecord({8: 9}),
         records.NumberRecord(9),
         records.ReaderGroupRecord("id", 2, group, records.UpdateGroup(group)),
-        records.SubscribersRecord({"s/g": records.Subscriber(1, {3: 4})}),
+        records.SubscriberRecord(1, {3: 4}),
+        records.SubscribersRecord(("s/g",)),
         records.IntentRecord("stream", "s", "t"),
     ]
     return [bytes([kind]) + records.encode(record) for kind, record in enumerate(found)]
