@@ -18,6 +18,7 @@ from simulation.store import Faults, NoFaults
 from segstore.api import OnRead, ReadHandle, ReadResult
 from segstore.errors import SegmentStoreError
 from segstore.send_buffer import SendBuffer
+from segstore.storage import checksums
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import Buffer, LogAddress
 from segstore.tiers.journal import Journal
@@ -340,3 +341,19 @@ def test_a_connection_that_keeps_its_unsent_replies_is_found(
     monkeypatch.setattr(SendBuffer, "discard", SendBuffer.finish)
     found = first_failure(NoFaults, wire_readers=3, wire_writers=3)
     assert "bytes in buffers" in found
+
+
+def test_a_store_that_does_not_check_its_chunks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "find_damage", lambda *_: -1)
+    found = first_failure(
+        NoFaults, damages_chunks=True, historical_readers=3, cache_bytes=4 * MIB, flip_bits=False
+    )
+    assert found != "nothing"
+
+
+@pytest.mark.parametrize("seed", [2, 9])
+def test_a_store_that_checks_its_chunks_serves_no_wrong_bit(seed: int) -> None:
+    plan = replace(Plan.draw(Random(seed)), with_objects=False, disk_fault_rate=0, flip_bits=False)
+    plan = replace(plan, damages_chunks=True, historical_readers=3, cache_bytes=4 * MIB)
+    result = simulate(seed, plan=plan)
+    assert result.fault_counts["bit of a chunk is wrong"]

@@ -1,24 +1,31 @@
-"""Damage to one record of the journal, and its end.
+"""Damage to one record of the journal or one bit of a chunk, and its end.
 
-Owns: ``damage_one_record``: which records can be damaged so that only one container is concerned.
+Owns: ``damage_one_record``: which records can be damaged so that only one container is concerned;
+``DamagedReads``: bits of chunks that somebody has to notice.
 
 Invariants:
 1. The file is complete, noted, and not the journal's newest: it is not read when the journal is
    opened, and all else in it is as it was.
 2. Undone, the record is what it was; a file that is not there any more needs no repair.
+3. A chunk's bit is wrong only where the owner who reads it knows a checksum.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from _fast.replay import DIGEST_FORMAT, digest_frame
+from segstore.storage.chunk_metadata import ChunkMetadata
 from segstore.testing.simulated_disk import SimulatedDisk
+from segstore.tiers.api import Buffer, Check
 from segstore.tiers.journal.contents import NotedContents
 from segstore.tiers.journal.files import JournalFile, open_existing, parse_name
 from segstore.tiers.journal.format import RECORD_HEADER_BYTES
 from segstore.tiers.journal.scan import FileScan, scan_file
+from segstore.tiers.memory import MemoryChunkStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +71,68 @@ def _scan(disk: SimulatedDisk, name: str) -> FileScan | None:
         return None
     file: JournalFile | None = open_existing(disk, name)
     return None if file is None else scan_file(file)
+
+
+class DamagedReads:
+    """Chunks of an owner, some of which have a wrong bit while they are read a few times.
+
+    The metadata tell what has a checksum; everything but reads is passed on.
+    """
+
+    def __init__(
+        self,
+        chunks: Any,
+        memory: MemoryChunkStorage,
+        random: Random,
+        *,
+        note: Callable[[str], None],
+        is_calm: Callable[[], bool],
+    ) -> None:
+        self._chunks = chunks
+        self._memory = memory
+        self._random = random
+        self._note = note
+        self._is_calm = is_calm
+        self._reads_left: dict[str, int] = {}
+        self.metadata_of: Callable[[], ChunkMetadata] = ChunkMetadata
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._chunks, name)
+
+    async def read(
+        self, name: str, *, offset: int, length: int, check: Check | None = None
+    ) -> Buffer:
+        """Read, perhaps while a bit is wrong that is read."""
+        end = min(offset + length, self._checked_length(name))
+        content = self._memory._chunks.get(name)
+        if end <= offset or content is None or not self._is_bad(name):
+            read: Buffer = await self._chunks.read(name, offset=offset, length=length, check=check)
+            return read
+        place, bit = self._random.randrange(offset, end), 1 << self._random.randrange(8)
+        self._note(f"bit {bit} at {place} of {name} is wrong")
+        content[place] ^= bit
+        try:
+            read = await self._chunks.read(name, offset=offset, length=length, check=check)
+        finally:
+            content[place] ^= bit
+        return read
+
+    def _is_bad(self, name: str) -> bool:
+        """Every look at the same bytes has to meet a wrong bit for a while."""
+        if self._is_calm():
+            return False
+        if name not in self._reads_left:
+            self._reads_left[name] = self._random.choice([-3, -2, -1, 2, 4])
+        left = self._reads_left.pop(name)
+        if abs(left) > 1:
+            self._reads_left[name] = left - 1 if left > 0 else left + 1
+        return left > 0
+
+    def _checked_length(self, name: str) -> int:
+        metadata = self.metadata_of()
+        for segment in metadata.segment_names():
+            record = metadata.peek(segment)
+            for chunk in record.chunks if record is not None else ():
+                if chunk.name == name:
+                    return min(chunk.length, chunk.checksums.length)
+        return 0

@@ -44,9 +44,11 @@ from segstore.testing.wire_client import WireClient
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_one import raise_when_failed
 from segstore.tier_two import EpochNotingLogs
+from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal import Journal
 from segstore.writer.failing_segments import is_strange
 from simulation.checked_container import CheckedContainer
+from simulation.damage import DamagedReads
 from simulation.model import Model, Observed
 from simulation.network import Network
 from simulation.plan import KIB, Plan
@@ -277,7 +279,12 @@ class Host:
         store, plan = self._store, self._plan
         logs = EpochNotingLogs(store.planted.logs(life.journal))
         file_bytes = store.settings.file_bytes
-        segments = self.segments(store.tier_2(logs.epoch_now), logs.epoch_now)
+        chunks: ChunkStorage = store.tier_2(logs.epoch_now)
+        if plan.damages_chunks:
+            chunks = self._damaged(chunks)
+        segments = self.segments(chunks, logs.epoch_now)
+        if isinstance(chunks, DamagedReads):
+            chunks.metadata_of = lambda: segments._journal.metadata
         logs.check_log = segments.check_log
         async with (
             open_container(
@@ -329,6 +336,19 @@ class Host:
         if self._mishap is Mishap.ENDED:
             raise EndedError
         await life.journal.open_log(self.number)
+
+    def _damaged(self, chunks: ChunkStorage) -> DamagedReads:
+        def note(what: str) -> None:
+            self._store.fault_counts["bit of a chunk is wrong"] += 1
+            self._store.trace(what)
+
+        return DamagedReads(
+            chunks,
+            self._store.memory,
+            Random(self._random.getrandbits(64)),
+            note=note,
+            is_calm=lambda: self._store.calm,
+        )
 
     def segments(self, chunks: object, epoch: Callable[[], int]) -> ChunkedSegmentStorage:
         """The container's segments in tier 2."""

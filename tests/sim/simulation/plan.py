@@ -76,6 +76,8 @@ class Plan:
     """So many share the journal, and the operations."""
     damage_rate: float = 0.0
     """How many lives find a record of one container damaged."""
+    damages_chunks: bool = False
+    """Bits of chunks are wrong for a while, wherever there is a checksum."""
 
     @classmethod
     def of_seed(cls, seed: int, random: Random) -> Plan:
@@ -83,7 +85,7 @@ class Plan:
         plan = cls.draw(random)
         if seed % SEEDS_PER_SHARED == SEEDS_PER_SHARED - 1:
             plan = plan.shared(random)
-        return plan
+        return replace(plan, damages_chunks=seed % 2 == 0 and not plan.with_objects)
 
     def shared(self, random: Random) -> Plan:
         """The same with several containers. In some of them damage is looked for: then lives leave

@@ -116,11 +116,11 @@ class Store:
         self.planted = planted
         self._disk = planted.disk()
         self._notes = SimulatedDisk()
-        self._memory = MemoryChunkStorage()
+        self.memory = MemoryChunkStorage()
         self._bucket = SimulatedBucket()
         self._late = LateRequests(random)
         self._requests = ObjectNetwork(self._late, random)
-        self._chunks = FaultyChunkStorage(self._memory)
+        self._chunks = FaultyChunkStorage(self.memory)
         self._scope = trio.CancelScope()
         self._steps_left: int | None = None
         self._mishaps: list[tuple[int, Host, Mishap]] = []
@@ -276,7 +276,7 @@ class Store:
         self._scope = trio.CancelScope()
         self.dead = self.disk_fails = self._power_is_cut = False
         self._chunks = FaultyChunkStorage(
-            self.planted.chunks(self._memory),
+            self.planted.chunks(self.memory),
             next_fault=self._next_chunk_fault,
             next_delay=self._next_delay,
             next_reply_delay=self._next_delay,
@@ -447,5 +447,5 @@ class Store:
     def _stored(self) -> ChunkStorage:
         """The chunks for who only looks."""
         if not self._plan.with_objects:
-            return self._memory
+            return self.memory
         return self._tier_2(ObjectNetwork(self._late, self._random), lambda: CHECKERS_EPOCH)
