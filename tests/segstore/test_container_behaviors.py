@@ -367,6 +367,17 @@ async def test_a_refused_append_changes_neither_data_nor_attributes(
     assert await container.get_attributes("s", [EVENT_COUNT, WRITER]) == {}
 
 
+async def test_an_append_that_is_wrong_twice_is_refused_for_its_attributes(
+    container: SegmentContainer,
+) -> None:
+    """The original's order: a writer that sends again learns that it did."""
+    await container.create_segment("s", attributes={WRITER: 7})
+    with pytest.raises(BadAttributeUpdateError):
+        await container.append(
+            "s", b"x", attribute_updates=[compare_and_set(WRITER, 8, 6)], expected_offset=5
+        )
+
+
 async def test_a_failed_compare_tells_whether_the_attribute_was_missing(
     container: SegmentContainer,
 ) -> None:

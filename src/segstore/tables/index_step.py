@@ -73,6 +73,15 @@ class Counters:
         return self.stored_offset or 0
 
     @property
+    def is_same(self) -> AttributeUpdate:
+        """Changes nothing, and fails where another table has got the name.
+
+        A namesake may be made, not yet durably, by what waits in front of an operation.
+        """
+        compare = AttributeUpdateType.REPLACE_IF_EQUALS
+        return AttributeUpdate(TABLE_INCARNATION, compare, self.incarnation, self.incarnation)
+
+    @property
     def has_shared_buckets(self) -> bool:
         """Whether some bucket has several keys: there are backpointers."""
         return self.entry_count != self.bucket_count
@@ -177,9 +186,8 @@ class IndexStep:
         put, compare = AttributeUpdateType.REPLACE, AttributeUpdateType.REPLACE_IF_EQUALS
         before, after = self._before, self.counters
         expected = NULL_ATTRIBUTE_VALUE if before.stored_offset is None else before.stored_offset
-        same = before.incarnation
         return [
-            AttributeUpdate(TABLE_INCARNATION, compare, same, same),
+            before.is_same,
             AttributeUpdate(TABLE_INDEX_OFFSET, compare, after.index_offset, expected),
             AttributeUpdate(TABLE_ENTRY_COUNT, put, after.entry_count),
             AttributeUpdate(TABLE_BUCKET_COUNT, put, after.bucket_count),

@@ -30,6 +30,7 @@ from segstore.api import SegmentContainer, SegmentInfo
 from segstore.attributes.updates import ATTRIBUTE_ID_LENGTH, SegmentType
 from segstore.config import TableSettings
 from segstore.errors import (
+    BadAttributeUpdateError,
     BadOffsetError,
     ContainerOfflineError,
     InvalidRequestError,
@@ -246,6 +247,7 @@ class TableSegment:
                 self._container.append_nowait(
                     self.name,
                     b"".join(batch.parts),
+                    attribute_updates=[] if batch.start else [index.counters.is_same],
                     expected_offset=batch.start,
                     on_complete=self._complete,
                 )
@@ -284,8 +286,9 @@ class TableSegment:
             self._news += batch.has_news
         else:
             self.drop_index()
-        # Somebody else's append made the expected offset wrong: decide again with a new index.
-        retry = isinstance(error, BadOffsetError)
+        # Somebody else's append made the expected offset wrong, or a namesake has taken the place
+        # of a table that was as empty: decide again with a new index.
+        retry = isinstance(error, BadOffsetError | BadAttributeUpdateError)
         for member in batch.members:
             member.settle(error, retry=retry)
         self._start_batches()

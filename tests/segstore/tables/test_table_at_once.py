@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from segstore.attributes.updates import AttributeId
 from segstore.config import TableSettings
 from segstore.errors import NoSuchSegmentError, TableKeyMissingError
 from segstore.tables.table_segments import SLICE_COUNT, TableSegments
+from segstore.testing.local_tiers import LocalTiers
 from segstore.testing.memory_container import MemoryContainer
 
 settle = trio.testing.wait_all_tasks_blocked
@@ -228,3 +230,34 @@ async def test_what_waits_while_a_namesake_replaces_its_table_takes_neither_for_
             slow.set()
         for each in (tables, TableSegments(container, TableSettings())):
             assert await each.read("t", [b"b"]) == [TableEntry(TableKey(b"b", 0), b"new")]
+
+
+async def test_an_update_that_waits_behind_a_namesakes_creation_does_not_reach_it(
+    tmp_path: Path,
+) -> None:
+    """Both tables are empty: the length does not tell them apart."""
+    tiers = LocalTiers(tmp_path)
+    async with tiers.container() as container, trio.open_nursery() as nursery:
+        tables = TableSegments(container, TableSettings())
+        nursery.start_soon(tables.run)
+        await tables.create("t")
+        assert [each.key.version for each in await tables.read("t", [b"a"])] == [NOT_EXISTS]
+        tiers.log.holding = True
+        later = TableSegments(container, TableSettings())
+        nursery.start_soon(container.delete_segment, "t")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(later.create, "t")
+        await trio.testing.wait_all_tasks_blocked()
+        refused = trio.Event()
+
+        async def update() -> None:
+            with pytest.raises(NoSuchSegmentError):
+                await tables.update("t", [TableEntry(TableKey(b"a"), b"value")])
+            refused.set()
+
+        nursery.start_soon(update)
+        await trio.testing.wait_all_tasks_blocked()
+        tiers.log.release()
+        await refused.wait()
+        assert container.segment_info("t").length == 0
+        nursery.cancel_scope.cancel()
