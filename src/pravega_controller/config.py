@@ -39,6 +39,9 @@ class ControllerConfig:
     """How long a request is retried while its segment store is away."""
     drain_seconds: float = 5.0
     """How long calls under way may go on once the controller is told to stop."""
+    heartbeat_seconds: float = 1.0
+    """So often a controller shows that it lives; one silent for six times as long counts as dead.
+    The same for all controllers of a store."""
     request_poll_seconds: float = 1.0
     """So often it is looked whether segment stores ask for scaling; 0 for never."""
     scale_event_seconds_max: float = 600.0
@@ -66,6 +69,11 @@ class ControllerConfig:
             # Not a number is no time either.
             if not getattr(self, f"{name}_seconds") >= 0:
                 raise ConfigurationError(f"{name}_seconds has to be 0 or more")
-        for name in ("scale_event_seconds_max", "idle_segment_seconds", "idle_sweep_seconds"):
+        for name in (
+            "heartbeat_seconds",
+            "scale_event_seconds_max",
+            "idle_segment_seconds",
+            "idle_sweep_seconds",
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} has to be more than 0")

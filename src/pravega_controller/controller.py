@@ -197,7 +197,12 @@ def _join_later(
     place = f"{socket.gethostname()}:{config.port}" if config.port else instance_id
     record = MemberRecord(config.published_address or config.host, config.port, place, beat=0)
     members = Members(
-        tables, instance_id, record, take_over=take_over, write_again=intents.write_again
+        tables,
+        instance_id,
+        record,
+        beat_seconds=config.heartbeat_seconds,
+        take_over=take_over,
+        write_again=intents.write_again,
     )
     return members, intents
 

@@ -4,9 +4,9 @@ Owns: the table of members, this controller's heartbeat in it, and the verdict t
 
     _system/_tables/controller/members    instance id -> MemberRecord
 
-Each controller writes its record anew every ``BEAT_SECONDS`` and reads those of the others. One
-whose record stays the same for ``SILENT_SECONDS`` of the reader's own clock is dead for the reader:
-its intents are taken over, then its record is removed.
+Each controller writes its record anew at every beat of its own and reads those of the others. One
+whose record stays the same for ``SILENT_BEATS`` by the reader's own clock is dead for the reader:
+its intents are taken over, then its record is removed. All controllers have beats of one length.
 
 Invariants:
 1. Only time counts in which this controller could read the table: while the store is away nobody
@@ -14,7 +14,7 @@ Invariants:
 2. The verdict may be wrong: a controller that was stopped for a while goes on. So nothing rests on
    it but who begins: whatever two controllers do at a time is decided by conditional updates.
 3. A controller trusts what it wrote as a member only as long as nobody can have removed it: until
-   ``TRUSTED_SECONDS`` after it began the last heartbeat that succeeded.
+   ``TRUSTED_BEATS`` after it began the last heartbeat that succeeded.
 4. Of the living, one owns a key, and all who see the same members agree which; it changes for a key
    only when its owner dies or a new owner comes.
 """
@@ -40,9 +40,8 @@ from pravega_controller.table_client import NOT_EXISTS, Entry, TableClient
 from pravega_wire import names
 
 MEMBERS = names.table_name(names.INTERNAL_SCOPE, "controller", "members")
-BEAT_SECONDS = 1.0
-SILENT_SECONDS = 6.0
-TRUSTED_SECONDS = 3.0
+SILENT_BEATS = 6
+TRUSTED_BEATS = 3
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +80,7 @@ class Members:
         instance_id: str,
         record: MemberRecord,
         *,
+        beat_seconds: float,
         take_over: Callable[[str], Awaitable[None]],
         write_again: Callable[[], Awaitable[None]],
     ) -> None:
@@ -88,6 +88,7 @@ class Members:
         self._tables = tables
         self._record = record
         self._version = NOT_EXISTS
+        self._beat_seconds = beat_seconds
         self._take_over = take_over
         self._write_again = write_again
         self._others: dict[str, _Seen] = {}
@@ -99,7 +100,7 @@ class Members:
     @property
     def is_trusted(self) -> bool:
         """Whether nobody can have taken this controller for dead."""
-        return 0 <= trio.current_time() - self._began_beat < TRUSTED_SECONDS
+        return 0 <= trio.current_time() - self._began_beat < TRUSTED_BEATS * self._beat_seconds
 
     def living(self) -> list[MemberRecord]:
         """This controller, and the others that live."""
@@ -138,7 +139,7 @@ class Members:
                 await self._bury()
             except (StoreUnavailableError, SegmentStoreError, VersionConflictError) as error:
                 log.warning("cannot tell who lives", reason=str(error))
-            await trio.sleep(BEAT_SECONDS)
+            await trio.sleep(self._beat_seconds)
 
     async def _beat(self) -> None:
         began = trio.current_time()
@@ -158,7 +159,7 @@ class Members:
         entries = [entry async for page in self._tables.pages(MEMBERS) for entry in page]
         now = trio.current_time()
         # What passed while nothing could be read says nothing of the others.
-        passed = min(now - self._observed, 2 * BEAT_SECONDS) if self._observed >= 0 else 0.0
+        passed = min(now - self._observed, 2 * self._beat_seconds) if self._observed >= 0 else 0.0
         self._observed = now
         present: dict[str, _Seen] = {}
         for entry in entries:
@@ -176,7 +177,7 @@ class Members:
                 log.error("member is damaged", key=entry.key, reason=str(error))
                 return None
         known.silent_seconds += passed
-        if not known.is_dead and known.silent_seconds >= SILENT_SECONDS:
+        if not known.is_dead and known.silent_seconds >= SILENT_BEATS * self._beat_seconds:
             known.is_dead = True
             log.warning("a controller is silent", instance=entry.key.decode(), at=known.record.host)
         return known

@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,13 +61,14 @@ def pieces(segments: Mapping[int, Segment], cut: StreamCut) -> tuple[Piece, ...]
     begun.sort(key=lambda entry: entry[0].low)
     result: list[Piece] = []
     covered = 0.0
+    not_begun = _NotBegun(future)
     for segment, offset in begun:
         if segment.low < covered:
             raise InvalidStreamCutError(f"segment {segment.segment_id} overlaps another one")
-        result += _future_pieces(future, covered, segment.low)
+        result += not_begun.pieces(covered, segment.low)
         result.append(Piece(segment.low, segment.high, segment.epoch, offset))
         covered = segment.high
-    result += _future_pieces(future, covered, 1.0)
+    result += not_begun.pieces(covered, 1.0)
     _refuse_future_before_begun(future, result)
     return tuple(result)
 
@@ -102,25 +104,53 @@ def is_between(segment: Segment, first: Sequence[Piece], last: Sequence[Piece]) 
 
 def _refuse_future_before_begun(future: Sequence[Segment], tiling: Sequence[Piece]) -> None:
     """A segment that has not begun cannot come before one that has."""
+    begun = _RangeMaxima([piece.epoch if piece.offset >= 0 else -1 for piece in tiling])
     for late in future:
-        for piece in _under(late, tiling):
-            if piece.offset >= 0 and piece.epoch >= late.epoch:
-                raise InvalidStreamCutError(
-                    f"segment {late.segment_id} has not begun, but a successor of it has"
-                )
+        if begun.highest(*_bounds(late, tiling)) >= late.epoch:
+            raise InvalidStreamCutError(
+                f"segment {late.segment_id} has not begun, but a successor of it has"
+            )
 
 
-def _future_pieces(future: Sequence[Segment], low: float, high: float) -> Iterator[Piece]:
-    """What segments not yet begun make of a part that no begun segment of the cut serves."""
-    while low < high:
-        covering = [segment for segment in future if segment.low <= low < segment.high]
-        if not covering:
-            raise InvalidStreamCutError(f"no segment covers the key {low}")
-        first = min(covering, key=lambda segment: segment.epoch)
-        ends = [segment.low for segment in future if low < segment.low]
-        end = min([first.high, high, *ends])
-        yield Piece(low, end, first.epoch, -1)
-        low = end
+class _NotBegun:
+    """What segments not yet begun make of the parts that no begun segment of the cut serves."""
+
+    def __init__(self, future: Iterable[Segment]) -> None:
+        self._coming = sorted(future, key=lambda segment: segment.low, reverse=True)
+        self._reached: list[tuple[int, float]] = []
+        """A heap by epoch of those that begin where we are or before, with their ends."""
+
+    def pieces(self, low: float, high: float) -> Iterator[Piece]:
+        """The pieces of a part; parts are asked for by rising keys."""
+        while low < high:
+            while self._coming and self._coming[-1].low <= low:
+                segment = self._coming.pop()
+                heapq.heappush(self._reached, (segment.epoch, segment.high))
+            while self._reached and self._reached[0][1] <= low:
+                heapq.heappop(self._reached)
+            if not self._reached:
+                raise InvalidStreamCutError(f"no segment covers the key {low}")
+            epoch, end = self._reached[0]
+            end = min(end, high, self._coming[-1].low if self._coming else 1.0)
+            yield Piece(low, end, epoch, -1)
+            low = end
+
+
+class _RangeMaxima:
+    """The greatest of any run of values, each told in two looks."""
+
+    def __init__(self, values: list[int]) -> None:
+        self._levels = [values]
+        while len(last := self._levels[-1]) > (half := 1 << (len(self._levels) - 1)):
+            self._levels.append([max(a, b) for a, b in zip(last, last[half:], strict=False)])
+
+    def highest(self, start: int, end: int) -> int:
+        """The greatest value from ``start`` up to, not including, ``end``; -1 if there is none."""
+        if start >= end:
+            return -1
+        level = (end - start).bit_length() - 1
+        values = self._levels[level]
+        return max(values[start], values[end - (1 << level)])
 
 
 def _overlapping(a: Sequence[Piece], b: Sequence[Piece]) -> Iterator[tuple[Piece, Piece]]:
@@ -133,6 +163,11 @@ def _overlapping(a: Sequence[Piece], b: Sequence[Piece]) -> Iterator[tuple[Piece
 
 def _under(segment: Segment, tiling: Sequence[Piece]) -> Sequence[Piece]:
     """The pieces that share a key with the segment."""
-    first = bisect_right(tiling, segment.low, key=lambda piece: piece.low) - 1
-    end = bisect_left(tiling, segment.high, key=lambda piece: piece.low)
+    first, end = _bounds(segment, tiling)
     return tiling[first:end]
+
+
+def _bounds(segment: Segment, tiling: Sequence[Piece]) -> tuple[int, int]:
+    """The indexes of the first piece that shares a key with the segment, and behind the last."""
+    first = bisect_right(tiling, segment.low, key=lambda piece: piece.low) - 1
+    return first, bisect_left(tiling, segment.high, key=lambda piece: piece.low)

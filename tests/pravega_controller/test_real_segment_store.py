@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -92,7 +93,7 @@ async def test_everything_outlives_the_controller(
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
-        host, port = await nursery.start(partial(serve, settings))
+        host, port = await nursery.start(partial(serve, replace(settings, port=port)))
         client = client_type(f"{host}:{port}")
         question = pb.ScaleStatusRequest(streamInfo=info("a"), epoch=0)
         with trio.fail_after(30):
@@ -177,7 +178,7 @@ async def test_transactions_outlive_the_controller_and_a_scale(
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
-        host, port = await nursery.start(partial(serve, settings))
+        host, port = await nursery.start(partial(serve, replace(settings, port=port)))
         client = client_type(f"{host}:{port}")
         assert (await client.call("commitTransaction", request(begun[1]))).status == 0
         assert (await client.call("abortTransaction", request(begun[2]))).status == 0
@@ -198,3 +199,57 @@ async def test_transactions_outlive_the_controller_and_a_scale(
             assert isinstance(await ask(segment_store, name), NoSuchSegment)
         client.close()
         nursery.cancel_scope.cancel()
+
+
+async def test_two_controllers_answer_alike_and_one_takes_over_from_the_other(
+    segment_store: tuple[str, int], client_type: Any
+) -> None:
+    settings = ControllerConfig(
+        port=0, segment_stores=(segment_store,), drain_seconds=1, heartbeat_seconds=0.2
+    )
+    entry = pb.ScaleRequest.KeyRangeEntry
+    async with trio.open_nursery() as nursery:
+        first_scope = trio.CancelScope()
+
+        async def serve_first(*, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
+            with first_scope:
+                await serve(settings, task_status=task_status)
+
+        first_host, first_port = await nursery.start(serve_first)
+        host, port = await nursery.start(partial(serve, settings))
+        first, second = client_type(f"{first_host}:{first_port}"), client_type(f"{host}:{port}")
+        await first.call("createScope", pb.ScopeInfo(scope="s"))
+        assert (await first.call("createStream", config("a", 1))).status == 0
+        assert len((await second.call("getCurrentSegments", info("a"))).segmentRanges) == 1
+        assert (await second.call("updateStream", config("a", 2))).status == 0
+        assert len((await first.call("getCurrentSegments", info("a"))).segmentRanges) == 2
+        following = pb.SegmentId(streamInfo=info("a"), segmentId=0)
+        found = await first.call("getSegmentsImmediatelyFollowing", following)
+        assert len(found.segments) == 2, "no answer is older than its question"
+        assert await servers(second) == await servers(first) == {first_port, port}
+        sealed = [(1 << 32) + 1]
+        scaled = pb.ScaleRequest(
+            streamInfo=info("a"),
+            sealedSegments=sealed,
+            newKeyRanges=[entry(start=0, end=0.2), entry(start=0.2, end=0.5)],
+        )
+        assert (await first.call("scale", scaled)).status == pb.ScaleResponse.STARTED
+        first_scope.cancel()
+        with trio.fail_after(15):
+            question = pb.ScaleStatusRequest(streamInfo=info("a"), epoch=1)
+            in_progress = pb.ScaleStatusResponse.IN_PROGRESS
+            while (await second.call("checkScale", question)).status == in_progress:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            while await servers(second) != {port}:
+                assert first_scope.cancel_called
+        assert len((await second.call("getCurrentSegments", info("a"))).segmentRanges) == 3
+        first.close()
+        second.close()
+        nursery.cancel_scope.cancel()
+
+
+async def servers(client: Any) -> set[int]:
+    """The ports of the controllers that live, by one of them, once it has looked again."""
+    await trio.sleep(0.5)
+    found = await client.call("getControllerServerList", pb.ServerRequest())
+    return {node.port for node in found.nodeURI}

@@ -1,5 +1,8 @@
 """Stream cuts over random histories, and the cases that the original was asked."""
 
+import itertools
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,3 +170,67 @@ def test_a_cut_that_could_not_be_stored_is_refused() -> None:
     cut = {0: 0, **dict.fromkeys(range(1, CUT_SEGMENTS_MAX + 1), -1)}
     with pytest.raises(InvalidStreamCutError, match="at most 10000 segments, not 10001"):
         pieces(segments, cut)
+
+
+def slow_pieces(segments: list[Segment], cut: dict[int, int]) -> list[tuple] | None:
+    """The positions of the keys by looking at every segment for each; None for no valid cut."""
+    named = {segment.segment_id: segment for segment in segments}
+    begun = [named[i] for i, offset in cut.items() if offset >= 0]
+    future = [named[i] for i, offset in cut.items() if offset < 0]
+    bounds = sorted({0.0, 1.0, *(end for s in (*begun, *future) for end in (s.low, s.high))})
+    found = []
+    for low, high in itertools.pairwise(bounds):
+        serving = [s for s in begun if s.low <= low < s.high]
+        waiting = [s for s in future if s.low <= low < s.high]
+        if len(serving) > 1 or not (serving or waiting):
+            return None
+        if serving and any(serving[0].epoch >= s.epoch for s in waiting):
+            return None
+        first = serving[0] if serving else min(waiting, key=lambda s: s.epoch)
+        found.append((low, high, first.epoch, cut[first.segment_id] if serving else -1))
+    return found
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(0, 8), st.integers(-1, 1)),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_pieces_are_those_of_every_key_looked_at_alone(
+    drawn: list[tuple[int, int, int, int]],
+) -> None:
+    segments = [
+        Segment((epoch << 32) + number, start / 6, min(6, start + width) / 6)
+        for number, (start, width, epoch, _) in enumerate(drawn)
+    ]
+    cut = {s.segment_id: one[3] for s, one in zip(segments, drawn, strict=True)}
+    expected = slow_pieces(segments, cut)
+    try:
+        found = pieces({segment.segment_id: segment for segment in segments}, cut)
+    except InvalidStreamCutError:
+        assert expected is None
+        return
+    assert expected is not None
+    refined = [
+        (low, high, epoch, offset)
+        for low, high, epoch, offset in expected
+        if any(
+            p.low <= low and high <= p.high and (p.epoch, p.offset) == (epoch, offset)
+            for p in found
+        )
+    ]
+    assert refined == expected
+
+
+def test_a_large_cut_of_segments_not_begun_is_looked_at_quickly() -> None:
+    """Looking at all of them for each piece would take 100 million steps."""
+    ranges = even_ranges(5_000)
+    future = [Segment((9 << 32) + n, low, high) for n, (low, high) in enumerate(ranges)]
+    wide = [Segment((epoch << 32) + 7_000, 0.0, 1.0) for epoch in range(10, 5_010)]
+    began = time.process_time()
+    segments = {segment.segment_id: segment for segment in (*future, *wide)}
+    found = pieces(segments, dict.fromkeys(segments, -1))
+    assert [(p.low, p.epoch) for p in found] == [(low, 9) for low, _ in ranges]
+    assert time.process_time() - began < 5

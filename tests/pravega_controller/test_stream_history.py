@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 
 from pravega_controller import stream_history
 from pravega_controller.errors import InvalidStreamCutError, NotFoundError
-from pravega_controller.history import Epoch, duplicate_epoch, first_epoch, scaled_epoch
+from pravega_controller.history import (
+    Epoch,
+    apply_epochs,
+    duplicate_epoch,
+    first_epoch,
+    scaled_epoch,
+)
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.records import EpochRecord
 from pravega_controller.segment_client import open_segment_client
 from pravega_controller.stream_cuts import END_OFFSET, cut_at
 from pravega_controller.stream_history import StreamHistory, is_snapshot_due
-from pravega_controller.streams import even_ranges
+from pravega_controller.streams import Segment, even_ranges
 from pravega_controller.table_client import TableClient
 from pravega_controller.testing.history_model import HistoryModel
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
@@ -29,32 +35,39 @@ def random_model(random: Random, epochs: int, segments: int) -> HistoryModel:
     """A history of splits, merges, and now and then a pair of duplicate epochs."""
     model = HistoryModel()
     model.append(first_epoch(even_ranges(segments), first_number=0, created_ms=0))
-    while len(model.epochs) < epochs:
-        latest, number = model.latest, len(model.epochs)
-        if random.random() < 0.1:
+    latest = model.latest
+    while (number := len(model.epochs)) < epochs:
+        if random.random() < 0.1 and number + 1 < epochs:
             old = random.randrange(number)
-            copied = model.segments_in(old)
-            model.append(
-                duplicate_epoch(latest, copied, number=number, reference=old, created_ms=1)
-            )
-            model.append(
+            added = [
                 duplicate_epoch(
-                    model.latest,
-                    latest,
-                    number=number + 1,
-                    reference=number - 1,
-                    created_ms=1,
+                    latest, model.segments_in(old), number=number, reference=old, created_ms=1
+                )
+            ]
+            between = apply_epochs(latest, added)
+            added.append(
+                duplicate_epoch(
+                    between, latest, number=number + 1, reference=number - 1, created_ms=1
                 )
             )
-            continue
-        start = random.randrange(len(latest))
-        run = latest[start : start + random.choice((1, 1, 2, 3))]
-        low, high = run[0].low, run[-1].high
-        middle = (low + high) / 2
-        ranges = [(low, high)] if len(latest) > segments + 2 else [(low, middle), (middle, high)]
-        sealed = [segment.segment_id for segment in run]
-        model.append(scaled_epoch(latest, sealed, ranges, number=number, created_ms=1))
+        else:
+            added = [random_scale(random, latest, number, segments + 2)]
+        for epoch in added:
+            model.append(epoch)
+        latest = apply_epochs(latest, added)
     return model
+
+
+def random_scale(
+    random: Random, latest: Sequence[Segment], number: int, segments_max: int
+) -> Epoch:
+    start = random.randrange(len(latest))
+    run = latest[start : start + random.choice((1, 1, 2, 3))]
+    low, high = run[0].low, run[-1].high
+    middle = (low + high) / 2
+    ranges = [(low, high)] if len(latest) > segments_max else [(low, middle), (middle, high)]
+    sealed = [segment.segment_id for segment in run]
+    return scaled_epoch(latest, sealed, ranges, number=number, created_ms=1)
 
 
 def random_cut(random: Random, model: HistoryModel) -> dict[int, int]:
@@ -99,12 +112,13 @@ async def stored(
 
 async def write_all(tables: TableClient, model: HistoryModel) -> int:
     base = changed = bytes_max = 0
+    latest: Sequence[Segment] = model.epochs[0].created
     writer = StreamHistory(tables, "t", "id", stream="s/a")
     for epoch in model.epochs:
         snapshot = None
         if epoch.number:
             changed += len(epoch.created) + len(epoch.sealed)
-            latest = model.segments_in(epoch.number)
+            latest = apply_epochs(latest, [epoch])
             if is_snapshot_due(epochs=epoch.number - base, changed=changed, segments=len(latest)):
                 base, changed, snapshot = epoch.number, 0, latest
         changes, size = writer.changes_for(EpochRecord(epoch, base), snapshot)

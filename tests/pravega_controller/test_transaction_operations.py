@@ -204,7 +204,7 @@ async def test_pings_are_answered_in_order(
 async def test_the_time_of_execution_is_bounded(
     open_on_memory: OpenController, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with open_on_memory() as c:
+    async with open_on_memory(heartbeat_seconds=600.0) as c:
         await make_stream(c)
         identifier = await begin(c, 10_000)
         answers = []
@@ -344,7 +344,7 @@ async def test_completed_transactions_are_listed_by_stream_and_kept_for_a_day(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     now: dict[str, int] = {"ms": 10**12}
-    async with open_on_memory(now_ms=lambda: now["ms"]) as c:
+    async with open_on_memory(heartbeat_seconds=600.0, now_ms=lambda: now["ms"]) as c:
         await make_stream(c, 1)
         await c.streams.create("s", "b", fixed_configuration(1))
         other = (await c.transactions.begin("s", "b", lease_ms=LEASE)).identifier
