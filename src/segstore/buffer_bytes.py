@@ -34,7 +34,7 @@ COMMAND_BYTES_USUAL: Final = 2 * MIB
 """Official clients end an append block after 1 MiB, unless an event is longer."""
 USUAL_ROOM: Final = 4 * COMMAND_BYTES_USUAL
 """What longer commands leave for those."""
-REPLY_BYTES_FREE: Final = 32 * KIB
+REPLY_BYTES_FREE: Final = 16 * KIB
 """Unsent replies of one connection, which it may have whatever the others have."""
 READ_BYTES_MAX: Final = 2 * MIB
 """Of one reply to a read."""

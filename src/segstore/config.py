@@ -52,7 +52,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Tail reads that one connection may park; it is closed when it asks for more."""
     send_bytes_pause: int = 8 * MIB
     """Unsent reply bytes of one connection from which on no request of it is taken up."""
-    buffer_bytes_total_max: int = 96 * MIB
+    buffer_bytes_total_max: int = 80 * MIB
     """Bytes of all connections in buffers: half for unsent replies, half for commands that are long
     and not complete. Replies to reads become shorter, and long commands wait, before it is reached.
     """
