@@ -20,9 +20,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 import structlog
@@ -62,7 +63,11 @@ UNUSED_SECONDS_MAX = 600.0
 """A registration may be so much older than the stream or the policy that it is for."""
 DUE_SHARE = 0.9
 """A cut is due when the last one is older than this part of a period: rounds are not that exact."""
+QUIET_PERIODS_MAX = 3
+"""A stream that stays empty is left out of so many rounds: to look at it costs like a write."""
 _SCANNED = b"scanned"
+
+StreamName: TypeAlias = tuple[str, str]
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +87,15 @@ class RetainedCutRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """A cut at a stream's tail."""
 
     cut: dict[int, int]
+
+
+class _Quiet(msgspec.Struct, frozen=True):
+    """A stream of which nothing is kept, and that is not looked at for some periods."""
+
+    version: int
+    """That of its record then: with another one it is looked at."""
+    periods: int
+    periods_left: int
 
 
 class _LostCutError(ControllerError):
@@ -142,6 +156,7 @@ class Retention:
         self._registry = registry
         self._owns = owns
         self._is_open = False
+        self._quiet: dict[StreamName, _Quiet] = {}
         self._store = store
         self._streams = streams
         self._segments = segments
@@ -158,49 +173,76 @@ class Retention:
         self._is_open = True
 
     async def run_period(self) -> None:
-        """Look at each registered stream once, spread over a period."""
+        """Look at each registered stream once, spread over a period; at quiet ones less often."""
         if not self._is_open:
             await self.open()
         began = trio.current_time()
-        registered = await self._registered()
-        for index, (scope, name) in enumerate(registered, 1):
-            share = self._period_seconds * index / (len(registered) + 1)
+        due = self._leave_quiet_out(await self._registered())
+        for index, name in enumerate(due, 1):
+            share = self._period_seconds * index / (len(due) + 1)
             await trio.sleep_until(began + share)
-            if not self._owns(f"{scope}/{name}"):
-                continue
-            try:
-                await self.retain(scope, name)
-            except ControllerError as error:
-                log.warning("retention failed", scope=scope, stream=name, reason=str(error))
-            # A defect that one stream brings out must not keep the others waiting.
-            except Exception:
-                log.exception("retention failed", scope=scope, stream=name)
+            if self._owns("/".join(name)):
+                await self._look_at(name)
         await trio.sleep_until(began + self._period_seconds)
 
-    async def retain(self, scope: str, name: str) -> None:
-        """Note the tail of a stream, and truncate it where its policy and subscribers let it."""
+    def _leave_quiet_out(self, registered: Mapping[StreamName, int]) -> list[StreamName]:
+        """The streams that it is time to look at, of all with the versions of their records."""
+        quiet: dict[StreamName, _Quiet] = {}
+        due = []
+        for name, version in registered.items():
+            known = self._quiet.get(name)
+            if known is not None and known.version == version:
+                quiet[name] = structs.replace(known, periods_left=known.periods_left - 1)
+                if known.periods_left > 0:
+                    continue
+            due.append(name)
+        self._quiet = quiet
+        return due
+
+    async def _look_at(self, stream: StreamName) -> None:
+        scope, name = stream
+        earlier = self._quiet.pop(stream, None)
+        try:
+            version = await self.retain(scope, name)
+        except ControllerError as error:
+            log.warning("retention failed", scope=scope, stream=name, reason=str(error))
+            return
+        # A defect that one stream brings out must not keep the others waiting.
+        except Exception:
+            log.exception("retention failed", scope=scope, stream=name)
+            return
+        if version is not None:
+            periods = 1 if earlier is None else min(earlier.periods + 1, QUIET_PERIODS_MAX)
+            self._quiet[stream] = _Quiet(version, periods, periods)
+
+    async def retain(self, scope: str, name: str) -> int | None:
+        """Note the tail of a stream, and truncate it where its policy and subscribers let it.
+
+        Returns the version of its record if there will be nothing to do until it is written.
+        """
         entry = await self._tables.get(RETENTION, _key(scope, name))
         if entry is None:
-            return
+            return None
         record = decode(entry.value, RetentionRecord)
         try:
             stream = await self._store.stream(scope, name)
         except NotFoundError:
             await self._forget(scope, name, record, entry.version)
-            return
-        if isinstance(stream.record.pending, Create) or stream.record.is_sealed:
-            return
+            return None
+        if isinstance(stream.record.pending, Create):
+            return None
+        if stream.record.is_sealed:
+            return entry.version
         if stream.configuration.retention is None:
             await self._forget(scope, name, record, entry.version)
-            return
+            return None
         if record.stream_id != stream.stream_id:
             await self._remove_cuts(scope, name, record.times_ms)
             record = RetentionRecord(record.registered_ms, stream.stream_id)
         work = _Round(self, stream, record, entry.version)
         while True:
             try:
-                await work.run()
-                return
+                return await work.run()
             except _LostCutError as lost:
                 await work.drop([lost.time_ms])
 
@@ -305,14 +347,15 @@ class Retention:
                     continue
                 await self._registry.register(scope, name, stream.configuration)
 
-    async def _registered(self) -> list[tuple[str, str]]:
-        found = []
+    async def _registered(self) -> dict[StreamName, int]:
+        """All registered streams by name, with the versions of their records."""
+        found = {}
         async for entries in self._tables.pages(RETENTION):
             for entry in entries:
                 scope, slash, name = entry.key.decode().partition("/")
                 if slash and "/" not in name:
-                    found.append((scope, name))
-        return sorted(found)
+                    found[scope, name] = entry.version
+        return found
 
     async def _forget(self, scope: str, name: str, record: RetentionRecord, version: int) -> None:
         """Nothing is to be retained, unless the stream or its policy is just being made."""
@@ -336,7 +379,8 @@ class _Round:
         self._record = record
         self._version = version
 
-    async def run(self) -> None:
+    async def run(self) -> int | None:
+        """Returns the record's version if nothing is kept of the stream but its end."""
         head = await self._all.head(self._stream)
         await self._note_tail(head)
         chosen = await self._choose(head)
@@ -344,6 +388,10 @@ class _Round:
             await self._all.truncate(self._stream, chosen)
             head = dict(chosen)
         await self.drop(await self._passed(head))
+        stored = self._stored()
+        if len(stored) != 1 or not await self._is_at_or_after(head, await self._fetch(stored[0])):
+            return None
+        return self._version
 
     async def drop(self, times_ms: Sequence[int]) -> None:
         """Forget cuts."""

@@ -45,7 +45,7 @@ class Scene:
             segments,
             self.tables,
             now_ms=lambda: self.now_ms,
-            finish_later=lambda intent: None,
+            finish_later=controller.finish_later,
             event_seconds_max=600,
             idle_seconds=600,
         )
@@ -85,10 +85,12 @@ class Scene:
 
 
 @asynccontextmanager
-async def open_scene(memory: MemorySegmentStore, open_on_memory: Any) -> AsyncIterator[Scene]:
+async def open_scene(
+    memory: MemorySegmentStore, open_on_memory: Any, *, port: int = 1
+) -> AsyncIterator[Scene]:
     placement = StaticPlacement((("127.0.0.1", 1),), 4)
     async with (
-        open_on_memory() as controller,
+        open_on_memory(port=port) as controller,
         open_segment_client(
             placement,
             open_stream=memory.open_stream,
@@ -302,7 +304,7 @@ async def end_after_poll(scene: Scene, fault: Fault) -> None:
 async def test_two_controllers_do_it_once(
     memory_store: MemorySegmentStore, open_on_memory: Any, scene: Scene
 ) -> None:
-    async with open_scene(memory_store, open_on_memory) as other:
+    async with open_scene(memory_store, open_on_memory, port=2) as other:
         other.now_ms = scene.now_ms
         await scene.create(4)
         scene.write(*(scene.event(number, UP, splits=2) for number in range(4)))

@@ -330,6 +330,35 @@ async def test_rounds_are_spread_over_the_period(
     assert trio.current_time() - began == pytest.approx(100)
 
 
+async def test_streams_that_stay_empty_are_looked_at_less_often(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.create(by_size(100))
+    looked = []
+    retain = scene.retention.retain
+
+    async def watched(scope: str, name: str) -> int | None:
+        looked.append(period)
+        scene.now_ms += 1000 * PERIOD
+        return await retain(scope, name)
+
+    scene.retention.retain = watched  # type: ignore[method-assign]
+    for period in range(12):  # noqa: B007
+        await scene.retention.run_period()
+    assert looked == [0, 2, 5, 9]
+    scene.write(300)
+    for period in range(12, 18):  # noqa: B007
+        await scene.retention.run_period()
+    assert looked == [0, 2, 5, 9, 13, 14, 15, 16, 17]
+    # Another configuration makes it worth a look at once.
+    scaling = ScalingPolicy(ScaleType.FIXED, 1)
+    await scene.controller.streams.update("s", "t", StreamConfiguration(scaling, by_size(0)))
+    for period in range(18, 21):  # noqa: B007
+        await scene.retention.run_period()
+    assert looked[9:] == [18, 20]
+    assert await scene.head() == {0: 300}
+
+
 def test_the_older_half_thins_out() -> None:
     stored = [StoredCut(number, 0) for number in range(CUTS_MAX)]
     assert thin(stored) == stored
