@@ -1,4 +1,4 @@
-"""Whose the tiers of a store are: identities, and the claim by which one owner uses tier 2.
+"""The identities of a store's tiers, and the claim by which one process uses tier 2.
 
 Owns: the identity files of journals, the identity and the claims in tier 2, and the checks of all
 of them at a start; docs/formats/identities.md describes the bytes, docs/adr/0201 tells why.
@@ -7,8 +7,8 @@ Invariants:
 1. A store makes the identities of its journals and of tier 2 together, before it takes any data,
    and notes in the data directory when they are all there. From then on nothing is made where one
    is missing.
-2. A tier 2 belongs to one store. One that finds another's identity, or meets one while it makes
-   its own, is refused; only a store that met nobody is complete.
+2. A tier 2 belongs to one store. A store that finds another identity there, before or after it
+   writes its own, is refused, and does not become complete.
 3. The claims of a journal are numbered. Each start makes one, and the journal knows it before tier
    2 has it. A journal that does not know the last claim is an older state, or a copy whose
    original went on: it is refused.
@@ -67,7 +67,7 @@ RELEASED: Final = b"released\n"
 RELEASE_SECONDS_MAX: Final = 5.0
 OWNER_BYTES: Final = 8
 LOCK: Final = "identity"
-"""The role of whoever makes identities."""
+"""The role of the process that makes identities."""
 PASSING_ERRORS: Final = frozenset(
     {
         errno.EAGAIN,
@@ -102,9 +102,9 @@ class JournalIdentity:
     turn: int = 0
     """The number of the last claim that tier 2 is known to have; 0 for none."""
     owner: str = ""
-    """Whose that claim is."""
+    """The owner in that claim."""
     next_owner: str = ""
-    """Whose the claim with the next number is, if tier 2 has it; empty when nobody tried."""
+    """The owner in the claim with the next number, if tier 2 has it; empty when no start tried."""
     lock_inode: int = 0
     """The lock file that the owner held."""
     is_released: bool = False
@@ -248,7 +248,7 @@ class TierTwoIdentity:
 
 
 def identity_name(store_id: str) -> str:
-    """The chunk whose name says whose a tier 2 is."""
+    """The name of the chunk that ties a tier 2 to a store."""
     return f"{STORE_PREFIX}identity-{store_id}"
 
 
@@ -300,11 +300,11 @@ async def check_claims(
 def renew_journal_identity(
     directory: DataDirectory, journal: int, found: TierTwoIdentity
 ) -> JournalIdentity:
-    """The identity with which a journal goes on from what tier 2 is now, whatever it was before.
+    """The identity with which a journal goes on from what tier 2 is now.
 
-    Only for whoever holds the journal's lock, knows that no other copy of the data directory is in
-    use, and has seen to it that the journal has what tier 2 relies on: this is what a recovery of a
-    lost journal, and of a data directory that was moved after its store had been killed, ends with.
+    The caller holds the journal's lock, knows that no other copy of the data directory is in use,
+    and has made sure that the journal has what tier 2 relies on. A recovery of a lost journal, or
+    of a data directory that was moved after its store had been killed, ends with this.
     """
     last = max(found.claims.get(journal, []), default=Claim(0, ""))
     return JournalIdentity(
@@ -350,10 +350,10 @@ async def complete_store(directory: DataDirectory, tier: TierTwo) -> DataDirecto
 async def _read_while_making(
     directory: DataDirectory, tier: TierTwo, chunks: ChunkStorage
 ) -> TierTwoIdentity:
-    """What tier 2 says of itself to a store that is not complete: nobody else may be there."""
+    """The identity of tier 2, for a store that is not complete: no other store may be there."""
     found = await TierTwoIdentity.read(chunks)
     if directory.store_id in found.store_ids and len(found.store_ids) > 1:
-        # We were killed when we met it. Whoever is there must not find us any more.
+        # An earlier start was killed when it met that one: do not keep the other store out.
         await chunks.delete(identity_name(directory.store_id))
     refuse_other_store(directory, tier.where, found.store_ids)
     return found
@@ -371,7 +371,7 @@ async def _prepare_new(directory: DataDirectory, tier: TierTwo) -> None:
                 tier=f"journal {journal}",
                 problem=IdentityProblem.FOREIGN,
             )
-    # It may have to be made: nobody can have put anything into what does not exist.
+    # A directory that does not exist has nothing of another store.
     await tier.make()
     chunks = tier.chunks_under(1)
     found = await _read_while_making(directory, tier, chunks)
@@ -444,7 +444,7 @@ async def _make_identity(directory: DataDirectory, tier: TierTwo) -> None:
         f" {directory.path.absolute()} on {socket.gethostname()}.\n"
     )
     await chunks.write(name, offset=0, data=[text.encode(errors="replace")])
-    # Each of two that meet here goes away: whoever was first may not have seen the other.
+    # Two stores that meet here are both refused: the first one may not have seen the second.
     found = await _read_while_making(directory, tier, chunks)
     if not found.store_ids:
         raise StorageError(f"tier 2 in {tier.where} does not list {name}, which was just written")
@@ -534,11 +534,11 @@ class _Ownership:
             Claim(identity.turn + 1, identity.next_owner),
         }
         claims = found.claims.get(self._journal, [])
-        # One with the same number as ours was refused, and ended before it could go away.
+        # A claim with the number of ours is that of a refused start, killed before it deleted it.
         strangers = [each for each in claims if each.turn > identity.turn and each not in known]
         if strangers:
             if (tried := Claim(identity.turn + 1, identity.next_owner)) in claims:
-                # We were killed when we met it. Whoever is there must not find us any more.
+                # An earlier start was killed when it met that one: do not keep the other store out.
                 await self._delete(self._tier.chunks_under(tried.turn), tried)
             raise self._claimed(
                 f"is older than tier 2 in {self._tier.where}, which was used since by"
@@ -559,7 +559,7 @@ class _Ownership:
             raise self._claimed(
                 f"was copied or moved while tier 2 in {self._tier.where} was in use by"
                 f" {await self._describe(last)}, which may use it still: start and stop the"
-                " store where it was, then move it; or see docs/guides/running.md"
+                " store where it was, then move it"
             )
         self._last = last
 
@@ -597,9 +597,9 @@ class _Ownership:
                 await self._delete(chunks, each)
 
     async def _refuse_rivals(self, chunks: ChunkStorage, claims: list[Claim]) -> None:
-        """See that nobody else claims tier 2 now.
+        """See that no other start claims tier 2 now.
 
-        Each of two that meet here goes away: whoever was first may not have seen the other.
+        Two starts that meet here are both refused: the first one may not have seen the second.
         """
         claim = self._claim
         rivals = [each for each in claims if each.turn >= claim.turn and each != claim]
