@@ -37,7 +37,8 @@ Files = dict[str, bytearray]
 
 def table() -> dict[tuple[str, str], str]:
     """The cells of the page's table, by file and damage."""
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    text = PAGE.read_text()
+    lines = text[text.index("| file | bit flip |") :].partition("\n\n")[0].splitlines()
     head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {
         (row[0], damage): cell

@@ -42,6 +42,18 @@ class CheckedReads:
         """Reads that were refused because of damage."""
 
     async def read(self, segment: str, chunk: Chunk, start: int, end: int) -> Buffer:
+        """Read the bytes of a chunk from ``start`` to ``end``, or up to a damaged block.
+
+        Raises ``ChunkDamagedError`` when there are none before the damage.
+        """
+        try:
+            return await self.read_all(segment, chunk, start, end)
+        except ChunkDamagedError as error:
+            if error.kind is not DamageKind.CHECKSUM or error.offset <= start:
+                raise
+            return await self.read_all(segment, chunk, start, error.offset)
+
+    async def read_all(self, segment: str, chunk: Chunk, start: int, end: int) -> Buffer:
         """Read the bytes of a chunk from ``start`` to ``end``, counted from its first byte.
 
         Raises ``ChunkDamagedError`` when they are not what was written, or fewer.

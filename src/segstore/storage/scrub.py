@@ -130,7 +130,7 @@ class ChunkCheck:
         while position < length:
             end = min(length, _block_end(self.checksums.phase, position + PIECE_BYTES - 1))
             try:
-                data = await self.reads.read(self.segment, self.chunk, position, end)
+                data = await self.reads.read_all(self.segment, self.chunk, position, end)
                 if not damages:
                     self._extend(data, position)
             except ChunkDamagedError as error:
