@@ -38,7 +38,7 @@ from pravega_admin.stream_settings import StreamSettings, settings_of_message, s
 from pravega_controller.transactions import NO_TIME, halves_of_id, id_of_halves
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.errors import ProtocolError
-from pravega_wire.names import scoped_name
+from pravega_wire.names import READER_GROUP_PREFIX, scoped_name
 
 CALL_SECONDS = 60.0
 RETRY_SECONDS = 1.0
@@ -67,6 +67,10 @@ _STATUS_SENTENCES: dict[str, tuple[type[AdminError], str]] = {
     "INVALID_STREAM_NAME": (UsageError, "{stream!r} cannot be the name of a stream"),
     "SCOPE_NOT_EMPTY": (ConflictError, "scope {scope} is not empty"),
     "STREAM_SEALED": (ConflictError, "stream {name} is sealed"),
+    "TABLE_NOT_FOUND": (NotFoundError, "key-value table {name} does not exist"),
+    "TABLE_EXISTS": (AlreadyExistsError, "key-value table {name} exists already"),
+    "INVALID_TABLE_NAME": (UsageError, "{stream!r} cannot be the name of a key-value table"),
+    "RG_NOT_FOUND": (NotFoundError, "reader group {name} does not exist"),
     "STREAM_NOT_SEALED": (ConflictError, "stream {name} must be sealed first"),
 }
 
@@ -102,6 +106,16 @@ class HeadSegments:
 
     offsets: Mapping[int, int]
     delegation_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """How a key-value table was made; lengths of keys in bytes."""
+
+    partitions: int
+    primary_key_bytes: int
+    secondary_key_bytes: int
+    rollover_bytes: int
 
 
 def parse_controller_address(text: str) -> str:
@@ -368,6 +382,91 @@ class ControllerClient:
         )
         reply = self._call(method, request, pb.TxnStatus, scope, stream)
         return reply.status == pb.TxnStatus.SUCCESS
+
+    # ---- Key-value tables ------------------------------------------------------------------------
+
+    def create_table(
+        self, scope: str, table: str, *, partitions: int, primary_key: int, secondary_key: int
+    ) -> None:
+        """Create a key-value table; key lengths are in bytes."""
+        request = pb.KeyValueTableConfig(
+            scope=scope,
+            kvtName=table,
+            partitionCount=partitions,
+            primaryKeyLength=primary_key,
+            secondaryKeyLength=secondary_key,
+        )
+        reply = self._call(
+            "createKeyValueTable", request, pb.CreateKeyValueTableStatus, scope, table
+        )
+        _check(pb.CreateKeyValueTableStatus.Status.Name(reply.status), "create", scope, table)
+
+    def list_tables(self, scope: str) -> Iterator[str]:
+        """The names of a scope's key-value tables."""
+        token = ""
+        while True:
+            request = pb.KVTablesInScopeRequest(
+                scope=pb.ScopeInfo(scope=scope),
+                continuationToken=pb.ContinuationToken(token=token),
+            )
+            page = self._call(
+                "listKeyValueTablesInScope", request, pb.KVTablesInScopeResponse, scope
+            )
+            _check(pb.KVTablesInScopeResponse.Status.Name(page.status), "list", scope)
+            if not page.kvtables:
+                return
+            yield from (info.kvtName for info in page.kvtables)
+            token = page.continuationToken.token
+
+    def table_settings(self, scope: str, table: str) -> TableSettings:
+        """How a key-value table was made."""
+        request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
+        reply = self._call(
+            "getKeyValueTableConfiguration", request, pb.KeyValueTableConfigResponse, scope, table
+        )
+        _check(pb.KeyValueTableConfigResponse.Status.Name(reply.status), "describe", scope, table)
+        found = reply.config
+        return TableSettings(
+            found.partitionCount,
+            found.primaryKeyLength,
+            found.secondaryKeyLength,
+            found.rolloverSizeBytes,
+        )
+
+    def delete_table(self, scope: str, table: str) -> None:
+        """Delete a key-value table with everything in it."""
+        request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
+        reply = self._call("deleteKeyValueTable", request, pb.DeleteKVTableStatus, scope, table)
+        _check(pb.DeleteKVTableStatus.Status.Name(reply.status), "delete", scope, table)
+
+    # ---- Reader groups ---------------------------------------------------------------------------
+
+    def list_groups(self, scope: str) -> Iterator[str]:
+        """The names of a scope's reader groups: each has a stream of its own for its state."""
+        for stream in self.list_streams(scope):
+            if stream.startswith(READER_GROUP_PREFIX):
+                yield stream.removeprefix(READER_GROUP_PREFIX)
+
+    def group_settings(self, scope: str, group: str) -> pb.ReaderGroupConfiguration:
+        """A reader group's configuration, as the controller keeps it."""
+        request = pb.ReaderGroupInfo(scope=scope, readerGroup=group)
+        reply = self._call(
+            "getReaderGroupConfig", request, pb.ReaderGroupConfigResponse, scope, group
+        )
+        _check(pb.ReaderGroupConfigResponse.Status.Name(reply.status), "describe", scope, group)
+        return reply.config
+
+    def delete_group(self, scope: str, group: str) -> None:
+        """Delete a reader group, and let retention wait for it no more."""
+        found = self.group_settings(scope, group)
+        request = pb.ReaderGroupInfo(
+            scope=scope,
+            readerGroup=group,
+            readerGroupId=found.readerGroupId,
+            generation=found.generation,
+        )
+        reply = self._call("deleteReaderGroup", request, pb.DeleteReaderGroupStatus, scope, group)
+        _check(pb.DeleteReaderGroupStatus.Status.Name(reply.status), "delete", scope, group)
 
     # ---- One call --------------------------------------------------------------------------------
 

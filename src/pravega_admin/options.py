@@ -59,7 +59,13 @@ class StreamName:
 
 def parse_stream_name(text: str) -> StreamName:
     """The two parts of ``scope/stream``; ``UsageError`` for anything else."""
-    scope, delimiter, stream = text.partition("/")
-    if not (scope and delimiter and stream) or "/" in stream:
-        raise UsageError(f"{text!r} is not the name of a stream: write SCOPE/STREAM")
-    return StreamName(scope, stream)
+    return parse_name(text, "stream")
+
+
+def parse_name(text: str, what: str) -> StreamName:
+    """The two parts of a name in a scope; ``what`` says of which kind of thing it is."""
+    scope, delimiter, name = text.partition("/")
+    if not (scope and delimiter and name) or "/" in name:
+        form = f"SCOPE/{what.rpartition(' ')[2].upper()}"
+        raise UsageError(f"{text!r} is not the name of a {what}: write {form}")
+    return StreamName(scope, name)

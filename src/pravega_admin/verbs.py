@@ -19,12 +19,14 @@ from typer.core import TyperGroup
 from pravega_admin import (
     bench_commands,
     event_commands,
+    group_commands,
     pipeline_commands,
     recover_command,
     scope_commands,
     scrub_command,
     serve_commands,
     stream_commands,
+    table_commands,
     transaction_commands,
 )
 from pravega_admin.errors import EXIT_OK, AdminError, exit_code_of
@@ -68,6 +70,8 @@ app = typer.Typer(
 )
 app.add_typer(scope_commands.app, name="scope")
 app.add_typer(stream_commands.app, name="stream")
+app.add_typer(table_commands.app, name="table")
+app.add_typer(group_commands.app, name="group")
 app.add_typer(transaction_commands.app, name="transaction")
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(pipeline_commands.app, name="pipeline")

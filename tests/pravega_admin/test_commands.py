@@ -425,3 +425,53 @@ def test_transactions_that_are_not_there_are_told_so(invoke: Invoke, stream: str
         assert "is not the id" in invoke("transaction", verb, stream, "x", code=2).stderr
         assert "no transaction" in invoke("transaction", verb, "no/no", unknown, code=3).stderr
     assert "does not exist" in invoke("transaction", "list", "no/no", code=3).stderr
+
+
+# ---- Key-value tables and reader groups ----------------------------------------------------------
+
+
+def test_tables_are_made_listed_described_and_deleted(invoke: Invoke, stream: str) -> None:
+    scope = stream.partition("/")[0]
+    table = f"{scope}/accounts"
+    lengths = ["--primary-key-bytes", "8", "--secondary-key-bytes", "4"]
+    invoke("table", "create", table, "--partitions", "3", *lengths)
+    assert "exists already" in invoke("table", "create", table, code=4).stderr
+    rows = json.loads(invoke("table", "list", scope, "-o", "json").stdout)
+    assert rows == [{"scope": scope, "table": "accounts"}]
+    found = json.loads(invoke("table", "describe", table, "-o", "json").stdout)
+    assert (found["partitions"], found["primary_key_bytes"], found["secondary_key_bytes"]) == (
+        3,
+        8,
+        4,
+    )
+    assert "deleted" in invoke("table", "delete", table).stderr
+    assert "does not exist" in invoke("table", "delete", table, code=3).stderr
+    assert "SCOPE/TABLE" in invoke("table", "describe", "accounts", code=2).stderr
+    assert json.loads(invoke("table", "list", scope, "-o", "json").stdout) == []
+
+
+def test_reader_groups_are_listed_described_and_deleted(
+    invoke: Invoke, store: "Standalone", stream: str
+) -> None:
+    from pravega_admin.controller_client import ControllerClient
+
+    scope, _, name = stream.partition("/")
+    cut = pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream=name), cut={0: 12})
+    request = pb.ReaderGroupConfiguration(
+        scope=scope,
+        readerGroupName="readers",
+        retentionType=2,
+        readerGroupId="11111111-2222-3333-4444-555555555555",
+        startingStreamCuts=[cut],
+        endingStreamCuts=[pb.StreamCut(streamInfo=cut.streamInfo)],
+    )
+    with ControllerClient(store.controller) as client:
+        client._call("createReaderGroup", request, pb.CreateReaderGroupResponse, scope)
+    rows = json.loads(invoke("group", "list", scope, "-o", "json").stdout)
+    assert rows == [{"scope": scope, "group": "readers"}]
+    found = json.loads(invoke("group", "describe", f"{scope}/readers", "-o", "json").stdout)
+    assert found["id"] == request.readerGroupId
+    assert found["retention"] == "checkpoints"
+    assert (found["from"], found["to"]) == ([f"{stream} at 0:12"], [f"{stream} unbounded"])
+    assert "deleted" in invoke("group", "delete", f"{scope}/readers").stderr
+    assert "does not exist" in invoke("group", "describe", f"{scope}/readers", code=3).stderr

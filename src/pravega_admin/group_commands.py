@@ -1,0 +1,98 @@
+"""``segstore group``: list, describe and delete reader groups.
+
+Owns: the arguments and the output of these verbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from pravega_admin.options import (
+    DEFAULT_CONTROLLER,
+    ControllerOption,
+    OutputOption,
+    ScopeArgument,
+    parse_name,
+)
+from pravega_admin.output import OutputFormat, print_fields, print_rows, report
+
+if TYPE_CHECKING:
+    from pravega_wire import controller_pb2 as pb
+
+app = typer.Typer(no_args_is_help=True, help="List, inspect and delete reader groups.")
+
+GroupArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="SCOPE/GROUP", help="A reader group's name, with its scope.")
+]
+WHAT = "reader group"
+RETENTION = ("none", "manual", "checkpoints")
+"""What lets retention pass: nothing, the user, or the group's checkpoints."""
+
+
+@app.command("list")
+def list_(
+    scope: ScopeArgument,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the reader groups of a scope."""
+    from pravega_admin.controller_client import ControllerClient
+
+    with ControllerClient(controller) as client:
+        names = sorted(client.list_groups(scope))
+    print_rows([{"scope": scope, "group": name} for name in names], ("scope", "group"), output)
+
+
+@app.command()
+def describe(
+    group: GroupArgument,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print a reader group's configuration."""
+    from pravega_admin.controller_client import ControllerClient
+
+    name = parse_name(group, WHAT)
+    with ControllerClient(controller) as client:
+        found = client.group_settings(name.scope, name.stream)
+    fields = {
+        "scope": name.scope,
+        "group": name.stream,
+        "id": found.readerGroupId,
+        "generation": found.generation,
+        "retention": RETENTION[found.retentionType],
+        "refresh_ms": found.groupRefreshTimeMillis,
+        "checkpoint_interval_ms": found.automaticCheckpointIntervalMillis,
+        "outstanding_checkpoints_max": found.maxOutstandingCheckpointRequest,
+        "from": _cuts(found.startingStreamCuts),
+        "to": _cuts(found.endingStreamCuts),
+    }
+    print_fields(fields, output)
+
+
+@app.command()
+def delete(
+    group: GroupArgument,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Delete a reader group: its readers end, and retention waits for it no more."""
+    from pravega_admin.controller_client import ControllerClient
+
+    name = parse_name(group, WHAT)
+    with ControllerClient(controller) as client:
+        client.delete_group(name.scope, name.stream)
+    report(f"reader group {name} deleted", {"group": str(name), "deleted": True}, output)
+
+
+def _cuts(cuts: Iterable[pb.StreamCut]) -> list[Any]:
+    """Streams with their cuts, as texts; a cut without segments is no bound."""
+    texts = []
+    for cut in cuts:
+        offsets = ", ".join(f"{segment}:{offset}" for segment, offset in sorted(cut.cut.items()))
+        stream = f"{cut.streamInfo.scope}/{cut.streamInfo.stream}"
+        texts.append(f"{stream} at {offsets}" if offsets else f"{stream} unbounded")
+    return texts
