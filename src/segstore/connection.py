@@ -388,10 +388,11 @@ class ServerConnection:
         except RemoteProtocolError as error:
             self.close(f"protocol broken: {error}")
             return []
-        if self._protocol.needed_bytes > COMMAND_BYTES_FREE:
+        needed = self._protocol.needed_bytes
+        if needed > COMMAND_BYTES_FREE and needed > self._reserved.count:
             # At once, if that is possible: others are received from in the same step.
             self._progress_time = trio.current_time()
-            self._reserved.try_grow(self._protocol.needed_bytes)
+            self._reserved.try_grow(needed)
         return commands
 
     async def _reserve(self, count: int) -> None:

@@ -166,17 +166,20 @@ async def merge_segments_batch(
         else:
             context.store.note_merge(source, request.target)
             context.transient_segments.discard(source)
-    return _batch_merged(request, merged, source_lengths, container)
+    length = (await _info(container, request.target)).length if None in merged else 0
+    return _batch_merged(request, merged, source_lengths, length)
 
 
 def _batch_merged(
     request: wire.MergeSegmentsBatch,
     merged: Sequence[int | None],
     source_lengths: Mapping[str, int],
-    container: SegmentContainer,
+    length: int,
 ) -> wire.Reply:
-    """The reply, where a source that is gone has the target's length at its place in the order."""
-    length = container.segment_info(request.target).length
+    """The reply, where a source that is gone has the target's length at its place in the order.
+
+    ``length`` is the target's now.
+    """
     for source, after in zip(request.sources, merged, strict=True):
         if after is not None:
             length = after - source_lengths.get(source, 0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import struct
 import weakref
+from contextlib import suppress
 
 import pytest
 import trio
@@ -176,6 +177,31 @@ async def test_a_long_command_waits_until_stalled_ones_are_ended(
         assert (await writer.expect(wire.DataAppended)).event_number == 2
         assert trio.current_time() - began < 30
         assert buffers.commands.count <= 48 * MIB
+
+
+async def test_a_trickle_does_not_keep_what_others_wait_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with memory_store(ConnectionSettings(stalled_seconds_max=1000)) as store:
+        store.nursery.start_soon(store.server.end_stalled)
+        holders = [store.connect() for _ in range(2)]
+        for client in holders:
+            await client.stream.send_all(half_command(15 * MIB, 100_000))
+        await trio.sleep(20)
+        assert store.server.connection_count == 2
+        for client in holders:
+            store.nursery.start_soon(trickle, client.stream)
+        waiting = store.connect()
+        await waiting.stream.send_all(half_command(15 * MIB, 100_000))
+        for client in holders:
+            await client.expect_close()
+
+
+async def trickle(stream: trio.abc.Stream) -> None:
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await trio.sleep(0.2)
+            await stream.send_all(bytes(1))
 
 
 async def test_an_append_block_without_its_end_counts(
