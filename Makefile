@@ -34,7 +34,7 @@ build: $(VENV)/.installed ## install into .venv, with the Cython extensions comp
 
 .PHONY: test
 test: $(VENV)/.tested lint java versitygw ## everything: lint, unit tests, official clients, small benchmarks
-	$(BIN)/pytest tests compat-tests $(ARGS)
+	$(BIN)/pytest tests compat-tests --durations=25 $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.tested ## style and types
