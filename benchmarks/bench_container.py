@@ -55,7 +55,7 @@ class NullStorage:
         """The end of the last write."""
         return self._lengths.get(segment, 0)
 
-    async def recovered(self, *, last_operation: int) -> None:
+    async def recovered(self, *, last_operation: int, next_segment_id: int) -> None:
         """All lengths are certain."""
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:

@@ -97,7 +97,10 @@ class Recovery:
             raise DataLogCorruptError(
                 f"{name} became inactive, and tier 2 can get neither all of its bytes nor its end"
             )
-        await self._storage.recovered(last_operation=self._metadata.sequence_number)
+        await self._storage.recovered(
+            last_operation=self._metadata.sequence_number,
+            next_segment_id=self._metadata.next_segment_id,
+        )
 
     async def _replay_all(self, replayed: list[AppendBatch | tuple[int, bytes]]) -> None:
         for item in replayed:

@@ -27,10 +27,11 @@ class SegmentStorage(Protocol):
         """
         ...
 
-    async def recovered(self, *, last_operation: int) -> None:
+    async def recovered(self, *, last_operation: int, next_segment_id: int) -> None:
         """The recovery has asked for all lengths of which it has something to tell.
 
-        The log ends with ``last_operation``. Raises ``LogBehindError`` when it once had more.
+        The log ends with ``last_operation``, and the next segment that it makes would be
+        ``next_segment_id``. Raises ``LogBehindError`` when the log once had more.
         """
         ...
 

@@ -33,6 +33,7 @@ from segstore.errors import (
     ChunkNotFoundError,
     DamageKind,
     InvalidChunkOffsetError,
+    LogBehindError,
     StorageDamagedError,
 )
 from segstore.storage.additions import Additions
@@ -131,12 +132,21 @@ class ChunkedSegmentStorage:
         """
         await self._journal.check_log(last_epoch)
 
-    async def recovered(self, *, last_operation: int = 0) -> None:
+    async def recovered(
+        self, *, last_operation: int = 0, next_segment_id: int | None = None
+    ) -> None:
         """No length is asked for any more with what is ``certain`` of it.
 
         See ``SegmentStorage.recovered``.
         """
         await self._journal.recovered(last_operation=last_operation)
+        if next_segment_id is not None and self._journal.opened.is_set():
+            for segment in self._journal.metadata.segment_names():
+                if _segment_id(segment) >= next_segment_id:
+                    raise LogBehindError(
+                        f"tier 2 has {segment}, which the log never knew: the journal is an older"
+                        " copy"
+                    )
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
         """See ``SegmentStorage.keep_container``."""
@@ -421,6 +431,12 @@ def _refuse_moved(segment: str, record: SegmentRecord | None) -> None:
     """Its chunks are another segment's: what is done to them would be done to that one."""
     if record is not None and record.is_moved:
         raise InvalidChunkOffsetError(f"segment {segment} was merged: it can only be deleted")
+
+
+def _segment_id(segment: str) -> int:
+    """The number in the name of a segment in tier 2; -1 for one that no container has made."""
+    digits = segment.rpartition(".S-")[2].partition("$")[0]
+    return int(digits) if digits.isdecimal() else -1
 
 
 def _start(chunk: Chunk) -> int:
