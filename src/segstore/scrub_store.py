@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import aclosing, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -25,12 +25,12 @@ import trio
 from segstore.boot import boot_id
 from segstore.config import S3Settings
 from segstore.data_directory import DataDirectory, StoreState
-from segstore.errors import ChunkDamagedError, StorageConfigurationError, StorageError
+from segstore.errors import ChunkDamagedError, DamageKind, StorageConfigurationError, StorageError
 from segstore.identity import identity_name
 from segstore.storage.checked_reads import CheckedReads, missing, too_short
 from segstore.storage.older_layout import import_older
 from segstore.storage.records import Chunk
-from segstore.storage.scrub import ChunkCheck, Spend, counted_chunks, still_counts, unreadable
+from segstore.storage.scrub import ChunkCheck, Spend, counted_chunks, still_counts
 from segstore.storage.system_journal import SystemJournal
 from segstore.tier_two import S3_SCHEME, belongs_to, noted_location
 from segstore.tiers.api import ChunkStorage
@@ -152,7 +152,8 @@ class StoreScrub:
     async def _plan(self, container_id: int, journal: SystemJournal) -> None:
         segments = journal.metadata.segment_names()
         self.report.segments += len(segments)
-        known = [each async for each in counted_chunks(journal.metadata, segments, pause=0)]
+        async with aclosing(counted_chunks(journal.metadata, segments, pause=0)) as counted:
+            known = [each async for each in counted]
         lengths = await self._chunks.lengths([chunk.name for _, chunk in known])
         for (segment, chunk), found in zip(known, lengths, strict=True):
             if found is None and chunk.length:
@@ -174,7 +175,8 @@ class StoreScrub:
             try:
                 damages = await check.run(length, spend)
             except StorageError as error:
-                damages = [unreadable(chunk, error)]
+                reason = f"chunk {chunk.name} cannot be read: {error}"
+                damages = [ChunkDamagedError(reason, kind=DamageKind.UNREADABLE, offset=0)]
             self._found += [(container_id, segment, chunk, damage) for damage in damages]
         for container_id in {each[0] for each in self._found}:
             await self._look_again(container_id)

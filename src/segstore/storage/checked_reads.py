@@ -38,8 +38,6 @@ class CheckedReads:
     def __init__(self, chunks: ChunkStorage) -> None:
         self._chunks = chunks
         self._logged: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self.refused_count = 0
-        """Reads that were refused because of damage."""
 
     async def read(self, segment: str, chunk: Chunk, start: int, end: int) -> Buffer:
         """Read the bytes of a chunk from ``start`` to ``end``, or up to a damaged block.
@@ -96,7 +94,6 @@ class CheckedReads:
 
     def note_damage(self, segment: str, chunk: Chunk, damage: ChunkDamagedError) -> None:
         """Log damage, unless it is known."""
-        self.refused_count += 1
         place = chunk.name, damage.offset
         if place in self._logged:
             self._logged.move_to_end(place)

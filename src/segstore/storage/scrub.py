@@ -13,7 +13,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +38,9 @@ START_SECONDS: Final = 2.0
 FIRST_PASS_SECONDS: Final = 60.0
 """A pass begins so long after the container: what a start has to do comes first."""
 ADOPTED_TOGETHER_MAX: Final = 128
+FAILURES_MAX: Final = 8
+"""A pass ends when tier 2 has refused so many chunks: that is an outage, and no damage."""
+RETRY_SECONDS: Final = 600.0
 
 logger = structlog.get_logger(__name__)
 
@@ -82,7 +86,7 @@ class Damage:
 
 async def counted_chunks(
     metadata: ChunkMetadata, segments: Sequence[str], *, pause: float = PAUSE_SECONDS
-) -> AsyncIterator[tuple[str, Chunk]]:
+) -> AsyncGenerator[tuple[str, Chunk], None]:
     """The chunks of some segments that may have bytes; a moved segment's are another one's."""
     for index, segment in enumerate(segments, start=1):
         record = metadata.peek(segment)
@@ -95,7 +99,8 @@ async def counted_chunks(
 
 async def compare_lengths(chunks: ChunkStorage, metadata: ChunkMetadata) -> list[Damage]:
     """Find the chunks that are missing, or shorter than the metadata say."""
-    known = [each async for each in counted_chunks(metadata, metadata.segment_names())]
+    async with aclosing(counted_chunks(metadata, metadata.segment_names())) as found:
+        known = [each async for each in found]
     lengths = await chunks.lengths([chunk.name for _, chunk in known])
     damages = []
     for (segment, chunk), length in zip(known, lengths, strict=True):
@@ -168,6 +173,7 @@ class BackgroundScrub:
         self._reads = reads
         self._policy = policy
         self._adopted: list[tuple[str, Chunk, Checksums]] = []
+        self._failure_count = 0
 
     async def run(self) -> None:
         """Compare lengths once, then go over all chunks again and again, until cancelled."""
@@ -188,6 +194,8 @@ class BackgroundScrub:
                 return
             except StorageError as error:
                 logger.warning("tier 2 cannot be scrubbed now", error=str(error))
+                await trio.sleep(RETRY_SECONDS)
+                continue
             await trio.sleep_until(began + self._policy.pass_seconds_min)
 
     async def _compare_lengths(self) -> None:
@@ -204,14 +212,17 @@ class BackgroundScrub:
         first = int(policy.random() * len(segments))
         checked_bytes = chunk_count = damage_count = 0
         self._adopted.clear()
-        async for segment, chunk in counted_chunks(metadata, segments[first:] + segments[:first]):
-            if not still_counts(metadata, segment, chunk):
-                continue
-            damage_count += await self._check(segment, chunk, policy.pace)
-            checked_bytes += chunk.length
-            chunk_count += 1
-            if len(self._adopted) >= ADOPTED_TOGETHER_MAX:
-                await self._note_adopted()
+        self._failure_count = 0
+        known = counted_chunks(metadata, segments[first:] + segments[:first])
+        async with aclosing(known):
+            async for segment, chunk in known:
+                if not still_counts(metadata, segment, chunk):
+                    continue
+                damage_count += await self._check(segment, chunk, policy.pace)
+                checked_bytes += chunk.length
+                chunk_count += 1
+                if len(self._adopted) >= ADOPTED_TOGETHER_MAX:
+                    await self._note_adopted()
         await self._note_adopted()
         logger.info(
             "tier 2 is scrubbed",
@@ -228,7 +239,11 @@ class BackgroundScrub:
         try:
             damages = await check.run(chunk.length, pace.spend)
         except StorageError as error:
-            damages = [unreadable(chunk, error)]
+            self._failure_count += 1
+            if self._failure_count == FAILURES_MAX:
+                raise
+            logger.warning("a chunk cannot be scrubbed now", segment=segment, error=str(error))
+            return 0
         if not still_counts(self._journal.metadata, segment, chunk):
             return 0
         for damage in damages:
@@ -241,10 +256,3 @@ class BackgroundScrub:
         adopted, self._adopted = self._adopted, []
         if adopted:
             await self._journal.adopt_checksums(adopted)
-
-
-def unreadable(chunk: Chunk, error: StorageError) -> ChunkDamagedError:
-    """The error for a chunk that tier 2 does not give."""
-    return ChunkDamagedError(
-        f"chunk {chunk.name} cannot be read: {error}", kind=DamageKind.UNREADABLE, offset=0
-    )

@@ -15,7 +15,14 @@ from segstore.config import MIB, ScrubSettings
 from segstore.errors import ChunkDamagedError
 from segstore.storage.checksums import BLOCK_BYTES
 from segstore.storage.chunked import ChunkedSegmentStorage
-from segstore.storage.scrub import FIRST_PASS_SECONDS, START_SECONDS, Pace, ScrubPolicy
+from segstore.storage.scrub import (
+    FAILURES_MAX,
+    FIRST_PASS_SECONDS,
+    RETRY_SECONDS,
+    START_SECONDS,
+    Pace,
+    ScrubPolicy,
+)
 from segstore.testing.local_tiers import ObservedChunks
 from segstore.tiers.memory import MemoryChunkStorage
 
@@ -185,6 +192,25 @@ async def test_a_tier_2_that_refuses_is_scrubbed_later(
         "the lengths of chunks cannot be compared"
     ]
     assert scrubbed(logs)
+
+
+async def test_an_outage_of_tier_2_is_no_damage(autojump_clock: trio.testing.MockClock) -> None:
+    store = Store()
+    await store.write(*(f"s{number}" for number in range(12)))
+    with capture_logs() as logs:
+        async with store.running():
+            await trio.sleep(FIRST_PASS_SECONDS)
+            store.chunks.refused.add("read")
+            await trio.sleep(RETRY_SECONDS / 2)
+            assert not scrubbed(logs)
+            assert [each["event"] for each in logs if "scrubbed now" in each["event"]] == [
+                *["a chunk cannot be scrubbed now"] * (FAILURES_MAX - 1),
+                "tier 2 cannot be scrubbed now",
+            ]
+            store.chunks.refused.clear()
+            await trio.sleep(RETRY_SECONDS)
+    assert len(scrubbed(logs)) == 1
+    assert not errors(logs)
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
