@@ -173,10 +173,10 @@ class _Carrier:
             changes += made
             size += sum(len(change.value) for change in made)
             if size > CHUNK_BYTES or len(changes) >= CHUNK_KEYS:
-                await self._tables.update(self._table, changes)
+                await self._tables.put_all(self._table, changes)
                 changes, size = [], 0
         if changes:
-            await self._tables.update(self._table, changes)
+            await self._tables.put_all(self._table, changes)
         return StreamRecord(
             created_ms=record.created_ms,
             epoch=min(record.epoch, self._count - 1),

@@ -22,7 +22,7 @@ import structlog
 import trio
 from msgspec import structs
 
-from pravega_controller.errors import CorruptMetadataError, SegmentStoreError, StoreUnavailableError
+from pravega_controller.errors import ControllerError, CorruptMetadataError
 from pravega_controller.records import IntentRecord, decode, encode
 from pravega_controller.table_client import Change, TableClient
 from pravega_wire import names
@@ -135,7 +135,7 @@ class Intents:
             del self._idle_since[key]
         try:
             await self._tables.remove_all(INTENTS, keys)
-        except (StoreUnavailableError, SegmentStoreError) as error:
+        except ControllerError as error:
             # They may be there or not: both are fine.
             log.info("intents were not removed", reason=str(error), count=len(keys))
         finally:

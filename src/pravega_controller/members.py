@@ -30,9 +30,8 @@ import structlog
 import trio
 
 from pravega_controller.errors import (
+    ControllerError,
     CorruptMetadataError,
-    SegmentStoreError,
-    StoreUnavailableError,
     VersionConflictError,
 )
 from pravega_controller.records import decode, encode
@@ -137,7 +136,7 @@ class Members:
                 await self._beat()
                 await self._observe()
                 await self._bury()
-            except (StoreUnavailableError, SegmentStoreError, VersionConflictError) as error:
+            except ControllerError as error:
                 log.warning("cannot tell who lives", reason=str(error))
             await trio.sleep(self._beat_seconds)
 

@@ -86,6 +86,7 @@ from pravega_controller.streams import Segment, StreamConfiguration
 from pravega_controller.table_client import (
     NOT_EXISTS,
     REMOVED_KEYS_MAX,
+    UPDATED_KEYS_MAX,
     Change,
     Entry,
     TableClient,
@@ -474,8 +475,14 @@ class MetadataStore:
             made, stream = self._changes_of(write, appended)
             changes += made
             streams.append(stream)
+        table = writes[0].stream.table
         try:
-            versions = await self._tables.update(writes[0].stream.table, changes)
+            if len(changes) > UPDATED_KEYS_MAX:
+                # Which epoch seals a segment is told by the epoch; the keys only lead to it.
+                early = [change for change in changes if b"/sealed/" in change.key]
+                await self._tables.put_all(table, early)
+                changes = [change for change in changes if b"/sealed/" not in change.key]
+            versions = await self._tables.update(table, changes)
         except NoSuchTableError as error:
             raise StreamNotFoundError("the scope of the stream does not exist any more") from error
         # Not before: somebody else's epoch of the same number may have been first.

@@ -195,7 +195,11 @@ class StreamHistory:
         }
 
     async def sealed_in(self, identifiers: Iterable[int]) -> dict[int, int]:
-        """The epochs that sealed these segments; those not sealed by any are left out."""
+        """The epochs that sealed these segments, or were to; those not sealed are left out.
+
+        What a key says counts only if the epoch's record says so, too: the keys of a large epoch
+        are written before it, and another epoch may have come in its place.
+        """
         found: dict[int, int] = {}
         unknown: list[int] = []
         for identifier in identifiers:
@@ -224,7 +228,7 @@ class StreamHistory:
         for segment in epoch.sealed:
             if segment.segment_id == segment_id:
                 return successors_in(epoch, segment)
-        raise self._missing(f"segment {segment_id} in epoch {epoch.number}, which sealed it,")
+        return ()
 
     # ---- Cuts ------------------------------------------------------------------------------------
 
@@ -299,7 +303,9 @@ class StreamHistory:
                     gone[sealed[segment.segment_id]].append(segment)
             layer = []
             for number, epoch in (await self.epochs(gone)).items():
-                for segment in _followers(epoch, gone[number]):
+                ended = frozenset(epoch.sealed_ids)
+                left = [segment for segment in gone[number] if segment.segment_id in ended]
+                for segment in _followers(epoch, left):
                     if segment.segment_id not in seen:
                         seen[segment.segment_id] = segment
                         layer.append(segment)

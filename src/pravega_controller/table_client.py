@@ -62,6 +62,8 @@ READ_SMALL_KEYS_MAX = 500
 READS_AT_A_TIME_MAX = 4
 REMOVED_KEYS_MAX = 1000
 """Keys per removal."""
+UPDATED_KEYS_MAX = 2000
+"""Keys per update: segment stores refuse requests with more than 4096."""
 PAGE_ENTRIES = 1000
 
 
@@ -192,6 +194,11 @@ class TableClient:
         expect(reply, TableEntriesUpdated)
         assert isinstance(reply, TableEntriesUpdated)
         return list(reply.updated_versions)
+
+    async def put_all(self, table: str, changes: Sequence[Change]) -> None:
+        """Write any number of keys whatever their versions, some after the others."""
+        for start in range(0, len(changes), UPDATED_KEYS_MAX):
+            await self.update(table, changes[start : start + UPDATED_KEYS_MAX])
 
     async def _versions_if_written(self, table: str, changes: Sequence[Change]) -> list[int]:
         """The versions of an update that met a conflict with itself. ``VersionConflictError``."""

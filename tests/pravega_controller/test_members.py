@@ -215,3 +215,18 @@ async def test_many_changes_by_two_controllers_are_all_made_and_none_is_refused(
         assert len(stream.active) == stream.configuration.scaling.segment_count_min
         assert stream.record.epoch == stream.last_epoch
     assert len(set(memory_store.created)) == len(memory_store.created)
+
+
+async def test_a_controller_outlives_the_loss_of_the_table_of_members(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(port=1) as controller:
+        lost = memory_store.tables.pop(MEMBERS)
+        await trio.sleep(5)
+        await controller.scopes.create("s")
+        assert await controller.streams.create("s", "a", fixed_configuration(1))
+        memory_store.tables[MEMBERS] = lost
+        await trio.sleep(5)
+        assert controller.members.is_trusted

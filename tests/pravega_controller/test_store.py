@@ -19,8 +19,9 @@ from pravega_controller.errors import (
     StreamNotFoundError,
     VersionConflictError,
 )
-from pravega_controller.records import Seal
+from pravega_controller.records import NamedCut, ReaderGroupConfiguration, Seal
 from pravega_controller.streams import fixed_configuration
+from pravega_controller.table_client import VALUE_BYTES_MAX
 from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
 
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
@@ -214,3 +215,36 @@ async def test_sizes_of_sealed_segments_outlive_the_segments(
     async with open_on_memory() as controller:
         history = (await controller.store.stream("s", "a")).history
         assert await history.lengths_of([0, *later]) == {0: 700, later[0]: 30, later[1]: 4}
+
+
+async def test_nine_groups_release_a_stream_of_5000_segments(
+    open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    """Together their cuts take more than a table value may have; so does what is deleted."""
+    group_id = "11111111-2222-3333-4444-555555555555"
+    subscribed = ReaderGroupConfiguration(3000, 30000, 3, 1, (NamedCut("s", "a", {}),), ())
+    async with open_on_memory() as controller:
+        streams, groups = controller.streams, controller.groups
+        await controller.scopes.create("s")
+        await streams.create("s", "a", fixed_configuration(5000))
+        cut = {s.segment_id: 0 for s in await streams.active_segments("s", "a")}
+        await streams.update("s", "a", fixed_configuration(4999))
+        later = {s.segment_id: 0 for s in await streams.active_segments("s", "a")}
+        for number in range(9):
+            await groups.create("s", f"g{number}", group_id, subscribed)
+            for released in (cut, later):
+                await groups.release(
+                    "s",
+                    "a",
+                    subscriber=f"s/g{number}",
+                    group_id=group_id,
+                    generation=0,
+                    cut=released,
+                )
+        assert len(await groups.subscribers("s", "a")) == 9
+        await streams.truncate("s", "a", later)
+        assert sum(name.startswith("s/a/") for name in memory_store.segments) == 4999
+        largest = max(
+            len(value) for t in memory_store.tables.values() for value, _ in t.entries.values()
+        )
+        assert largest < VALUE_BYTES_MAX

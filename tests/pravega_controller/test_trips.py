@@ -42,7 +42,7 @@ REQUESTS: list[tuple[str, int, Request]] = [
     ("scale", 7, scale),
     ("truncate", 4, truncate),
     ("group", 7, lambda c: c.groups.create("s", "g", GROUP_ID, GROUP)),
-    ("seal", 5, lambda c: c.streams.seal("s", "a")),
+    ("seal", 6, lambda c: c.streams.seal("s", "a")),
     ("delete", 8, lambda c: c.streams.delete("s", "a")),
 ]
 
