@@ -379,7 +379,7 @@ def simulate_owners(seed: int, folder: Path) -> tuple[Counter[str], int]:
     # Here processes die, machines do not.
     with patch("os.fsync", lambda _: None):
         try:
-            run_seeded(seed, world.run, world.trace, lambda: None)
+            run_seeded(seed, world.run, world.trace, lambda: None, lambda _: None)
         except BaseExceptionGroup as group:
             raise next(leaf_errors(group)) from group
     return world.counts, world.trace.hash
