@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -132,7 +132,8 @@ def _assemble(
 ) -> Controller:
     random, now_ms, finish_later = environment.random, environment.now_ms, background.finish_later
     table_client = TableClient(segments)
-    members, intents = _join_later(config, table_client, background, random)
+    deaths: list[Callable[[], None]] = []
+    members, intents = _join_later(config, table_client, background, random, deaths)
     store = MetadataStore(table_client, intents, random=random)
     tags = TagIndex(table_client, store)
     workflows = StreamWorkflows(
@@ -150,8 +151,10 @@ def _assemble(
         archive,
         background,
         watermarks,
+        members,
         now_ms=now_ms,
     )
+    deaths.append(transaction_workflows.take_over_soon)
     transactions = TransactionOperations(
         store, segments, open_transactions, archive, transaction_workflows, now_ms=now_ms
     )
@@ -181,9 +184,16 @@ def _assemble(
 
 
 def _join_later(
-    config: ControllerConfig, tables: TableClient, background: Background, random: Random
+    config: ControllerConfig,
+    tables: TableClient,
+    background: Background,
+    random: Random,
+    deaths: Sequence[Callable[[], None]],
 ) -> tuple[Members, Intents]:
-    """This controller as a member, which it is not yet, and its intents."""
+    """This controller as a member, which it is not yet, and its intents.
+
+    ``deaths`` is called, too, when another one is found dead.
+    """
     instance_id = f"{random.getrandbits(64):016x}"
 
     async def take_over(instance_id: str) -> None:
@@ -192,6 +202,8 @@ def _join_later(
 
         for intent in await intents.take_over(is_dead):
             background.finish_later(intent)
+        for note_death in deaths:
+            note_death()
 
     intents = Intents(tables, instance_id, is_trusted=lambda: members.is_trusted)
     place = f"{socket.gethostname()}:{config.port}" if config.port else instance_id

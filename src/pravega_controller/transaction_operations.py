@@ -6,7 +6,8 @@ Invariants:
 1. A transaction is recorded before its first segment is created: whatever happens, it is found
    again, and its segments with it.
 2. A decision is recorded before it is answered, and stays: who asks again gets the same answer.
-3. A lease that was promised is stored: renewing it by the same or a shorter time stores nothing.
+3. One controller holds a transaction: it answers for it, and others tell who asks to ask again.
+4. A lease that was promised is stored: renewing it by the same or a shorter time stores nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from pravega_controller.store import MetadataStore, Stream
 from pravega_controller.streams import ScaleType, Segment
 from pravega_controller.table_client import NOT_EXISTS
 from pravega_controller.transaction_outcomes import LISTED_MAX, OutcomeArchive
-from pravega_controller.transaction_records import Outcome, OutcomeRecord, TransactionRecord
-from pravega_controller.transaction_store import Stored, TransactionStore
+from pravega_controller.transaction_records import Outcome, TransactionRecord
+from pravega_controller.transaction_store import TransactionStore
 from pravega_controller.transaction_workflows import CONFLICTS_MAX, TransactionWorkflows
 from pravega_controller.transactions import (
     LEASE_MS_MAX,
@@ -121,7 +122,13 @@ class TransactionOperations:
         return BegunTransaction(identifier, generalize(stream.active, epoch))
 
     async def _record(self, owner: StreamTransactions, identifier: bytes, lease_ms: int) -> None:
-        record = TransactionRecord(TransactionState.OPEN, self._now_ms(), lease_ms, lease_ms)
+        record = TransactionRecord(
+            TransactionState.OPEN,
+            self._now_ms(),
+            lease_ms,
+            lease_ms,
+            holder=self._workflows.instance_id,
+        )
         async with self._workflows.locks.hold(identifier):
             (version,) = await self._transactions.write(
                 owner.scope, owner.stream, [(identifier, record, NOT_EXISTS)]
@@ -157,20 +164,17 @@ class TransactionOperations:
         """Renew a transaction's lease."""
         if lease_ms <= 0:
             raise InvalidRequestError(f"a lease of {lease_ms} ms ends before it begins")
-        transaction, outcome = await self._find(scope, name, identifier)
-        if transaction is None:
-            if outcome is None:
-                return PingAnswer.UNKNOWN
-            return PingAnswer.COMMITTED if outcome else PingAnswer.ABORTED
-        async with self._workflows.locks.hold(identifier):
-            return await self._renew(transaction, lease_ms)
+        found = await self._find(scope, name, identifier)
+        if isinstance(found, Transaction):
+            async with self._workflows.locks.hold(identifier):
+                return await self._renew(found, lease_ms)
+        if found is TransactionState.OPEN:
+            raise _held_elsewhere(identifier)
+        return PingAnswer.UNKNOWN if found is None else _ENDED_ANSWERS[found]
 
     async def _renew(self, transaction: Transaction, lease_ms: int) -> PingAnswer:
-        match transaction.state:
-            case TransactionState.COMMITTING | TransactionState.COMMITTED:
-                return PingAnswer.COMMITTED
-            case TransactionState.ABORTING | TransactionState.ABORTED:
-                return PingAnswer.ABORTED
+        if not transaction.is_running:
+            return _ENDED_ANSWERS[transaction.state]
         if lease_ms > LEASE_MS_MAX:
             return PingAnswer.LEASE_TOO_LARGE
         lease_end = trio.current_time() + lease_ms / 1000
@@ -224,22 +228,22 @@ class TransactionOperations:
         is_commit: bool,
     ) -> bool:
         for _ in range(CONFLICTS_MAX):
-            transaction, outcome = await self._find(scope, name, identifier)
-            if transaction is None:
-                return outcome is is_commit
+            found = await self._find(scope, name, identifier)
+            if found is TransactionState.OPEN:
+                raise _held_elsewhere(identifier)
+            if not isinstance(found, Transaction):
+                return found is not None and _is_commit(found) is is_commit
             async with self._workflows.locks.hold(identifier):
-                if not transaction.is_running:
-                    return _will_be_committed(transaction) is is_commit
-                owner = transaction.owner
+                if not found.is_running:
+                    return _is_commit(found.state) is is_commit
                 try:
-                    record = decided(owner, transaction.record)
-                    await self._workflows.decide(transaction, record)
+                    await self._workflows.decide(found, decided(found.owner, found.record))
                 except VersionConflictError:
                     continue
             if is_commit:
-                self._workflows.commit_soon(owner)
+                self._workflows.commit_soon(found.owner)
             else:
-                self._workflows.abort_soon(owner, [transaction])
+                self._workflows.abort_soon(found.owner, [found])
             return True
         raise VersionConflictError(f"another controller changes transaction {identifier.hex()}")
 
@@ -247,12 +251,8 @@ class TransactionOperations:
 
     async def state(self, scope: str, name: str, identifier: bytes) -> TransactionState | None:
         """Where a transaction is in its life, or None if there is none, or no such stream."""
-        transaction, outcome = await self._find(scope, name, identifier)
-        if transaction is not None:
-            return transaction.state
-        if outcome is None:
-            return None
-        return TransactionState.COMMITTED if outcome else TransactionState.ABORTED
+        found = await self._find(scope, name, identifier)
+        return found.state if isinstance(found, Transaction) else found
 
     async def completed(self, scope: str, name: str) -> list[Outcome]:
         """The transactions of a stream that ended last, up to ``LISTED_MAX``, oldest first."""
@@ -266,36 +266,41 @@ class TransactionOperations:
 
     async def _find(
         self, scope: str, name: str, identifier: bytes
-    ) -> tuple[Transaction | None, bool | None]:
-        """A transaction without an end, or whether it was committed; neither if it is unknown."""
+    ) -> Transaction | TransactionState | None:
+        """A transaction that this controller holds, or the state of another, or None."""
         owner = self._workflows.registry.find(scope, name)
         if owner is not None:
             if (transaction := owner.transactions.get(identifier)) is not None:
-                return transaction, None
+                return transaction
             if (ended := owner.ended.get(identifier)) is not None:
-                return None, ended.is_committed
-        archived: list[OutcomeRecord | None] = []
-        stored: list[Stored | None] = []
-
-        async def read_archive() -> None:
-            archived.append(await self._archive.find(scope, name, identifier))
-
-        async def read_record() -> None:
-            stored.append(await self._transactions.read(scope, name, identifier))
-
-        await run_together(read_archive, read_record)
-        if archived[0] is not None:
-            return None, archived[0].is_committed
-        if stored[0] is None:
-            return None, None
-        state = stored[0].record.state
-        if state in (TransactionState.COMMITTED, TransactionState.ABORTED):
-            return None, state is TransactionState.COMMITTED
-        raise VersionConflictError(f"another controller looks after {identifier.hex()}: ask again")
+                return _ended_state(is_committed=ended.is_committed)
+        # In this order: what has no record any more has been archived before.
+        stored = await self._transactions.read(scope, name, identifier)
+        if stored is not None:
+            return await self._workflows.take_over_one(scope, name, identifier, stored)
+        archived = await self._archive.find(scope, name, identifier)
+        return None if archived is None else _ended_state(is_committed=archived.is_committed)
 
 
-def _will_be_committed(transaction: Transaction) -> bool:
-    return transaction.state in (TransactionState.COMMITTING, TransactionState.COMMITTED)
+_ENDED_ANSWERS = {
+    TransactionState.COMMITTING: PingAnswer.COMMITTED,
+    TransactionState.COMMITTED: PingAnswer.COMMITTED,
+    TransactionState.ABORTING: PingAnswer.ABORTED,
+    TransactionState.ABORTED: PingAnswer.ABORTED,
+}
+
+
+def _is_commit(state: TransactionState) -> bool:
+    return state in (TransactionState.COMMITTING, TransactionState.COMMITTED)
+
+
+def _ended_state(*, is_committed: bool) -> TransactionState:
+    return TransactionState.COMMITTED if is_committed else TransactionState.ABORTED
+
+
+def _held_elsewhere(identifier: bytes) -> VersionConflictError:
+    """Clients ask again when they are told so, and ask each controller in turn."""
+    return VersionConflictError(f"another controller holds transaction {identifier.hex()}")
 
 
 def _refuse_unless_open(stream: Stream, owner: StreamTransactions) -> None:

@@ -26,6 +26,8 @@ class TransactionRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, 
     writer_ms: int | None = None
     """The writer's own time, given with the commit."""
     ended_ms: int = 0
+    holder: str = ""
+    """The controller that watches its lease and carries out its end."""
 
 
 class BegunEpochRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):

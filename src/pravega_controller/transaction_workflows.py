@@ -19,11 +19,14 @@ Invariants:
    For any other, the stream is rolled: it gets an epoch that repeats theirs, and one that repeats
    the active one. What is being rolled is a member of the stream's record.
 4. A stream is sealed only when none of its transactions is without an end.
+5. Each transaction is held by one controller, which its record names. Another takes it over when
+   that one has died, by a conditional write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import structlog
 import trio
@@ -39,6 +42,7 @@ from pravega_controller.errors import (
 )
 from pravega_controller.history import Epoch
 from pravega_controller.locks import KeyedLocks
+from pravega_controller.members import Members
 from pravega_controller.open_transactions import (
     StreamTransactions,
     Transaction,
@@ -71,6 +75,7 @@ from pravega_controller.watermarks import OldPositionError, OldTimeError, Waterm
 ARCHIVE_SECONDS = 5.0
 """How long an outcome stays with the open transactions."""
 ABORTS_AT_A_TIME_MAX = 64
+HELD_AT_A_TIME_MAX = 500
 ARCHIVED_STREAMS_AT_A_TIME_MAX = 16
 CONFLICTS_MAX = 3
 """How often a change is tried again that met another controller's."""
@@ -90,10 +95,13 @@ class TransactionWorkflows:
         archive: OutcomeArchive,
         background: Background,
         watermarks: Watermarks,
+        members: Members,
         *,
         now_ms: Callable[[], int],
     ) -> None:
         self._watermarks = watermarks
+        self._members = members
+        self.instance_id = members.instance_id
         self._store = store
         self._segments = segments
         self._streams = streams
@@ -114,16 +122,69 @@ class TransactionWorkflows:
         """Read all transactions, and go on with those whose end is decided.
 
         Open ones get their whole lease again: nobody could renew it while the controller was away.
+        Those that another living controller holds stay with it.
         """
+        dead: dict[str, bool] = {"": True, self.instance_id: True}
+        taken: list[Transaction] = []
         async for found in self._transactions.load():
             owner = self.registry.of(found.scope, found.stream)
             if isinstance(found, StoredBegunEpoch):
                 owner.begun_epoch = found.epoch
-            else:
-                self._take_up(owner, found)
+                continue
+            holder = found.stored.record.holder
+            if holder not in dead:
+                dead[holder] = await self._members.is_dead(holder)
+            is_known = found.identifier in owner.transactions or found.identifier in owner.ended
+            if dead[holder] and not is_known:
+                transaction = self._take_up(owner, found)
+                if transaction is not None:
+                    taken.append(transaction)
         for owner in self.registry.all():
             owner.ended = dict(sorted(owner.ended.items(), key=lambda item: item[1].ended_ms))
             self.go_on_soon(owner)
+        self._hold_soon(taken)
+
+    def take_over_soon(self) -> None:
+        """Take over what a controller held that has died."""
+        self._background.start(self.load, work="take over transactions")
+
+    async def take_over_one(
+        self, scope: str, stream: str, identifier: bytes, stored: Stored
+    ) -> Transaction | TransactionState:
+        """A transaction that is not known here: held from now on if its holder is dead."""
+        holder, state = stored.record.holder, stored.record.state
+        if state in (TransactionState.COMMITTED, TransactionState.ABORTED):
+            return state
+        if holder not in ("", self.instance_id) and not await self._members.is_dead(holder):
+            return state
+        owner = self.registry.of(scope, stream)
+        transaction = owner.transactions.get(identifier)
+        if transaction is None:
+            transaction = self.adopt(owner, identifier, stored)
+            self._hold_soon([transaction])
+            self.go_on_soon(owner)
+        return transaction
+
+    def _hold_soon(self, transactions: Sequence[Transaction]) -> None:
+        """Write down that this controller holds transactions which a dead one held.
+
+        From then on nothing succeeds that the other may still write about them.
+        """
+        taken = [t for t in transactions if t.record.holder != self.instance_id]
+        if taken:
+            self._background.start(
+                lambda: for_each(taken, self._hold, limit=HELD_AT_A_TIME_MAX), work="hold"
+            )
+
+    async def _hold(self, transaction: Transaction) -> None:
+        async with self.locks.hold(transaction.identifier):
+            record = transaction.record
+            is_here = transaction.identifier in transaction.owner.transactions
+            if is_here and record.holder != self.instance_id:
+                try:
+                    await self.change(transaction, structs.replace(record, holder=self.instance_id))
+                except VersionConflictError:
+                    log.info("not held any more", transaction=transaction.identifier.hex())
 
     def go_on_soon(self, owner: StreamTransactions) -> None:
         """Carry out what is decided about a stream's transactions."""
@@ -131,12 +192,13 @@ class TransactionWorkflows:
         if aborting := owner.in_state(TransactionState.ABORTING):
             self.abort_soon(owner, aborting)
 
-    def _take_up(self, owner: StreamTransactions, found: StoredTransaction) -> None:
+    def _take_up(self, owner: StreamTransactions, found: StoredTransaction) -> Transaction | None:
+        """Take a transaction into memory; returns it if it has no end."""
         record = found.stored.record
         if record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
             owner.note_end(found.identifier, _outcome(found.identifier, record))
-            return
-        self.adopt(owner, found.identifier, found.stored)
+            return None
+        return self.adopt(owner, found.identifier, found.stored)
 
     def adopt(self, owner: StreamTransactions, identifier: bytes, stored: Stored) -> Transaction:
         """Take a transaction into memory as it is stored, with a whole lease."""
@@ -196,7 +258,8 @@ class TransactionWorkflows:
         """Make memory what is stored, after another controller has changed it."""
         owner = transaction.owner
         stored = await self._transactions.read(owner.scope, owner.stream, transaction.identifier)
-        if stored is None:
+        if stored is None or stored.record.holder not in ("", self.instance_id):
+            # Gone, or taken over by a controller that took this one for dead.
             owner.drop(transaction.identifier)
         elif stored.record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
             self._note_ends(owner, [(transaction.identifier, stored.record)])
@@ -495,20 +558,25 @@ class TransactionWorkflows:
         """
         owner = self.registry.of(stream.scope.name, stream.name)
         await owner.close()
-        # Another controller may have begun some.
-        async for found in self._transactions.load_stream(owner.scope, owner.stream):
-            if found.identifier not in owner.transactions and found.identifier not in owner.ended:
-                self._take_up(owner, found)
 
         async def abort(transaction: Transaction) -> None:
-            async with self.locks.hold(transaction.identifier):
-                await self._decide_abort(transaction)
-            await self._finish_abort(transaction)
+            # Another controller that decides otherwise at this moment is found by the next look.
+            with suppress(VersionConflictError):
+                async with self.locks.hold(transaction.identifier):
+                    await self._decide_abort(transaction)
+                await self._finish_abort(transaction)
 
-        await for_each(list(owner.transactions.values()), abort, limit=ABORTS_AT_A_TIME_MAX)
-        while owner.committing:
-            stream = await self._commit_batch(owner, stream)
-        return stream
+        while True:
+            async for found in self._transactions.load_stream(owner.scope, owner.stream):
+                is_known = found.identifier in owner.transactions or found.identifier in owner.ended
+                if not is_known:
+                    self._take_up(owner, found)
+            if not owner.transactions:
+                return stream
+            pending = list(owner.transactions.values())
+            await for_each(pending, abort, limit=ABORTS_AT_A_TIME_MAX)
+            while owner.committing:
+                stream = await self._commit_batch(owner, stream)
 
     async def forget_all(self, stream: Stream) -> None:
         """Remove what is stored of a stream's transactions, all of which have ended."""

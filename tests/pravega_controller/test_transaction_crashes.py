@@ -224,7 +224,7 @@ SCENARIOS = {
 
 async def check_nothing_left(memory: MemorySegmentStore) -> None:
     """When all leases have ended, only the archive remembers any transaction."""
-    await trio.sleep(60)
+    await trio.sleep(40)
     assert not [name for name in memory.segments if names.is_transaction_segment(name)]
     assert not memory.tables[INTENTS].entries
     for table, content in memory.tables.items():
