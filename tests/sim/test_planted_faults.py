@@ -208,7 +208,7 @@ class EagerLogs(NoFaults):
 
 def test_a_log_that_is_truncated_past_what_tier_2_has_is_found() -> None:
     found = first_failure(EagerLogs, lives=6, life_steps=600, held_bytes_max=1)
-    assert "tier 1 is damaged" in found or "after no prefix" in found
+    assert "tier 1 is damaged" in found or "tier 1 failed" in found or "after no prefix" in found
 
 
 class StaleCache(Behind):
