@@ -352,10 +352,6 @@ class MetadataStore:
             self._forget(cached)
         return await self._in_tables_of(scope, lambda found: self._load(found, name))
 
-    def is_known(self, scope: str, name: str) -> bool:
-        """Whether a stream was there when it was last asked for, as far as is remembered."""
-        return (scope, name) in self._streams
-
     def known(self, scope: str, name: str) -> Stream | None:
         """A stream as it was last seen, if it is remembered: for what is checked all the same."""
         return self._streams.get((scope, name))

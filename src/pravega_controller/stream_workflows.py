@@ -327,7 +327,7 @@ class StreamWorkflows:
         self, scope: str, name: str, configuration: StreamConfiguration, phases: Sequence[str]
     ) -> bool:
         """Make a stream, for whoever holds it exclusively."""
-        if self._store.is_known(scope, name) and await self._exists(scope, name):
+        if self._store.known(scope, name) is not None and await self._exists(scope, name):
             return False
         wanted = _with_mark(name)
         ids = {one: self._store.new_id() for one in wanted}
