@@ -124,7 +124,8 @@ class TransactionWorkflows:
         Open ones get their whole lease again: nobody could renew it while the controller was away.
         Those that another living controller holds stay with it.
         """
-        dead: dict[str, bool] = {"": True, self.instance_id: True}
+        # What this controller itself holds is in memory, or about to be.
+        dead: dict[str, bool] = {"": True, self.instance_id: False}
         taken: list[Transaction] = []
         async for found in self._transactions.load():
             owner = self.registry.of(found.scope, found.stream)
@@ -511,7 +512,8 @@ class TransactionWorkflows:
 
     async def _decide_abort(self, transaction: Transaction) -> None:
         """Record an open transaction's abort, for whoever holds its lock."""
-        if transaction.identifier in transaction.owner.transactions and transaction.is_running:
+        is_here = transaction.owner.transactions.get(transaction.identifier) is transaction
+        if is_here and transaction.is_running:
             record = structs.replace(transaction.record, state=TransactionState.ABORTING)
             await self.decide(transaction, record)
 

@@ -17,6 +17,7 @@ from pravega_controller.errors import (
     StreamNotFoundError,
     VersionConflictError,
 )
+from pravega_controller.open_transactions import Transaction
 from pravega_controller.store import INTENTS
 from pravega_controller.streams import Segment, fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
@@ -604,3 +605,24 @@ async def test_a_scale_has_not_happened_because_of_a_duplicate_epoch(
         await scale(c, [3 << 32 | 1], [(0.5, 0.75), (0.75, 1.0)])
         assert await c.streams.has_left_epoch("s", "a", 1)
         assert await c.streams.has_left_epoch("s", "a", 3)
+
+
+async def test_only_the_transaction_that_is_in_memory_expires(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        identifier = await begin(c)
+        workflows = c.transaction_workflows
+        owner = workflows.registry.of("s", "a")
+        held = owner.transactions[identifier]
+        twin = Transaction(
+            owner, identifier, held.record, held.version, lease_end=0, execution_end=0
+        )
+        await workflows._abort_expired(twin)
+        assert await c.transactions.state("s", "a", identifier) is TransactionState.OPEN
+        # Taking over from others finds nothing of one's own to take.
+        await workflows.load()
+        assert owner.transactions == {identifier: held}
