@@ -80,6 +80,9 @@ class WireUser(Client):
         reply = await self.in_time(client.receive)
         if isinstance(reply, wire.WrongHost):
             raise ConnectionOverError
+        if self.world.plan.damages_chunks and isinstance(reply, wire.ErrorMessage):
+            # Official clients end what they do with the segment, and begin anew.
+            raise ConnectionOverError
         if not isinstance(reply, kinds):
             raise self.world.model.violated(f"{type(self).__name__} {self.number}: got {reply}")
         return reply
