@@ -67,16 +67,15 @@ def judge_writers(
 
 def add_to_bound(bound: dict[Segment, int], position: Position) -> None:
     """Move a bound behind a position, too. Later segments take the place of those before them."""
+    merged = dict(bound)
     for segment, offset in position.items():
-        if segment in bound:
-            bound[segment] = max(bound[segment], offset)
-            continue
-        overlapping = [each for each in bound if each.overlaps(segment)]
-        if any(each.segment_id > segment.segment_id for each in overlapping):
-            continue
-        for each in overlapping:
+        merged[segment] = max(merged.get(segment, 0), offset)
+    bound.clear()
+    # The oldest first: one that is thrown out has thrown out those before it by then.
+    for segment in sorted(merged, key=lambda each: each.segment_id):
+        for each in [each for each in bound if each.overlaps(segment)]:
             del bound[each]
-        bound[segment] = offset
+        bound[segment] = merged[segment]
 
 
 def find_gaps(bound: Iterable[Segment]) -> list[tuple[float, float]]:
@@ -102,11 +101,17 @@ async def bound_cut(
     Where nobody wrote it takes the segments of the latest epoch that somebody wrote to, at their
     beginning. ``segments_in`` tells the segments of an epoch. There has to be a position.
     """
-    bound: dict[Segment, int] = {}
+    known: dict[Segment, int] = {}
     for position in positions:
-        add_to_bound(bound, position)
+        for segment, offset in position.items():
+            known[segment] = max(known.get(segment, 0), offset)
+    bound: dict[Segment, int] = {}
+    add_to_bound(bound, known)
     gaps = find_gaps(bound)
-    add_to_bound(bound, last_cut)
+    bound.clear()
+    for segment, offset in last_cut.items():
+        known[segment] = max(known.get(segment, 0), offset)
+    add_to_bound(bound, known)
     while bound:
         latest = await segments_in(max(segment.epoch for segment in bound))
         fill = [s for s in latest if any(s.low < high and low < s.high for low, high in gaps)]

@@ -115,6 +115,22 @@ async def test_the_cut_is_whole_and_behind_all_positions(world: World) -> None:
                     assert (place.epoch, cut[place]) >= (segment.epoch, offset)
 
 
+async def test_a_segment_that_is_left_out_throws_out_those_before_it() -> None:
+    """Found at random: the left half stayed in epoch 0, although a writer was in epoch 1 there."""
+    first = [Segment(0, 0.0, 0.5), Segment(1, 0.5, 1.0)]
+    whole = Segment(names.segment_id(2, 1), 0.0, 1.0)
+    halves = [
+        Segment(names.segment_id(3, 2), 0.0, 0.5),
+        Segment(names.segment_id(4, 2), 0.5, 1.0),
+    ]
+
+    async def segments_in(epoch: int) -> list[Segment]:
+        return [first, [whole], halves][epoch]
+
+    positions = [{halves[1]: 0}, {first[0]: 0}, {whole: 0}]
+    assert await bound_cut(positions, {}, segments_in) == dict.fromkeys(halves, 0)
+
+
 @given(worlds())
 async def test_segments_that_all_wrote_to_are_where_the_furthest_is(world: World) -> None:
     """In one epoch the bound is the maximum, segment by segment."""
