@@ -34,6 +34,7 @@ from msgspec import structs
 
 from pravega_controller.background import RETRIED_ERRORS, Background
 from pravega_controller.errors import (
+    CorruptMetadataError,
     InvalidRequestError,
     NotFoundError,
     SegmentStoreError,
@@ -77,6 +78,8 @@ ARCHIVE_SECONDS = 5.0
 ABORTS_AT_A_TIME_MAX = 64
 HELD_AT_A_TIME_MAX = 500
 ARCHIVED_STREAMS_AT_A_TIME_MAX = 16
+EXPIRE_AGAIN_SECONDS = 5.0
+"""How long after a failure a transaction whose lease has ended is tried again."""
 CONFLICTS_MAX = 3
 """How often a change is tried again that met another controller's."""
 
@@ -387,6 +390,9 @@ class TransactionWorkflows:
                 await self._watermarks.note(owner.scope, owner.stream, writer, time, position)
             except (OldTimeError, OldPositionError, InvalidRequestError, NotFoundError) as error:
                 log.info("a writer's time is not noted", writer=writer, reason=str(error))
+            except (CorruptMetadataError, SegmentStoreError) as error:
+                # A watermark must never hold back a commit.
+                log.error("a writer's time cannot be noted", writer=writer, reason=str(error))
 
     async def _write_ends(
         self,
@@ -495,11 +501,35 @@ class TransactionWorkflows:
         await for_each(await stream.history.segments_in(transaction.epoch), delete)
 
     def _expire(self, transactions: Sequence[Transaction]) -> None:
-        """Abort transactions whose leases have ended."""
+        """Abort transactions whose leases have ended, each by itself."""
+
+        async def abort(transaction: Transaction) -> None:
+            try:
+                await self._abort_expired(transaction)
+            except Exception as error:
+                # Whatever is wrong with one transaction or its stream, the others are aborted.
+                log.warning(
+                    "transaction not aborted yet after its lease",
+                    scope=transaction.owner.scope,
+                    stream=transaction.owner.stream,
+                    transaction=transaction.identifier.hex(),
+                    reason=str(error),
+                )
+                self._abort_again(transaction)
+
         self._background.start(
-            lambda: for_each(transactions, self._abort_expired, limit=ABORTS_AT_A_TIME_MAX),
+            lambda: for_each(transactions, abort, limit=ABORTS_AT_A_TIME_MAX),
             work="expire",
         )
+
+    def _abort_again(self, transaction: Transaction) -> None:
+        """Repeat what failed: by the timer what is undecided, in the background what is decided."""
+        if transaction.is_running:
+            again = trio.current_time() + EXPIRE_AGAIN_SECONDS
+            transaction.lease_end = max(transaction.lease_end, again)
+            self.timer.add(transaction)
+        else:
+            self.abort_soon(transaction.owner, [transaction])
 
     async def _abort_expired(self, transaction: Transaction) -> None:
         async with self.locks.hold(transaction.identifier):

@@ -23,6 +23,7 @@ from pravega_controller.streams import Segment, fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_controller.transaction_operations import BegunTransaction, PingAnswer
 from pravega_controller.transactions import TransactionState, segment_name
+from pravega_controller.watermarks import WRITER_MARKS
 from pravega_wire import names
 
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
@@ -626,3 +627,65 @@ async def test_only_the_transaction_that_is_in_memory_expires(
         # Taking over from others finds nothing of one's own to take.
         await workflows.load()
         assert owner.transactions == {identifier: held}
+
+
+async def test_a_damaged_mark_of_a_writer_holds_back_no_commit_and_no_seal(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        await c.watermarks.note("s", "a", "w", 5, {0: 0, 1: 0})
+        marks = memory_store.tables[WRITER_MARKS].entries
+        marks[b"s/a/w"] = (b"{garbage", marks[b"s/a/w"][1])
+        first, second = await begin(c), await begin(c)
+        assert await c.transactions.commit("s", "a", first, writer_id="w", writer_ms=7)
+        await until(c, first, TransactionState.COMMITTED)
+        assert await c.transactions.commit("s", "a", second, writer_id="w", writer_ms=8)
+        with trio.fail_after(60):
+            await c.streams.seal("s", "a")
+        assert await c.transactions.state("s", "a", second) is TransactionState.COMMITTED
+
+
+async def test_a_damaged_stream_leaves_the_leases_of_other_streams_alone(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        await c.streams.create("s", "b", fixed_configuration(1))
+        damaged = [await c.transactions.begin("s", "b", lease_ms=LEASE) for _ in range(3)]
+        begun = [await begin(c) for _ in range(4)]
+        stream = await c.store.stream("s", "b")
+        entries, key = memory_store.tables[stream.table].entries, stream.key("state")
+        entries[key] = (b"{garbage", entries[key][1] + 1)
+        await trio.sleep(2 * LEASE / 1000)
+        for identifier in begun:
+            assert await c.transactions.state("s", "a", identifier) is TransactionState.ABORTED
+        assert len(parts(memory_store)) == len(damaged)
+
+
+async def test_an_abort_that_cannot_be_recorded_at_the_end_of_a_lease_is_recorded_later(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        damaged, other = await begin(c), await begin(c)
+        ((entries, key),) = [
+            (table.entries, key)
+            for table in memory_store.tables.values()
+            for key in table.entries
+            if key.endswith(b"/" + damaged.hex().encode())
+        ]
+        value, version = entries[key]
+        entries[key] = (b"{garbage", version + 1)
+        await trio.sleep(2 * LEASE / 1000)
+        assert await c.transactions.state("s", "a", other) is TransactionState.ABORTED
+        assert await c.transactions.state("s", "a", damaged) is TransactionState.OPEN
+        entries[key] = (value, version)
+        await until(c, damaged, TransactionState.ABORTED, seconds_max=10)
+        assert not parts(memory_store)
