@@ -33,6 +33,7 @@ from msgspec import structs
 from pravega_controller import stream_cuts
 from pravega_controller.errors import (
     ControllerError,
+    CorruptMetadataError,
     InvalidStreamCutError,
     NoSuchTableError,
     NotFoundError,
@@ -336,7 +337,10 @@ class Retention:
     async def _register_all(self) -> None:
         async with aclosing(_pages(self._store.list_scopes)) as scopes:
             async for scope in scopes:
-                await self._register_scope(scope)
+                try:
+                    await self._register_scope(scope)
+                except CorruptMetadataError as error:
+                    log.error("scope is damaged", scope=scope, reason=str(error))
 
     async def _register_scope(self, scope: str) -> None:
         async with aclosing(_pages(partial(self._store.list_streams, scope))) as found:
@@ -344,6 +348,9 @@ class Retention:
                 try:
                     stream = await self._store.stream(scope, name)
                 except NotFoundError:
+                    continue
+                except CorruptMetadataError as error:
+                    log.error("stream is damaged", scope=scope, stream=name, reason=str(error))
                     continue
                 await self._registry.register(scope, name, stream.configuration)
 

@@ -474,10 +474,7 @@ class MetadataStore:
         table = writes[0].stream.table
         try:
             if len(changes) > UPDATED_KEYS_MAX:
-                # Which epoch seals a segment is told by the epoch; the keys only lead to it.
-                early = [change for change in changes if b"/sealed/" in change.key]
-                await self._tables.put_all(table, early)
-                changes = [change for change in changes if b"/sealed/" not in change.key]
+                changes = await self._write_seals(writes, changes)
             versions = await self._tables.update(table, changes)
         except NoSuchTableError as error:
             raise StreamNotFoundError("the scope of the stream does not exist any more") from error
@@ -487,6 +484,35 @@ class MetadataStore:
         by_key = dict(zip((change.key for change in changes), versions, strict=True))
         return [
             self._keep(replace(stream, version=by_key[stream.key("state")])) for stream in streams
+        ]
+
+    async def _write_seals(
+        self, writes: Sequence[StreamWrite], changes: Sequence[Change]
+    ) -> list[Change]:
+        """Write which epochs seal segments before the epochs themselves; return the other changes.
+
+        Whether an epoch seals a segment is decided by the epoch's record; the keys only lead to it.
+        Every update also writes the unchanged states of the streams, if these have the versions
+        that were read, so that a controller with old knowledge overwrites no key, and one whose
+        keys another overwrites can not write its epoch any more. The states get their new owner,
+        so that two controllers never write equal values.
+        """
+        seals = [change for change in changes if b"/sealed/" in change.key]
+        states: dict[bytes, Change] = {}
+        for write in writes:
+            key = write.stream.key("state")
+            unchanged = structs.replace(write.stream.record, owner=write.record.owner)
+            states[key] = Change(key, encode(unchanged), write.stream.version)
+        step = UPDATED_KEYS_MAX - len(states)
+        for start in range(0, len(seals), step):
+            made = [*states.values(), *seals[start : start + step]]
+            versions = await self._tables.update(writes[0].stream.table, made)
+            for key, version in zip(list(states), versions, strict=False):
+                states[key] = replace(states[key], version=version)
+        return [
+            replace(change, version=states[change.key].version) if change.key in states else change
+            for change in changes
+            if b"/sealed/" not in change.key
         ]
 
     async def remove_streams(self, streams: Sequence[Stream]) -> None:

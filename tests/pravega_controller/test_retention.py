@@ -16,6 +16,7 @@ from pravega_controller.records import IntentRecord, NamedCut, ReaderGroupConfig
 from pravega_controller.retention import CUTS_MAX, RETENTION, Retention, RetentionRegistry, thin
 from pravega_controller.retention_rules import StoredCut
 from pravega_controller.segment_client import SegmentClient, open_segment_client
+from pravega_controller.store import SCOPES
 from pravega_controller.streams import (
     RetentionPolicy,
     RetentionType,
@@ -308,6 +309,25 @@ async def test_streams_of_an_earlier_version_are_found(
     await scene.create(by_size(100))
     for key in await scene.keys():
         await scene.tables.remove(RETENTION, key.encode())
+    await scene.retention.open()
+    assert await scene.keys() == {"scanned", "s/t"}
+
+
+async def test_a_damaged_stream_or_scope_keeps_no_other_from_being_found(
+    memory_store: MemorySegmentStore, scene: Scene
+) -> None:
+    await scene.create(by_size(100))
+    for scope in ("r", "s"):
+        if scope == "r":
+            await scene.controller.scopes.create(scope)
+        policy = StreamConfiguration(ScalingPolicy(ScaleType.FIXED, 1), by_size(100))
+        await scene.controller.streams.create(scope, "damaged", policy)
+    damaged = await scene.controller.store.stream("s", "damaged")
+    for table, key in ((damaged.table, damaged.key("state")), (SCOPES, b"r")):
+        entries = memory_store.tables[table].entries
+        entries[key] = (b"{rubbish", entries[key][1] + 1)
+    for name in await scene.keys():
+        await scene.tables.remove(RETENTION, name.encode())
     await scene.retention.open()
     assert await scene.keys() == {"scanned", "s/t"}
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import pytest
 import trio
+import trio.testing
+from msgspec import structs
 
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
@@ -15,12 +18,16 @@ from pravega_controller.errors import (
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
     TableNotEmptyError,
+    VersionConflictError,
 )
+from pravega_controller.history import apply_epochs, scaled_epoch
 from pravega_controller.key_value_tables import KeyValueTableConfiguration
-from pravega_controller.records import NamedCut, ReaderGroupConfiguration
-from pravega_controller.streams import fixed_configuration
+from pravega_controller.records import NamedCut, ReaderGroupConfiguration, Scale
+from pravega_controller.stream_workflows import stream_intent
+from pravega_controller.streams import Segment, fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
-from pravega_wire.commands import CreateTableSegment, Request
+from pravega_controller.transactions import TransactionState
+from pravega_wire.commands import CreateTableSegment, Request, UpdateTableEntries
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 CUTS = (NamedCut("s", "a", {}),)
@@ -144,3 +151,98 @@ async def test_reader_groups(open_on_memory: Any, memory_store: MemorySegmentSto
         made = await second.groups.create("s", "g", GROUP_ID, GROUP)
         assert made.record.generation == 0
         assert await first.groups.subscribers("s", "a") == ["s/g"]
+
+
+async def commit(controller: Controller, identifier: bytes) -> bool:
+    return await controller.transactions.commit("s", "a", identifier, writer_id="w", writer_ms=None)
+
+
+async def scale(controller: Controller, segment: Segment) -> None:
+    """Replace a segment of the stream s/a by one of the same keys, and wait for it."""
+    ranges = [(segment.low, segment.high)]
+    result = await controller.streams.scale(
+        "s", "a", [segment.segment_id], ranges, now_ms=controller.now_ms()
+    )
+    controller.finish_later(stream_intent("s", "a"))
+    with trio.fail_after(60):
+        while not await controller.streams.has_left_epoch(  # noqa: ASYNC110 (no events)
+            "s", "a", result.epoch
+        ):
+            await trio.sleep(0.1)
+
+
+async def wait_until_ended(controller: Controller, identifier: bytes) -> None:
+    with trio.fail_after(60):
+        while (  # noqa: ASYNC110 (no events)
+            await controller.transactions.state("s", "a", identifier) == TransactionState.COMMITTING
+        ):
+            await trio.sleep(0.1)
+
+
+async def test_a_controller_with_old_knowledge_overwrites_no_seal_of_a_large_stream(
+    open_on_memory: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A roll of so many segments that its keys do not fit one update."""
+    async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
+        await first.scopes.create("s")
+        await first.streams.create("s", "a", fixed_configuration(1100))
+        begun = await first.transactions.begin("s", "a", lease_ms=60_000)
+        segments = await first.streams.active_segments("s", "a")
+        for controller, segment in zip((first, second, second), segments, strict=False):
+            await scale(controller, segment)
+        await commit(first, begun.identifier)
+        await wait_until_ended(first, begun.identifier)
+        async with open_on_memory(port=3) as fresh:
+            for segment in segments[:4]:
+                found = await fresh.streams.successors("s", "a", segment.segment_id)
+                assert found, "a sealed segment of a live stream has successors"
+
+
+async def append_epochs(controller: Controller, *sealed_counts: int) -> None:
+    """Write epochs to s/a, of which each replaces so many of its first segments by one."""
+    stream = await controller.store.stream("s", "a")
+    latest, epochs = stream.latest, []
+    for number, count in enumerate(sealed_counts, stream.record.epoch_count):
+        sealed = [segment.segment_id for segment in latest[:count]]
+        ranges = [(0.0, latest[count - 1].high)]
+        epoch = scaled_epoch(latest, sealed, ranges, number=number, created_ms=5)
+        latest = apply_epochs(latest, [epoch])
+        epochs.append(epoch)
+    owner = controller.members.instance_id
+    record = structs.replace(stream.record, pending=Scale(), owner=owner)
+    await controller.store.write_stream(stream, record, epochs=epochs)
+
+
+async def test_a_large_write_that_another_overtakes_leaves_none_of_its_seals(
+    open_on_memory: Any, memory_store: MemorySegmentStore
+) -> None:
+    """The second controller writes between two updates of the first one, which so fails."""
+    updates = 0
+
+    def pauses(request: Request) -> bool:
+        nonlocal updates
+        if isinstance(request, UpdateTableEntries):
+            keys = {entry.key.key for entry in request.table_entries}
+            updates += any(b"/sealed/" in key for key in keys)
+        return updates == 2
+
+    async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
+        await first.scopes.create("s")
+        await first.streams.create("s", "a", fixed_configuration(2500))
+        segments = await first.streams.active_segments("s", "a")
+        memory_store.pause, memory_store.pauses = trio.Event(), pauses
+        async with trio.open_nursery() as nursery:
+
+            async def write() -> None:
+                with pytest.raises(VersionConflictError):
+                    await append_epochs(first, 2500)
+
+            nursery.start_soon(write)
+            await memory_store.is_paused.wait()
+            memory_store.pauses = lambda request: False
+            await append_epochs(second, 2, 2499)
+            memory_store.pause.set()
+    async with open_on_memory(port=3) as fresh:
+        stream = await fresh.store.stream("s", "a")
+        found = await stream.history.sealed_in(segment.segment_id for segment in segments)
+        assert list(found.values()) == [1, 1] + [2] * 2498
