@@ -316,8 +316,8 @@ class ServerConnection:
                 self._dispatch(command)
                 if count % turn == turn - 1:
                     await trio.lowlevel.checkpoint()
-            if self._reserved.count and not self._protocol.needed_bytes:
-                self._reserved.release()
+            if self._reserved.count:
+                self._give_back()
             await self._wait_for_room()
             commands = await self._passed_on() or await self._next_commands()
 
@@ -351,6 +351,8 @@ class ServerConnection:
                     self._left = commands[count:]
                     return False
                 self._dispatch(command)
+            if self._reserved.count and commands:
+                self._give_back()
         # It is this connection's, not the task's in which it is called.
         except Exception as defect:
             self._defect = defect
@@ -394,6 +396,17 @@ class ServerConnection:
             self._progress_time = trio.current_time()
             self._reserved.try_grow(needed)
         return commands
+
+    def _give_back(self) -> None:
+        """Give back what commands had reserved that are complete.
+
+        A writer that sends one command after the other has a part of the next one by then: that
+        one has to get in line behind those who wait.
+        """
+        self._reserved.release()
+        needed = self._protocol.needed_bytes
+        if needed > COMMAND_BYTES_FREE:
+            self._reserved.try_grow(needed)
 
     async def _reserve(self, count: int) -> None:
         if not self._reserved.try_grow(count):

@@ -13,7 +13,8 @@ from typing import Final
 
 from pravega_wire import commands as wire
 from pravega_wire.commands import COMMAND_BYTES_MAX
-from segstore.config import KIB, MIB
+from segstore.buffer_bytes import COMMAND_BYTES_USUAL
+from segstore.config import KIB
 from segstore.handler_table import HandlerTable, RequestContext, check_name
 from segstore.tables.table_segments import TableSegments
 
@@ -24,7 +25,7 @@ ENTRY_BYTES: Final = 64 * KIB
 """What is expected of a key and its value: they may be longer, but rarely are."""
 REPLY_ITEMS_MAX: Final = 4096
 """Of a page of an iteration, which has to be made in one turn of the event loop."""
-PAGE_BYTES_MAX: Final = 3 * MIB
+PAGE_BYTES_MAX: Final = COMMAND_BYTES_USUAL
 """Of a page of an iteration, with the bucket that makes it too long."""
 
 

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
+from pravega_wire.connection import append_block
 from segstore.buffer_bytes import (
     COMMAND_BYTES_USUAL,
     MIB,
@@ -195,6 +196,28 @@ async def test_a_trickle_does_not_keep_what_others_wait_for(
         await waiting.stream.send_all(half_command(15 * MIB, 100_000))
         for client in holders:
             await client.expect_close()
+
+
+async def test_a_writer_without_a_break_lets_others_have_their_turn(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its connection has a part of the next command whenever one is complete."""
+    async with memory_store(ConnectionSettings(buffer_bytes_total_max=32 * MIB)) as store:
+        store.nursery.start_soon(store.server.end_stalled)
+        await store.container.create_segment(SEGMENT)
+        busy, other = store.connect(), store.connect()
+        await busy.set_up(WRITER, SEGMENT)
+        await other.set_up(WRITER[::-1], SEGMENT)
+        block = append_block(WRITER, [bytes(12 * MIB)], last_event_number=1, request_id=1)
+        keep_alive = encode(wire.KeepAlive())
+        await busy.stream.send_all(block + keep_alive[:5])
+        await trio.testing.wait_all_tasks_blocked()
+        await busy.stream.send_all(keep_alive[5:] + keep_alive[:5])
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.server._buffers.commands.count == 0
+        await other.append(WRITER[::-1], bytes(12 * MIB), number=1)
+        assert (await other.expect(wire.DataAppended)).event_number == 1
+        assert store.server.connection_count == 2
 
 
 async def trickle(stream: trio.abc.Stream) -> None:
