@@ -35,6 +35,7 @@ from segstore.errors import (
     InvalidChunkOffsetError,
     LogBehindError,
     StorageDamagedError,
+    StorageError,
 )
 from segstore.storage.additions import Additions
 from segstore.storage.checked_reads import CheckedReads
@@ -387,6 +388,9 @@ class ChunkedSegmentStorage:
         grown = replace(chunk, length=checksums.length, checksums=checksums)
         if self._replace_last(segment, chunk, grown):
             self._journal.note_append(segment, known.length)
+        elif self._has_chunk(segment, chunk):
+            # The metadata say that it ends where it did: nobody would look for these bytes here.
+            raise StorageError(f"chunk {chunk.name} was closed while it was written to")
         return grown.end
 
     def _has_chunk(self, segment: str, chunk: Chunk) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import trio
 
@@ -13,7 +15,7 @@ from segstore.errors import (
 )
 from segstore.storage.chunked import ROLLOVER_BYTES_MAX, ChunkedSegmentStorage
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
-from segstore.tiers.api import ChunkStorage
+from segstore.tiers.api import Buffer, ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
 
 
@@ -287,6 +289,55 @@ async def test_a_write_that_failed_is_not_appended_to() -> None:
     assert await chunk_lengths(memory, "s") == {"0.E1.1": 9, "5.E1.2": 5}
     for each in (storage, owner(memory, 2)):
         assert await read_all(each, "s", 0, 10) == b"0123456789"
+
+
+class SlowChunks(MemoryChunkStorage):
+    """Writes of users' chunks wait for ``gate``, once there is one."""
+
+    gate: trio.Event | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = trio.Event()
+
+    async def write(
+        self,
+        name: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
+        if self.gate is not None and not name.startswith("_system/"):
+            self.entered.set()
+            await self.gate.wait()
+        await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
+
+
+async def test_a_write_to_a_chunk_that_is_closed_meanwhile_is_not_acknowledged() -> None:
+    chunks = SlowChunks()
+    storage = owner(chunks)
+    await storage.write("s", offset=0, data=[bytes(100)], rollover_bytes=0)
+    chunks.gate = trio.Event()
+    refused = False
+
+    async def write() -> None:
+        nonlocal refused
+        try:
+            await storage.write("s", offset=100, data=[b"y" * 50], rollover_bytes=0)
+        except StorageError:
+            refused = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await chunks.entered.wait()
+        await storage.settle()
+        chunks.gate.set()
+    assert refused
+    assert await storage.stored_length("s") == 100
+    await storage.write("s", offset=100, data=[b"y" * 50], rollover_bytes=0)
+    later = owner(chunks, 2)
+    assert await read_all(later, "s", 100, 150) == b"y" * 50
 
 
 async def test_garbage_goes_after_the_delay(autojump_clock: trio.testing.MockClock) -> None:
