@@ -21,10 +21,10 @@ WIRE_VERSION = 16
 OLDEST_COMPATIBLE_VERSION = 5
 
 COMMAND_BYTES_MAX = 0xFF_FFFF
+"""The longest frame, its 8-byte header included."""
 REQUEST_ITEMS_MAX = 4096
 """Items of one list in a request. Official clients send 256 keys of a table at most, and official
 controllers 100 segments to merge."""
-"""The longest frame, its 8-byte header included."""
 
 INT64_MIN = -(2**63)
 

@@ -31,12 +31,14 @@ from pravega_wire.commands import (
     COMMANDS,
     AppendBlock,
     AppendBlockEnd,
+    Command,
     ConditionalAppend,
     ConditionalBlockEnd,
     Hello,
     Reply,
     Request,
     SetupAppend,
+    TableIteratorArgs,
 )
 from pravega_wire.connection import Connection, Role, append_block
 from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
@@ -215,7 +217,16 @@ def parse_command(data: bytes, random: Random) -> object:
         again = encode(command)
     except LocalProtocolError:
         return command  # readable, but too long for a frame, or a key that does not go out
-    assert repr(decode(type(command).code, again[8:])) == repr(command)
+    assert repr(decode(type(command).code, again[8:])) == repr(_as_sent(command))
+    return command
+
+
+def _as_sent(command: Command) -> Command:
+    """A command without what is read and never sent."""
+    args = getattr(command, "args", None)
+    if isinstance(args, TableIteratorArgs):
+        args = msgspec.structs.replace(args, prefix_filter=b"")
+        return msgspec.structs.replace(command, args=args)
     return command
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 from typer.testing import CliRunner, Result
 
@@ -60,6 +63,18 @@ def store(made: Path, tmp_path: Path) -> Path:
     note = path / "segstore.toml"
     note.write_text(note.read_text().replace(str(made), str(path)))
     return path
+
+
+@pytest.fixture(autouse=True)
+def logs_for_one_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The command sets up the logs of its whole process, which here runs other tests too."""
+
+    def configure(*given: object, **options: object) -> None:
+        structlog.configure(logger_factory=structlog.WriteLoggerFactory(file=sys.stderr))
+
+    monkeypatch.setattr("pravega_admin.logs.configure_logs", configure)
+    yield
+    structlog.reset_defaults()
 
 
 def scrub(path: Path, *options: str) -> Result:
