@@ -7,7 +7,9 @@ Invariants:
    one are answered from memory.
 2. A transaction is in ``transactions`` until its end is stored, then in ``ended`` until the archive
    has it; it is never in neither in between.
-3. Of streams without any of either, and without a task at work on them, a bounded number takes
+3. What is known of a stream ends with the stream: one that was deleted and created anew has another
+   id, and begins with nothing. What is left of the old one stays apart until it is done with.
+4. Of streams without any of either, and without a task at work on them, a bounded number takes
    memory, for the epoch of their latest batch.
 """
 
@@ -70,6 +72,8 @@ class StreamTransactions:
 
     scope: str
     stream: str
+    stream_id: str = ""
+    """The stream's id; empty as long as only its name is known."""
     transactions: dict[bytes, Transaction] = field(default_factory=dict)
     committing: dict[bytes, Transaction] = field(default_factory=dict)
     """Those of them whose commits are recorded."""
@@ -144,23 +148,36 @@ class TransactionRegistry:
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str, str], StreamTransactions] = {}
+        self._replaced: list[StreamTransactions] = []
+        """Of streams whose names are others' now, as long as there is something to do for them."""
 
     def find(self, scope: str, stream: str) -> StreamTransactions | None:
         """The transactions of a stream, or None if there are none."""
         return self._streams.get((scope, stream))
 
+    def of_stream(self, scope: str, stream: str, stream_id: str) -> StreamTransactions:
+        """The transactions of a stream with this id, to add to; no other stream's of its name."""
+        owner = self.of(scope, stream)
+        if owner.stream_id not in ("", stream_id):
+            del self._streams[scope, stream]
+            self._replaced.append(owner)
+            owner = self.of(scope, stream)
+        owner.stream_id = stream_id
+        return owner
+
     def of(self, scope: str, stream: str) -> StreamTransactions:
-        """The transactions of a stream, to add to."""
+        """The transactions of a stream of this name, to add to."""
         found = self._streams.get((scope, stream))
         if found is None:
             found = self._streams[scope, stream] = StreamTransactions(scope, stream)
         return found
 
     def all(self) -> list[StreamTransactions]:
-        return list(self._streams.values())
+        return [*self._streams.values(), *self._replaced]
 
     def forget_idle(self) -> None:
         """Take out streams that have nothing here, but for the latest ones."""
+        self._replaced = [owner for owner in self._replaced if not owner.is_idle]
         idle = [owner for owner in self._streams.values() if owner.is_idle]
         for owner in idle[: max(0, len(idle) - IDLE_STREAMS_MAX)]:
             self.forget(owner)

@@ -20,6 +20,7 @@ from functools import partial
 import trio
 from msgspec import structs
 
+from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
     ControllerError,
     IllegalStateError,
@@ -98,18 +99,25 @@ class TransactionOperations:
         which gets better, and ``StreamNotFoundError``.
         """
         validate_lease(lease_ms)
+        return await until_unchanged(partial(self._begin, scope, name, lease_ms))
+
+    async def _begin(self, scope: str, name: str, lease_ms: int) -> BegunTransaction:
+        """As ``begin``. ``VersionConflictError`` if the stream is deleted and created meanwhile."""
         number = await self._transactions.next_number()
         known = self._store.known(scope, name)
         if known is None or known.record.pending is not None or known.record.is_sealed:
             known = None
         stream = known or await self._store.stream(scope, name)
         epoch = (await stream.history.epoch(stream.record.epoch)).reference
-        owner = self._workflows.registry.of(scope, name)
+        owner = self._workflows.registry.of_stream(scope, name, stream.stream_id)
         _refuse_unless_open(stream, owner)
         identifier = make_id(epoch, number)
 
         async def verify() -> None:
-            _refuse_unless_open(await self._store.stream(scope, name), owner)
+            found = await self._store.stream(scope, name)
+            if found.stream_id != stream.stream_id:
+                raise VersionConflictError(f"another controller made {scope}/{name} anew")
+            _refuse_unless_open(found, owner)
 
         with owner.beginning():
             try:
@@ -117,7 +125,7 @@ class TransactionOperations:
                 # Whoever seals the stream from now on finds the record; who did before is found.
                 await run_together(partial(self._create_segments, stream, identifier), verify)
             except ControllerError:
-                self._workflows.undo_begin(owner, identifier)
+                self._workflows.undo_begin(owner, stream, identifier)
                 raise
         return BegunTransaction(identifier, generalize(stream.active, epoch))
 
@@ -256,11 +264,11 @@ class TransactionOperations:
 
     async def completed(self, scope: str, name: str) -> list[Outcome]:
         """The transactions of a stream that ended last, up to ``LISTED_MAX``, oldest first."""
-        await self._store.stream(scope, name)
+        stream = await self._store.stream(scope, name)
         archived = await self._archive.latest(scope, name)
         owner = self._workflows.registry.find(scope, name)
         latest = {outcome.identifier: outcome for outcome in archived}
-        if owner is not None:
+        if owner is not None and owner.stream_id in ("", stream.stream_id):
             latest.update((o.identifier, o) for o in owner.ended.values())
         return list(latest.values())[-LISTED_MAX:]
 

@@ -49,7 +49,7 @@ from pravega_controller.open_transactions import (
     Transaction,
     TransactionRegistry,
 )
-from pravega_controller.records import Rolling
+from pravega_controller.records import Delete, Rolling
 from pravega_controller.segment_client import SegmentClient, for_each
 from pravega_controller.store import MetadataStore, Stream
 from pravega_controller.stream_workflows import StreamWorkflows
@@ -130,19 +130,27 @@ class TransactionWorkflows:
         # What this controller itself holds is in memory, or about to be.
         dead: dict[str, bool] = {"": True, self.instance_id: False}
         taken: list[Transaction] = []
+        owners: dict[tuple[str, str], StreamTransactions] = {}
+        begun: list[StoredBegunEpoch] = []
         async for found in self._transactions.load():
-            owner = self.registry.of(found.scope, found.stream)
             if isinstance(found, StoredBegunEpoch):
-                owner.begun_epoch = found.epoch
+                begun.append(found)
                 continue
             holder = found.stored.record.holder
             if holder not in dead:
                 dead[holder] = await self._members.is_dead(holder)
-            is_known = found.identifier in owner.transactions or found.identifier in owner.ended
-            if dead[holder] and not is_known:
+            if not dead[holder]:
+                continue
+            name = (found.scope, found.stream)
+            if name not in owners:
+                owners[name] = await self._find_owner(*name)
+            owner = owners[name]
+            if found.identifier not in owner.transactions and found.identifier not in owner.ended:
                 transaction = self._take_up(owner, found)
                 if transaction is not None:
                     taken.append(transaction)
+        for one in begun:
+            self.registry.of(one.scope, one.stream).begun_epoch = one.epoch
         for owner in self.registry.all():
             owner.ended = dict(sorted(owner.ended.items(), key=lambda item: item[1].ended_ms))
             self.go_on_soon(owner)
@@ -161,13 +169,28 @@ class TransactionWorkflows:
             return state
         if holder not in ("", self.instance_id) and not await self._members.is_dead(holder):
             return state
-        owner = self.registry.of(scope, stream)
+        owner = await self._find_owner(scope, stream)
         transaction = owner.transactions.get(identifier)
         if transaction is None:
             transaction = self.adopt(owner, identifier, stored)
             self._hold_soon([transaction])
             self.go_on_soon(owner)
         return transaction
+
+    def _owner_of(self, stream: Stream) -> StreamTransactions:
+        return self.registry.of_stream(stream.scope.name, stream.name, stream.stream_id)
+
+    async def _find_owner(self, scope: str, name: str) -> StreamTransactions:
+        """Where transactions found in the store belong: to the stream that has the name now.
+
+        What is known by the name may be of a stream that another controller has deleted.
+        """
+        owner = self.registry.of(scope, name)
+        if owner.stream_id:
+            with suppress(NotFoundError, CorruptMetadataError):
+                stream = await self._store.stream(scope, name)
+                owner = self.registry.of_stream(scope, name, stream.stream_id)
+        return owner
 
     def _hold_soon(self, transactions: Sequence[Transaction]) -> None:
         """Write down that this controller holds transactions which a dead one held.
@@ -449,7 +472,7 @@ class TransactionWorkflows:
         Both were recorded before, so that whoever finds an active segment sealed is told where to
         go on. What the first epoch has is sealed before the active segments are.
         """
-        owner = self.registry.of(stream.scope.name, stream.name)
+        owner = self._owner_of(stream)
         wanted = [bytes.fromhex(digits) for digits in rolling.transactions]
         transactions = [owner.transactions[i] for i in wanted if i in owner.transactions]
         number = stream.record.epoch + 1
@@ -485,20 +508,24 @@ class TransactionWorkflows:
                 return
             try:
                 stream = await self._store.stream(owner.scope, owner.stream)
+                segments = await stream.history.segments_in(transaction.epoch)
             except NotFoundError:
+                # There is no such stream any more, or it was created anew and has no such epoch.
                 await self._transactions.remove(owner.scope, owner.stream, [transaction.identifier])
                 owner.drop(transaction.identifier)
                 return
-            await self._delete_segments(stream, transaction)
+            await self._delete_segments(stream, segments, transaction)
             await self._write_ends(owner, [transaction], TransactionState.ABORTED)
 
-    async def _delete_segments(self, stream: Stream, transaction: Transaction) -> None:
+    async def _delete_segments(
+        self, stream: Stream, segments: Iterable[Segment], transaction: Transaction
+    ) -> None:
         async def delete(segment: Segment) -> None:
             await self._segments.delete_segment(
                 segment_name(stream.scope.name, stream.name, segment.number, transaction.identifier)
             )
 
-        await for_each(await stream.history.segments_in(transaction.epoch), delete)
+        await for_each(segments, delete)
 
     def _expire(self, transactions: Sequence[Transaction]) -> None:
         """Abort transactions whose leases have ended, each by itself."""
@@ -549,28 +576,35 @@ class TransactionWorkflows:
 
     # ---- Begins that went wrong ------------------------------------------------------------------
 
-    def undo_begin(self, owner: StreamTransactions, identifier: bytes) -> None:
-        """Abort a transaction that nobody was told of, whether or not it was recorded."""
+    def undo_begin(self, owner: StreamTransactions, stream: Stream, identifier: bytes) -> None:
+        """Abort a transaction that nobody was told of, whether or not it was recorded.
+
+        ``stream`` is what it was begun on, which may have been deleted since.
+        """
         self._background.start(
-            lambda: self._undo_begin(owner, identifier),
+            lambda: self._undo_begin(owner, stream, identifier),
             work="undo a begin",
             scope=owner.scope,
             stream=owner.stream,
         )
 
-    async def _undo_begin(self, owner: StreamTransactions, identifier: bytes) -> None:
+    async def _undo_begin(
+        self, owner: StreamTransactions, stream: Stream, identifier: bytes
+    ) -> None:
         async with self.locks.hold(identifier):
             stored = await self._transactions.read(owner.scope, owner.stream, identifier)
             if stored is None:
                 # The write may still be on its way: it finds the key taken then.
                 stored = await self._forestall(owner, identifier)
-            if stored.record.state is not TransactionState.OPEN:
+            if stored.record.state not in (TransactionState.OPEN, TransactionState.ABORTING):
                 return
             transaction = owner.transactions.get(identifier)
             if transaction is None:
                 transaction = self.adopt(owner, identifier, stored)
             await self._decide_abort(transaction)
-        await self._finish_abort(transaction)
+            if transaction.state is TransactionState.ABORTING:
+                await self._delete_segments(stream, stream.active, transaction)
+                await self._write_ends(owner, [transaction], TransactionState.ABORTED)
 
     async def _forestall(self, owner: StreamTransactions, identifier: bytes) -> Stored:
         now = self._now_ms()
@@ -588,7 +622,7 @@ class TransactionWorkflows:
 
         For whoever holds the stream exclusively; returns it as it is then.
         """
-        owner = self.registry.of(stream.scope.name, stream.name)
+        owner = self._owner_of(stream)
         await owner.close()
 
         async def abort(transaction: Transaction) -> None:
@@ -614,7 +648,7 @@ class TransactionWorkflows:
         """Remove what is stored of a stream's transactions, all of which have ended."""
         scope, name = stream.scope.name, stream.name
         async with self._archiving.hold((scope, name)):
-            owner = self.registry.of(scope, name)
+            owner = self._owner_of(stream)
             identifiers = [*owner.ended, *owner.transactions]
             if identifiers:
                 await self._transactions.remove(scope, name, identifiers)
@@ -644,16 +678,31 @@ class TransactionWorkflows:
             self.registry.forget_idle()
 
     async def archive_ended(self, owner: StreamTransactions) -> None:
-        """Move a stream's outcomes to the archive, and drop from it what is old enough."""
+        """Move a stream's outcomes to the archive, and drop from it what is old enough.
+
+        Outcomes of a stream that another controller has deleted are dropped.
+        """
         scope, stream = owner.scope, owner.stream
         async with self._archiving.hold((scope, stream)):
             while owner.ended:
                 moved = list(owner.ended.items())[:CHUNK_OUTCOMES_MAX]
-                await self._archive.add(scope, stream, [outcome for _, outcome in moved])
+                exists = await self._exists(owner)
+                if exists:
+                    await self._archive.add(scope, stream, [outcome for _, outcome in moved])
                 await self._transactions.remove(scope, stream, [i for i, _ in moved])
                 for identifier, _ in moved:
                     del owner.ended[identifier]
-                await self._archive.drop_old(scope, stream, now_ms=self._now_ms())
+                if exists:
+                    await self._archive.drop_old(scope, stream, now_ms=self._now_ms())
+
+    async def _exists(self, owner: StreamTransactions) -> bool:
+        """Whether there is the stream still, and not only another one of its name."""
+        try:
+            stream = await self._store.stream(owner.scope, owner.stream)
+        except NotFoundError:
+            return False
+        is_deleted = isinstance(stream.record.pending, Delete)
+        return owner.stream_id in ("", stream.stream_id) and not is_deleted
 
 
 def _outcome(identifier: bytes, record: TransactionRecord) -> Outcome:

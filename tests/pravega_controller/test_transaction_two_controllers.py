@@ -1,0 +1,114 @@
+"""Transactions of one stream through two controllers: neither is told what the other does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import trio
+import trio.testing
+
+from pravega_controller.controller import Controller
+from pravega_controller.streams import fixed_configuration
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_controller.transactions import TransactionState, segment_name
+from pravega_wire import names
+
+OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
+LEASE = 20_000
+
+
+async def make_stream(c: Controller) -> None:
+    await c.scopes.create("s")
+    await c.streams.create("s", "a", fixed_configuration(1))
+
+
+async def begin(c: Controller) -> bytes:
+    return (await c.transactions.begin("s", "a", lease_ms=LEASE)).identifier
+
+
+async def commit(c: Controller, identifier: bytes) -> bool:
+    return await c.transactions.commit("s", "a", identifier, writer_id="w", writer_ms=None)
+
+
+async def make_anew(c: Controller) -> None:
+    """Delete the stream and create it again: with the same name, and other segments."""
+    await c.streams.seal("s", "a")
+    await c.streams.delete("s", "a")
+    await c.streams.create("s", "a", fixed_configuration(1))
+
+
+def stored(memory: MemorySegmentStore, kind: str) -> list[bytes]:
+    """The keys in the tables of transactions or of outcomes."""
+    return [
+        key for name, table in memory.tables.items() if f"/{kind}-" in name for key in table.entries
+    ]
+
+
+async def test_a_stream_sealed_here_and_made_anew_elsewhere_takes_transactions(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await make_stream(one)
+        old = await begin(one)
+        await one.streams.seal("s", "a")
+        await two.streams.delete("s", "a")
+        await two.streams.create("s", "a", fixed_configuration(1))
+        for _ in range(2):
+            begun = await one.transactions.begin("s", "a", lease_ms=LEASE)
+            assert begun.segments == tuple(await two.streams.active_segments("s", "a"))
+            # Once the first controller has looked after what it had of the old stream.
+            await trio.sleep(10)
+        assert await one.transactions.completed("s", "a") == []
+        assert not [
+            key for key in stored(memory_store, "transactions") if old.hex().encode() in key
+        ]
+
+
+async def test_a_transaction_begun_on_a_stream_that_is_gone_is_begun_again(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await make_stream(one)
+        await begin(one)
+        await make_anew(two)
+        # The first controller has the old stream in memory.
+        begun = await one.transactions.begin("s", "a", lease_ms=LEASE)
+        (active,) = await two.streams.active_segments("s", "a")
+        assert begun.segments == (active,)
+        part = segment_name("s", "a", active.number, begun.identifier)
+        memory_store.segments[part].length += 100
+        assert await commit(one, begun.identifier)
+        await trio.sleep(10)
+        found = await one.transactions.state("s", "a", begun.identifier)
+        assert found is TransactionState.COMMITTED
+        assert memory_store.segments["s/a/1.#epoch.0"].length == 100
+        assert not [name for name in memory_store.segments if names.is_transaction_segment(name)]
+        assert not [key for key in stored(memory_store, "transactions") if key.startswith(b"t/")]
+        assert len(await two.transactions.completed("s", "a")) == 1
+        await two.streams.seal("s", "a")
+
+
+async def test_outcomes_of_a_deleted_stream_are_not_archived(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await make_stream(one)
+        assert await commit(one, await begin(one))
+        await trio.sleep(1)
+        await make_anew(two)
+        assert await one.transactions.completed("s", "a") == []
+        await two.streams.seal("s", "a")
+        await two.streams.delete("s", "a")
+        await trio.sleep(10)
+        assert not stored(memory_store, "outcomes")
+        assert not stored(memory_store, "transactions")
+        await two.streams.create("s", "a", fixed_configuration(1))
+        assert await one.transactions.completed("s", "a") == []
+        assert await two.transactions.completed("s", "a") == []
