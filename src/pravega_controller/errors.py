@@ -71,6 +71,10 @@ class StoreUnavailableError(ControllerError):
     """No segment store answered in time; what was asked may or may not have happened."""
 
 
+class OwnedElsewhereError(StoreUnavailableError):
+    """Another controller that lives has not finished its work on the stream in time."""
+
+
 class SegmentStoreError(ControllerError):
     """A segment store answered what it must not answer to this request."""
 

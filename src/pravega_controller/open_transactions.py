@@ -114,6 +114,10 @@ class StreamTransactions:
         """The transactions whose commits are recorded and not carried out."""
         return [Commit(t.identifier, t.record.order) for t in self.committing.values()]
 
+    def knows(self, identifier: bytes) -> bool:
+        """Whether a transaction is here, maybe with an end that is not in the archive yet."""
+        return identifier in self.transactions or identifier in self.ended
+
     def note(self, transaction: Transaction) -> None:
         """A transaction was begun, or its record has changed."""
         self.transactions[transaction.identifier] = transaction

@@ -36,10 +36,12 @@ from msgspec import structs
 from pravega_controller import stream_cuts
 from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
+    ControllerError,
     IllegalStateError,
     InvalidRequestError,
     NoSuchTableError,
     NotFoundError,
+    OwnedElsewhereError,
     ScalePreconditionError,
     ScopeNotFoundError,
     SegmentStoreError,
@@ -86,6 +88,8 @@ from pravega_wire import names
 
 OWNER_POLL_SECONDS = 0.2
 """How often to look whether another controller has finished what it began."""
+OWNER_SECONDS_MAX = 30.0
+"""How long to wait for that before the caller is told to try again later."""
 REFUSALS = (
     NotFoundError,
     InvalidRequestError,
@@ -146,13 +150,31 @@ class StreamWorkflows:
 
     @asynccontextmanager
     async def exclusive(self, scope: str, name: str) -> AsyncIterator[None]:
-        """Be the only one to work on a stream. What fails for want of a store goes on later."""
+        """Be the only one to work on a stream. What fails for want of a store goes on later.
+
+        What fails for good is handed back, so that no controller waits for this one to finish it.
+        """
         async with self._locks.hold((scope, name)):
             try:
                 yield
+            except (OwnedElsewhereError, VersionConflictError):
+                raise
             except (StoreUnavailableError, SegmentStoreError):
                 self._finish_later(stream_intent(scope, name))
                 raise
+            except Exception:
+                await self._hand_back(scope, name)
+                raise
+
+    async def _hand_back(self, scope: str, name: str) -> None:
+        """Let any controller take up what this one began on a stream, if it has not ended."""
+        stream = self._store.known(scope, name)
+        if stream is None or _is_settled(stream) or stream.record.owner != self._me:
+            return
+        try:
+            await self._store.write_stream(stream, structs.replace(stream.record, owner=""))
+        except ControllerError as error:
+            log.warning("work not handed back", scope=scope, stream=name, reason=str(error))
 
     async def change(self, scope: str, name: str, action: Callable[[], Awaitable[T]]) -> T:
         """Do something to a stream exclusively, again if somebody else changed it meanwhile."""
@@ -180,17 +202,25 @@ class StreamWorkflows:
     async def _acquire(self, stream: Stream) -> Stream:
         """A stream whose pending work is this controller's, if it still has any.
 
-        Whoever lives finishes what it began. What a dead controller began is taken over by a
-        conditional write, so that nothing it still writes about it succeeds.
+        A controller that lives finishes what it began. What a dead one began, or one has handed
+        back, is taken over by a conditional write, so that nothing another still writes about it
+        succeeds. Raises ``OwnedElsewhereError`` if a living one takes too long.
         """
-        while not _is_settled(stream) and stream.record.owner not in ("", self._me):
+        deadline = trio.current_time() + OWNER_SECONDS_MAX
+        scope, name = stream.scope.name, stream.name
+        while not _is_settled(stream) and stream.record.owner != self._me:
             record = stream.record
-            if await self._members.is_dead(record.owner):
-                log.info("taking over", stream=stream.name, owner=record.owner)
+            if not record.owner or await self._members.is_dead(record.owner):
+                log.info("taking over", stream=name, owner=record.owner)
                 taken = structs.replace(record, owner=self._me)
                 return await self._store.write_stream(stream, taken)
+            if trio.current_time() >= deadline:
+                raise OwnedElsewhereError(
+                    f"another controller has been changing {scope}/{name} for more than "
+                    f"{OWNER_SECONDS_MAX:.0f} s: try again later"
+                )
             await trio.sleep(OWNER_POLL_SECONDS)
-            stream = await self._store.stream(stream.scope.name, stream.name)
+            stream = await self._store.stream(scope, name)
         return stream
 
     async def begin(self, scope: str, name: str) -> Stream:

@@ -474,6 +474,7 @@ class TransactionWorkflows:
         """
         owner = self._owner_of(stream)
         wanted = [bytes.fromhex(digits) for digits in rolling.transactions]
+        await self._load_missing(owner, wanted)
         transactions = [owner.transactions[i] for i in wanted if i in owner.transactions]
         number = stream.record.epoch + 1
         merged = await stream.history.epoch(number)
@@ -486,6 +487,18 @@ class TransactionWorkflows:
         sizes[merged.number] = await streams.seal_segments(stream, merged.sealed_ids)
         await self._end(owner, transactions, offsets)
         return await streams.end_roll(stream, resumed.number, sizes)
+
+    async def _load_missing(self, owner: StreamTransactions, wanted: Sequence[bytes]) -> None:
+        """Take up what another controller began to roll, before it is looked for.
+
+        What is taken over from a dead controller may not be loaded yet.
+        """
+        for identifier in wanted:
+            if not owner.knows(identifier):
+                stored = await self._transactions.read(owner.scope, owner.stream, identifier)
+                if stored is not None and not owner.knows(identifier):
+                    found = StoredTransaction(owner.scope, owner.stream, identifier, stored)
+                    self._take_up(owner, found)
 
     # ---- Aborts ----------------------------------------------------------------------------------
 
@@ -634,8 +647,7 @@ class TransactionWorkflows:
 
         while True:
             async for found in self._transactions.load_stream(owner.scope, owner.stream):
-                is_known = found.identifier in owner.transactions or found.identifier in owner.ended
-                if not is_known:
+                if not owner.knows(found.identifier):
                     self._take_up(owner, found)
             if not owner.transactions:
                 return stream
