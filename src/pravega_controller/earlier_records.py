@@ -39,6 +39,7 @@ from pravega_controller.records import (
 from pravega_controller.stream_history import StreamHistory, is_snapshot_due
 from pravega_controller.streams import Segment, StreamConfiguration, tiles_key_space
 from pravega_controller.table_client import NOT_EXISTS, Change, Entry, TableClient
+from pravega_wire import names
 
 CHUNK_EPOCHS = 256
 CHUNK_KEYS = 1000
@@ -126,7 +127,7 @@ async def carry_over(
     carrier = _Carrier(tables, histories, name, history)
     epochs = await carrier.copy_epochs(record)
     changes = [
-        *_settings(record, stream_id),
+        *_settings(record, stream_id, has_head=epochs.head_revision > 0),
         *await _subscribers(tables, histories, name, stream_id),
         Change(f"{stream_id}/state".encode(), encode(epochs), NOT_EXISTS),
     ]
@@ -186,7 +187,7 @@ class _Carrier:
             changed_since_base=self._changed,
             epoch_bytes_max=self._bytes_max,
             configuration_revision=1,
-            head_revision=1 if record.head else 0,
+            head_revision=1 if self._has_head(record) else 0,
             is_sealed=record.is_sealed,
             pending=_workflow(record.pending),
         )
@@ -217,6 +218,15 @@ class _Carrier:
         if isinstance(pending, Scale) and pending.epoch.number == record.epoch_count:
             yield pending.epoch
 
+    def _has_head(self, record: EarlierStreamRecord) -> bool:
+        """Whether the stream has a head that the copied epochs contain.
+
+        A removal that was killed took the last epochs, and maybe those of the head's segments. What
+        is left of the stream is then removed from its beginning on.
+        """
+        is_whole = all(names.segment_epoch(segment) < self._count for segment in record.head)
+        return bool(record.head) and (is_whole or not isinstance(record.pending, Delete))
+
     def _changes_of(self, earlier: EarlierEpoch) -> list[Change]:
         try:
             sealed = tuple(self._present.pop(segment_id) for segment_id in earlier.sealed)
@@ -245,12 +255,12 @@ class _Carrier:
         return changes
 
 
-def _settings(record: EarlierStreamRecord, stream_id: str) -> list[Change]:
+def _settings(record: EarlierStreamRecord, stream_id: str, *, has_head: bool) -> list[Change]:
     pending = record.pending
     following = pending.configuration if isinstance(pending, Update) else None
     configuration = ConfigurationRecord(1, record.configuration, following)
     changes = [Change(f"{stream_id}/configuration".encode(), encode(configuration))]
-    if record.head:
+    if has_head:
         # A truncation under way begins anew: the head before it was not kept.
         head = HeadRecord(1, record.head)
         changes.append(Change(f"{stream_id}/head".encode(), encode(head)))

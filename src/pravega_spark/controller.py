@@ -134,10 +134,13 @@ class Controller:
     # ---- Segments --------------------------------------------------------------------------------
 
     def head(self, scope: str, stream: str) -> dict[int, int]:
-        """Return the cut at which the stream begins."""
+        """Return the cut at which the stream begins.
+
+        The controller says -1 for a segment of which a truncation left all bytes.
+        """
         request = pb.GetSegmentsRequest(streamInfo=_info(scope, stream))
         reply = self._call("getSegments", request, pb.SegmentsAtTime, f"{scope}/{stream}")
-        return {item.segmentId.segmentId: item.offset for item in reply.segments}
+        return {item.segmentId.segmentId: max(0, item.offset) for item in reply.segments}
 
     def current_segments(self, scope: str, stream: str) -> list[pb.SegmentRange]:
         """Return the segments that take events now; none when the stream is sealed."""

@@ -24,6 +24,8 @@ Cut = Mapping[int, int]
 """Segment id -> offset."""
 
 EPOCH_SHIFT = 32
+NOT_BEGUN = -1
+"""The position in a segment of which a stream cut has no byte, as controllers may say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,10 @@ def cut_to_offset(stream: str, cut: Cut) -> dict[str, Any]:
 
 
 def offset_to_cut(stream: str, offset: Mapping[str, Any]) -> dict[int, int]:
-    """Return the cut of an offset; ``OptionError`` if it is of another stream or is none."""
+    """Return the cut of an offset; ``OptionError`` if it is of another stream or is none.
+
+    A position of -1 means the same as 0: a stream cut may say so of a segment that is not begun.
+    """
     found = offset.get("stream")
     if found != stream:
         raise OptionError(
@@ -69,9 +74,9 @@ def offset_to_cut(stream: str, offset: Mapping[str, Any]) -> dict[int, int]:
         cut = {int(segment): int(position) for segment, position in offset["cut"].items()}
     except (KeyError, AttributeError, ValueError, TypeError) as error:
         raise OptionError(f"{offset!r} is no offset of stream {stream}") from error
-    if any(position < 0 for position in cut.values()):
+    if any(position < NOT_BEGUN for position in cut.values()):
         raise OptionError(f"{offset!r} is no offset of stream {stream}: a position is negative")
-    return cut
+    return {segment: max(0, position) for segment, position in cut.items()}
 
 
 def parse_cut(stream: str, text: str) -> dict[int, int]:

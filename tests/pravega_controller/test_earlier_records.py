@@ -5,8 +5,8 @@ The fixture was written by the controller of the first format, killed in the mid
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 import msgspec
@@ -15,11 +15,16 @@ import trio
 import trio.testing
 
 from pravega_controller.controller import Controller
-from pravega_controller.earlier_records import EarlierEpochRecord, EarlierStreamRecord
-from pravega_controller.errors import StreamNotFoundError
+from pravega_controller.earlier_records import (
+    Delete,
+    EarlierEpoch,
+    EarlierEpochRecord,
+    EarlierStreamRecord,
+)
+from pravega_controller.errors import NotFoundError, StreamNotFoundError
 from pravega_controller.history import Epoch
 from pravega_controller.intents import INTENTS
-from pravega_controller.records import decode
+from pravega_controller.records import decode, encode
 from pravega_controller.streams import RetentionType, Segment, fixed_configuration
 from pravega_controller.testing.history_model import HistoryModel
 from pravega_controller.testing.memory_segment_store import (
@@ -28,6 +33,7 @@ from pravega_controller.testing.memory_segment_store import (
     MemorySegmentStore,
     MemoryTable,
 )
+from pravega_wire import names
 
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
 
@@ -190,6 +196,43 @@ async def test_two_controllers_carry_over_one_stream(
     ):
         for controller in (first, second, first, second):
             nursery.start_soon(check_busy, controller)
+
+
+async def remove_by_itself(c: Controller) -> None:
+    await c.streams.delete("s", "x")
+
+
+async def remove_by_new_stream(c: Controller) -> None:
+    await c.streams.create("s", "x", fixed_configuration(1))
+    await c.streams.seal("s", "x")
+    await c.streams.delete("s", "x")
+
+
+async def remove_by_scope(c: Controller) -> None:
+    await c.scopes.delete_with_contents("s")
+
+
+@pytest.mark.parametrize("remove", [remove_by_itself, remove_by_new_stream, remove_by_scope])
+async def test_the_removal_of_a_truncated_stream_that_was_killed_ends(
+    remove: Callable[[Controller], Awaitable[None]], open_on_memory: OpenController
+) -> None:
+    """Removal went from the last epoch down: that of the head's segment is gone."""
+    segments = [Segment(names.segment_id(number, number), 0.0, 1.0) for number in range(4)]
+    async with open_on_memory() as controller:
+        await controller.scopes.create("s")
+        scope = await controller.store.active_scope("s")
+        tables = controller.store.tables
+        for number, segment in enumerate(segments[:3]):
+            sealed = tuple(one.segment_id for one in segments[max(0, number - 1) : number])
+            epoch = EarlierEpochRecord(EarlierEpoch(number, number, 1000, (segment,), sealed))
+            await tables.put(scope.histories, f"epoch/x/{number}".encode(), encode(epoch))
+        head = {segments[3].segment_id: 50}
+        record = EarlierStreamRecord(fixed_configuration(1), 1000, 3, 4, head, True, Delete())
+        await tables.put(scope.objects, b"s/x", encode(record))
+        with suppress(StreamNotFoundError):
+            await remove(controller)
+        with pytest.raises(NotFoundError):
+            await controller.store.stream("s", "x")
 
 
 def test_the_fixture_shows_every_kind_of_job_and_record() -> None:

@@ -37,10 +37,16 @@ def test_an_offset_of_spark_reads_back(cut: dict[int, int]) -> None:
     assert parse_cut("s/t", json.dumps(offset["cut"])) == cut
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", "first", '{"0": "a"}', '{"a": 1}', '{"0": -1}'])
+@pytest.mark.parametrize("text", ["", "[]", "3", "first", '{"0": "a"}', '{"a": 1}', '{"0": -2}'])
 def test_what_is_no_cut_is_refused(text: str) -> None:
     with pytest.raises(OptionError):
         parse_cut("s/t", text)
+
+
+def test_a_segment_that_is_not_begun_is_read_from_its_start() -> None:
+    cut = {4294967297: 50, 8589934595: -1}
+    assert offset_to_cut("s/t", cut_to_offset("s/t", cut)) == {4294967297: 50, 8589934595: 0}
+    assert parse_cut("s/t", '{"0": -1, "1": 3}') == {0: 0, 1: 3}
 
 
 def test_a_checkpoint_of_another_stream_is_refused() -> None:
