@@ -31,7 +31,15 @@ IDLE_STREAMS_MAX = 10_000
 class Transaction:
     """A transaction without an end."""
 
-    __slots__ = ("execution_end", "identifier", "lease_end", "owner", "record", "version")
+    __slots__ = (
+        "execution_end",
+        "identifier",
+        "is_doubted",
+        "lease_end",
+        "owner",
+        "record",
+        "version",
+    )
 
     def __init__(
         self,
@@ -50,6 +58,8 @@ class Transaction:
         self.lease_end = lease_end
         """By trio's clock, as is the next."""
         self.execution_end = execution_end
+        self.is_doubted = False
+        """Whether another controller may hold it: this one was taken for dead while it held it."""
 
     @property
     def state(self) -> TransactionState:

@@ -278,7 +278,11 @@ class TransactionOperations:
         """A transaction that this controller holds, or the state of another, or None."""
         owner = self._workflows.registry.find(scope, name)
         if owner is not None:
-            if (transaction := owner.transactions.get(identifier)) is not None:
+            transaction = owner.transactions.get(identifier)
+            if transaction is not None and transaction.is_doubted:
+                await self._workflows.check(transaction)
+                transaction = owner.transactions.get(identifier)
+            if transaction is not None:
                 return transaction
             if (ended := owner.ended.get(identifier)) is not None:
                 return _ended_state(is_committed=ended.is_committed)

@@ -10,17 +10,21 @@ controller that was killed reads all transactions at its next start and goes on 
 is decided.
 
 Invariants:
-1. One batch of a stream is merged at a time, under the lock that also orders the stream's other
-   workflows: a batch never meets a scale, a truncation or an update halfway. The lock is fair.
-2. A batch is complete in every segment before the next begins, also across a restart: the epoch of
-   a batch is recorded before it unless it was the last one's too, and within an epoch the order of
-   the commits decides.
+1. A controller merges one batch of a stream at a time, under the lock that also orders its other
+   workflows on the stream: a batch never meets a scale, a truncation or an update of the same
+   controller halfway. The lock is fair.
+2. A batch is complete in every segment before the same controller begins the next, also across a
+   restart: the epoch of a batch is recorded before it unless it was the last one's too, and within
+   an epoch the order of the commits decides. Two controllers do not wait for each other: in each
+   segment a transaction is in one piece, but two that were committed through different controllers
+   may come in one order in one segment and in the other order in another.
 3. Transactions of an epoch that repeats no other than the active one's are merged where they stand.
    For any other, the stream is rolled: it gets an epoch that repeats theirs, and one that repeats
    the active one. What is being rolled is a member of the stream's record.
 4. A stream is sealed only when none of its transactions is without an end.
 5. Each transaction is held by one controller, which its record names. Another takes it over when
-   that one has died, by a conditional write.
+   that one has died, by a conditional write. A controller that learns that it was taken for dead
+   answers for what it held then only after a look at the record.
 """
 
 from __future__ import annotations
@@ -177,6 +181,32 @@ class TransactionWorkflows:
             self.go_on_soon(owner)
         return transaction
 
+    def doubt_all(self) -> None:
+        """Read what this controller holds again: it was taken for dead, and others may hold it now.
+
+        As the one that took it for dead may be slow, each transaction is doubted until it ends.
+        """
+        held = [t for owner in self.registry.all() for t in owner.transactions.values()]
+        for transaction in held:
+            transaction.is_doubted = True
+
+        async def check(transaction: Transaction) -> None:
+            try:
+                await self.check(transaction)
+            except CorruptMetadataError as error:
+                digits = transaction.identifier.hex()
+                log.error("a transaction is damaged", transaction=digits, reason=str(error))
+
+        self._background.start(
+            lambda: for_each(held, check, limit=HELD_AT_A_TIME_MAX), work="read transactions again"
+        )
+
+    async def check(self, transaction: Transaction) -> None:
+        """Make memory what is stored of a transaction; drop it if another controller holds it."""
+        async with self.locks.hold(transaction.identifier):
+            if transaction.owner.transactions.get(transaction.identifier) is transaction:
+                await self._reload(transaction)
+
     def _owner_of(self, stream: Stream) -> StreamTransactions:
         return self.registry.of_stream(stream.scope.name, stream.name, stream.stream_id)
 
@@ -290,7 +320,7 @@ class TransactionWorkflows:
             owner.drop(transaction.identifier)
         elif stored.record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
             self._note_ends(owner, [(transaction.identifier, stored.record)])
-        else:
+        elif stored.version != transaction.version:
             transaction.record, transaction.version = stored.record, stored.version
             owner.note(transaction)
             self.go_on_soon(owner)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
+import pytest
 import trio
 import trio.testing
 
 from pravega_controller.controller import Controller
+from pravega_controller.errors import VersionConflictError
+from pravega_controller.members import MEMBERS
 from pravega_controller.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_controller.transaction_operations import PingAnswer
 from pravega_controller.transactions import TransactionState, segment_name
 from pravega_wire import names
 
@@ -112,3 +116,38 @@ async def test_outcomes_of_a_deleted_stream_are_not_archived(
         await two.streams.create("s", "a", fixed_configuration(1))
         assert await one.transactions.completed("s", "a") == []
         assert await two.transactions.completed("s", "a") == []
+
+
+async def test_a_controller_that_was_taken_for_dead_renews_nothing_that_another_holds(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await make_stream(one)
+        taken, left = await begin(one), await begin(one)
+        await trio.sleep(10)
+        # What the second does when the first has stood still: but it is slow about it.
+        members = memory_store.tables[MEMBERS].entries
+        instance_id = one.members.instance_id
+        two.members._others[instance_id].is_dead = True
+        key = instance_id.encode()
+        removed = members.pop(key)
+        async with two.transaction_workflows.locks.hold(left):
+            await two.transaction_workflows.load()
+            with trio.fail_after(10):
+                while members.get(key, removed) is removed:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            await trio.sleep(1)
+            with pytest.raises(VersionConflictError, match="another controller holds"):
+                await one.transactions.ping("s", "a", taken, lease_ms=LEASE)
+            assert await one.transactions.ping("s", "a", left, lease_ms=LEASE) is PingAnswer.OK
+        await trio.sleep(1)
+        for identifier in (taken, left):
+            with pytest.raises(VersionConflictError, match="another controller holds"):
+                await one.transactions.ping("s", "a", identifier, lease_ms=LEASE)
+            answer = await two.transactions.ping("s", "a", identifier, lease_ms=LEASE)
+            assert answer is PingAnswer.OK
+        assert await commit(two, taken)
+        await trio.sleep(1)
+        assert await one.transactions.state("s", "a", taken) is TransactionState.COMMITTED
