@@ -4,10 +4,13 @@ Owns: ``refuse_implausible``: what the journals say that tier 2 must have, and w
 
 Invariants:
 1. A log that was truncated begins with a checkpoint, and tier 2 has every byte that the checkpoint
-   counts. A tier 2 without anything of that container is not the one that the log was written with.
-2. The epoch of a claim in tier 2 was made durable in the log before: a log that does not know it is
+   counts, until the log tells that the segment is deleted or merged. A tier 2 that knows no such
+   segment is not the one that the log was written with.
+2. Which segments tier 2 knows is told by chunk metadata alone: chunks of a merged segment keep
+   their names. Where format version 1 has no metadata, the names of chunks tell it.
+3. The epoch of a claim in tier 2 was made durable in the log before: a log that does not know it is
    older than tier 2, or another store's.
-3. Nothing is changed.
+4. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -22,11 +25,22 @@ import trio
 
 from _fast.data_frame import FrameReader
 from segstore.data_directory import DataDirectory
-from segstore.errors import IdentityError, IdentityProblem
-from segstore.metadata import ContainerMetadata
-from segstore.operations import CheckpointOperation, decode_operation
+from segstore.errors import IdentityError, IdentityProblem, StorageDamagedError
+from segstore.metadata import ContainerMetadata, storage_name
+from segstore.operations import (
+    ActivateOperation,
+    CheckpointOperation,
+    DeleteOperation,
+    MapOperation,
+    MergeOperation,
+    Operation,
+    decode_operation,
+)
+from segstore.storage.older_layout import import_older
+from segstore.storage.system_journal import SystemJournal
+from segstore.tier_two import belongs_to
 from segstore.tiers.api import ChunkStorage
-from segstore.tiers.journal.disk import LocalDisk
+from segstore.tiers.journal.disk import UntouchedDisk
 from segstore.tiers.journal.log_reader import LogReader
 from segstore.tiers.journal.recovery import Recovered, recover
 
@@ -51,7 +65,7 @@ async def refuse_implausible(
         for container_id, epoch in (await _claims(chunks)).items()
         if directory.journal_of(container_id) == journal
     }
-    recovered = await _run_blocking(lambda: recover(LocalDisk(path)) if path.is_dir() else None)
+    recovered = await _run_blocking(lambda: recover(UntouchedDisk(path)) if path.is_dir() else None)
     try:
         states = {} if recovered is None else recovered.state.containers
         for container_id, epoch in sorted(claims.items()):
@@ -66,17 +80,16 @@ async def refuse_implausible(
                 )
         if recovered is None:
             return
-        # In the first version containers have no claims.
-        is_claimed = directory.format_version != FIRST_VERSION
         for container_id, state in sorted(states.items()):
             if state.first_position == 1:
                 continue  # everything is in the log
-            stored = await _stored_segments(path, recovered, container_id)
-            is_there = container_id in claims or not is_claimed
-            if stored and not (is_there and await _has_one_of(chunks, stored)):
+            missing = await _find_missing(
+                directory, container_id, recovered, chunks, is_claimed=container_id in claims
+            )
+            if missing is not None:
                 raise IdentityError(
                     f"tier 2 of data directory {directory.path} is expected in {where}, which has"
-                    f" nothing of {stored[0]}, and the journal has not all of it any more: mount"
+                    f" nothing of {missing}, and the journal has not all of it any more: mount"
                     " the right directory, or name it; nothing was written",
                     tier="tier 2",
                     problem=IdentityProblem.MISSING,
@@ -96,11 +109,111 @@ async def _claims(chunks: ChunkStorage) -> dict[int, int]:
     return claims
 
 
-async def _stored_segments(path: Path, recovered: Recovered, container_id: int) -> list[str]:
-    """Segments with bytes before the beginning of the log, by their names in tier 2."""
+class _Expected:
+    """Segments with bytes before the beginning of a log, as the log goes on with them."""
+
+    def __init__(self, metadata: ContainerMetadata) -> None:
+        self._names = {each.segment_id: each.storage_name for each in metadata.segments.values()}
+        self.left = {
+            each.segment_id: each.storage_name
+            for each in metadata.segments.values()
+            if each.length > each.start_offset
+        }
+        """Those that exist still, by their names in tier 2."""
+        self.seen = set(self.left.values())
+        """All of them: tier 2 may know one longer than the log."""
+
+    def apply(self, operation: Operation) -> None:
+        """Follow an operation of the log."""
+        match operation:
+            case MapOperation():
+                number = operation.segment_id
+                self._names[number] = storage_name(operation.name, number)
+            case ActivateOperation():
+                record = operation.record
+                self._names[record.segment_id] = storage_name(record.name, record.segment_id)
+            case DeleteOperation():
+                self.left.pop(operation.segment_id, None)
+            case MergeOperation() if self.left.pop(operation.source_id, None) is not None:
+                if target := self._names.get(operation.segment_id):
+                    self.left[operation.segment_id] = target
+                    self.seen.add(target)
+
+
+async def _find_missing(
+    directory: DataDirectory,
+    container_id: int,
+    recovered: Recovered,
+    chunks: ChunkStorage,
+    *,
+    is_claimed: bool,
+) -> str | None:
+    """A segment that tier 2 must have, when it knows none of those; None when it is plausible."""
+    path = directory.journal_path(directory.journal_of(container_id))
+    # In the first version containers have no claims and no metadata.
+    is_first = directory.format_version == FIRST_VERSION
+    try:
+        known = None if is_first else await _known_segments(directory, container_id, chunks)
+    except StorageDamagedError:
+        return None  # it is there; the container tells of the damage when it is opened
+    expected: _Expected | None = None
+    async with aclosing(_operations(path, recovered, container_id)) as operations:
+        async for operation in operations:
+            if expected is not None:
+                expected.apply(operation)
+                continue
+            metadata = ContainerMetadata(container_id)
+            if isinstance(operation, CheckpointOperation):
+                metadata.restore(operation.snapshot)
+            expected = _Expected(metadata)
+            if not expected.left or await _has_one_of(chunks, expected.seen, known):
+                return None
+    if expected is None or await _has_one_of(chunks, expected.seen, known):
+        return None
+    if not expected.left and (is_claimed or is_first):
+        return None  # nothing needs to be there any more
+    return min(expected.left.values() or expected.seen)
+
+
+async def _known_segments(
+    directory: DataDirectory, container_id: int, chunks: ChunkStorage
+) -> frozenset[str]:
+    """The segments in a container's chunk metadata, by their names in tier 2.
+
+    Raises ``StorageDamagedError`` when the metadata are damaged.
+    """
+    belongs = belongs_to(container_id, directory.container_count)
+    journal = SystemJournal(
+        chunks,
+        container_id=container_id,
+        epoch=lambda: 0,
+        import_older=lambda: import_older(chunks, belongs),
+    )
+    return frozenset((await journal.inspect()).metadata.segment_names())
+
+
+async def _has_one_of(
+    chunks: ChunkStorage, segments: set[str], known: frozenset[str] | None
+) -> bool:
+    """Whether one of the segments is among the known ones, or has chunks where none are known by
+    metadata; then of many segments it is taken for granted, since it would take long."""
+    if known is not None:
+        return not known.isdisjoint(segments)
+    if len(segments) > NAMES_MAX:
+        return True
+    for segment in segments:
+        if await chunks.list_chunks(f"{segment}$"):
+            return True
+    return False
+
+
+async def _operations(
+    path: Path, recovered: Recovered, container_id: int
+) -> AsyncGenerator[Operation, None]:
+    """The operations in a container's log."""
     state = recovered.state.containers[container_id]
     reader = LogReader(
-        LocalDisk(path),
+        UntouchedDisk(path),
         _run_blocking,
         container_id,
         {
@@ -112,39 +225,11 @@ async def _stored_segments(path: Path, recovered: Recovered, container_id: int) 
         start=state.first_position,
         end=state.next_position,
     )
-    metadata = ContainerMetadata(container_id)
-    async with aclosing(_records(reader)) as records:
-        async for record in records:
-            operation = decode_operation(record)
-            if isinstance(operation, CheckpointOperation):
-                metadata.restore(operation.snapshot)
-            break
-    return [
-        segment.storage_name
-        for segment in metadata.segments.values()
-        if segment.length > segment.start_offset
-    ]
-
-
-async def _has_one_of(chunks: ChunkStorage, segments: list[str]) -> bool:
-    """Whether tier 2 has a chunk of one of the segments, unless it would take long to find out.
-
-    Chunks of merged segments have other names.
-    """
-    if len(segments) > NAMES_MAX:
-        return True
-    for segment in segments:
-        if await chunks.list_chunks(f"{segment}$"):
-            return True
-    return False
-
-
-async def _records(reader: LogReader) -> AsyncGenerator[bytes | memoryview, None]:
     frames = FrameReader()
     async with aclosing(reader.read()) as entries:
         async for entry in entries:
             for _, record in frames.feed(entry.data, entry.address.position):
-                yield record
+                yield decode_operation(record)
 
 
 def _close(recovered: Recovered) -> None:

@@ -55,7 +55,7 @@ from segstore.storage.system_journal import StoredState
 from segstore.tier_two import StorageOfOwner, TierTwo, belongs_to, open_storage
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal import JournalSettings, open_journal
-from segstore.tiers.journal.disk import LocalDisk
+from segstore.tiers.journal.disk import UntouchedDisk
 from segstore.tiers.journal.log_reader import LogReader
 from segstore.tiers.journal.recovery import Recovered, recover
 
@@ -65,13 +65,6 @@ SUPERVISOR: Final = "standalone"
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-class _UntouchedDisk(LocalDisk):
-    """Reads a journal and removes nothing from it."""
-
-    def remove(self, name: str) -> None:
-        return
 
 
 @dataclass(slots=True)
@@ -218,7 +211,7 @@ class StoreRecovery:
             if error.problem is IdentityProblem.FOREIGN or not path.is_dir():
                 return JournalState(number, path, None, problem)
         try:
-            recovered = await trio.to_thread.run_sync(recover, _UntouchedDisk(path))
+            recovered = await trio.to_thread.run_sync(recover, UntouchedDisk(path))
         except DataLogError as error:
             return JournalState(number, path, None, str(error))
         return JournalState(number, path, recovered, problem)
@@ -251,7 +244,7 @@ class StoreRecovery:
 
         async def read() -> AsyncIterator[bytes]:
             reader = LogReader(
-                _UntouchedDisk(journal.path),
+                UntouchedDisk(journal.path),
                 trio.to_thread.run_sync,
                 container_id,
                 indexes,

@@ -25,6 +25,7 @@ from segstore.errors import (
     IdentityError,
     IdentityProblem,
     SegmentExistsError,
+    StorageDamagedError,
     StorageError,
     StorageUnreachableError,
 )
@@ -731,6 +732,95 @@ async def test_an_older_store_on_another_s_tier_2_is_refused(place: Place, tmp_p
     await Place(tmp_path / "other", place.storage).refused(
         IdentityProblem.OLDER, "up to epoch 1", "up to epoch 3"
     )
+
+
+def older_config(place: Place) -> SegmentStoreConfig:
+    return SegmentStoreConfig(
+        data_dir=place.data, storage_dir=place.storage, container_count=1, cache_bytes_max=32 * MIB
+    )
+
+
+async def refuse_other_tiers_2(tmp_path: Path, *, starts: int) -> None:
+    """See that an empty tier 2 is refused, and one that another store has used as often."""
+    empty = Place(tmp_path, tmp_path / "empty")
+    empty.storage.mkdir()
+    await empty.refused(IdentityProblem.MISSING, "has nothing of")
+    other = Place(tmp_path / "other")
+    for _ in range(starts):
+        await other.start(b"other", segment="other/s/0.#epoch.0")
+    make_older(other.data, format_version=2, storage=other.storage)
+    await Place(tmp_path, other.storage).refused(IdentityProblem.MISSING, "has nothing of")
+
+
+async def test_an_older_store_may_have_nothing_but_merged_segments(
+    place: Place, tmp_path: Path
+) -> None:
+    source = f"{SEGMENT}#transaction.0123456789abcdef0123456789abcdef"
+    async with open_containers(older_config(place)) as opener, opener(0) as container:
+        await container.create_segment(SEGMENT)
+        await container.create_segment(source)
+        for _ in range(3):
+            await container.append(source, b"e" * MIB)
+        await container.merge_segment(SEGMENT, source)
+    chunks = FilesystemChunkStorage(place.storage)
+    assert await chunks.list_chunks(source), "the merge kept the name of the source's chunk"
+    assert not await chunks.list_chunks(f"{SEGMENT}.S")
+    chunks.close()
+    make_older(place.data, format_version=2, storage=place.storage)
+    await refuse_other_tiers_2(tmp_path, starts=1)
+    assert await place.start(b"more") == b"e" * 3 * MIB + b"more"
+
+
+@pytest.mark.parametrize("end", ["deleted", "merged", "merged and deleted"])
+async def test_an_older_store_may_have_lost_what_its_log_begins_with(
+    place: Place, tmp_path: Path, end: str
+) -> None:
+    """Whatever becomes of the first checkpoint's segments later, the log tells of it."""
+    await place.start(b"one")
+    kept = "scope/other/0.#epoch.0"
+    target = "scope/target/0.#epoch.0"
+    async with open_containers(older_config(place)) as opener, opener(0) as container:
+        if end == "deleted":
+            await container.delete_segment(SEGMENT)
+        else:
+            await container.create_segment(target)
+            await container.append(target, b"zero")
+            await container.merge_segment(target, SEGMENT)
+        await container._writer.flush()  # type: ignore[attr-defined]
+        if end == "merged and deleted":
+            await container.delete_segment(target)
+            await container._writer.flush()  # type: ignore[attr-defined]
+        await container._storage.collect()  # type: ignore[attr-defined]
+        await container.create_segment(kept)
+        await container.append(kept, b"acknowledged")
+        await container._writer.flush()  # type: ignore[attr-defined]
+        for each in (place.data, place.storage):
+            copy_tree(each, tmp_path / "killed" / each.name)
+    for each in (place.data, place.storage):
+        replace_tree(tmp_path / "killed" / each.name, each)
+    assert not list(place.storage.glob("scope/stream/*"))
+    make_older(place.data, format_version=2, storage=place.storage)
+    if end == "merged":
+        await refuse_other_tiers_2(tmp_path, starts=2)
+        assert await place.start(segment=target) == b"zeroone"
+    else:
+        empty = Place(tmp_path, tmp_path / "empty")
+        empty.storage.mkdir()
+        await empty.refused(IdentityProblem.MISSING, f"has nothing of {SEGMENT}")
+    assert await place.start(b", more", segment=kept) == b"acknowledged, more"
+
+
+async def test_damaged_metadata_of_an_older_store_are_told_by_the_container(place: Place) -> None:
+    await place.start(b"one")
+    make_older(place.data, format_version=2, storage=place.storage)
+    for snapshot in (place.storage / "_system").glob("chunks-0$snapshot-*"):
+        data = bytearray(snapshot.read_bytes())
+        data[-1] ^= 1
+        snapshot.write_bytes(data)
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(StorageDamagedError, match="has not its checksum"), flatten_subgroups=True
+    ):
+        await place.start()
 
 
 async def test_an_older_store_without_its_journal_is_refused(place: Place, tmp_path: Path) -> None:

@@ -152,6 +152,13 @@ class LocalDisk:
             os.close(descriptor)
 
 
+class UntouchedDisk(LocalDisk):
+    """For a look at a journal: a recovery removes nothing from it."""
+
+    def remove(self, name: str) -> None:
+        """Leave the file where it is."""
+
+
 class LocalFile:
     """A file of the machine's file system: whole blocks go past the page cache if they can."""
 
