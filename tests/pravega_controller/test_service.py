@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import threading
+from contextlib import closing
 from functools import partial
 from random import Random
 from typing import Any
@@ -20,6 +21,7 @@ from pravega_controller.controller import Environment
 from pravega_controller.rpc import HANDLERS, NOT_IMPLEMENTED
 from pravega_controller.server import ListenError, StartupError, serve
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_spark.controller import Controller as SparkController
 from pravega_wire import controller_pb2 as pb
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
@@ -350,6 +352,20 @@ async def test_stream_cuts_can_be_asked_about_and_truncated_to(
     assert memory_store.segments["s/a/0.#epoch.0"].start == 5
     head = await call("getSegments", pb.GetSegmentsRequest(streamInfo=info("a"), timestamp=99))
     assert {s.segmentId.segmentId: s.offset for s in head.segments} == {0: 5, 1: 0}
+
+
+async def test_spark_begins_at_a_segment_that_a_truncation_names_with_minus_one(
+    grpc_on_memory: Any,
+) -> None:
+    call = grpc_on_memory.call
+    await call("createScope", pb.ScopeInfo(scope="s"))
+    await call("createStream", config("a", 2))
+    cut = pb.StreamCut(streamInfo=info("a"), cut={0: -1, 1: 0})
+    assert (await call("truncateStream", cut)).status == pb.UpdateStreamStatus.SUCCESS
+    head = await call("getSegments", pb.GetSegmentsRequest(streamInfo=info("a")))
+    assert {s.segmentId.segmentId: s.offset for s in head.segments} == {0: -1, 1: 0}
+    with closing(SparkController(grpc_on_memory.target)) as spark:
+        assert await trio.to_thread.run_sync(spark.head, "s", "a") == {0: 0, 1: 0}
 
 
 async def test_segments_between_wants_at_least_one_cut(grpc_on_memory: Any) -> None:
