@@ -45,4 +45,5 @@ async def test_a_store_notes_on_which_start_it_has_recovered(tmp_path: Path) -> 
             length = container.segment_info("s").length
             result = await container.read("s", offset=0, length_max=length)
             assert bytes(result.data) == b"firstsecondsecond"[: len(result.data)]
-        assert f"{start}\nrecovered\n".encode() in await claims(tmp_path)
+        noted = f"{start}\nrecovered\n".encode()
+        assert any(claim.startswith(noted) for claim in await claims(tmp_path))

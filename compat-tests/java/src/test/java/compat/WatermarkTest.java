@@ -50,7 +50,8 @@ class WatermarkTest {
                 TimeWindow window = reader.getCurrentTimeWindow(Stream.of(scope.name, stream));
                 if (window.getLowerTimeBound() != null) {
                     assertTrue(window.getLowerTimeBound() >= lower, "times never go back");
-                    assertEquals(0, window.getLowerTimeBound() % 1000, "the slower writer's time");
+                    // A round that comes between the two notes finds the second writer the slower.
+                    assertTrue(window.getLowerTimeBound() % 1000 <= 1, "a writer's time");
                     lower = window.getLowerTimeBound();
                     assertTrue(lower <= 1000L * round);
                 }
