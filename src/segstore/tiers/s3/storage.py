@@ -18,7 +18,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import structlog
@@ -88,6 +88,36 @@ class _Remembered(Generic[K, V]):
         self._items.pop(key, None)
 
 
+class _SharedListing:
+    """A listing of all chunks for owners that need it at the same time, as at a start.
+
+    Each gets one that began after it asked: it has what was there then.
+    """
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._lock = trio.Lock()
+        self._begun = self._done = 0
+        self._waiting_count = 0
+        self._parts: dict[str, list[Piece | Tombstone]] = {}
+
+    async def get(self) -> Mapping[str, list[Piece | Tombstone]]:
+        """List all chunks with their parts, unless another caller has done it since."""
+        needed = self._begun + 1
+        self._waiting_count += 1
+        try:
+            async with self._lock:
+                if self._done < needed:
+                    self._begun += 1
+                    self._parts = _parts_by_name(await self._objects.list_all(""))
+                    self._done = self._begun
+                return self._parts
+        finally:
+            self._waiting_count -= 1
+            if self._waiting_count == 0:
+                self._parts = {}
+
+
 class S3Tier:
     """What all owners of a process share: requests and what is remembered of objects."""
 
@@ -95,6 +125,7 @@ class S3Tier:
         self._objects = objects
         self._sizes = sizes
         self._recent = RecentObjects(RECENT_BYTES_MAX)
+        self._listing = _SharedListing(objects)
         self._checks: _Remembered[str, Checks] = _Remembered(KNOWN_CHECKS_MAX)
         self.can_join = True
 
@@ -121,6 +152,10 @@ class S3Tier:
     def close(self) -> None:
         """Close the connections. Nothing can be requested any more."""
         self._objects.close()
+
+    async def list_everything(self) -> Mapping[str, list[Piece | Tombstone]]:
+        """The parts of all chunks of all owners, by the chunks' names."""
+        return await self._listing.get()
 
     async def put(self, key: str, body: bytes) -> None:
         """Put a piece's object with the checksums of its blocks."""
@@ -273,11 +308,16 @@ class S3ChunkStorage:
         return ChunkInfo(name, (await self._existing(name)).length)
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Tell chunks' lengths: of many by one listing of everything."""
+        """Tell chunks' lengths: of many by one listing of everything, which owners share."""
         if len(names) > LISTED_ALONE_MAX:
-            listed = {info.name: info.length for info in await self.list_chunks("")}
-            return [listed.get(name) for name in names]
-        maps = [await self._map(name) for name in names]
+            change_count = self._change_count
+            listed = await self._tier.list_everything()
+            maps = [chunk_map(listed.get(name, ())) for name in names]
+            if self._change_count == change_count:
+                for name, chunk in zip(names, maps, strict=True):
+                    self._maps.set(name, chunk)
+        else:
+            maps = [await self._map(name) for name in names]
         return [chunk.length if chunk.exists else None for chunk in maps]
 
     async def delete(self, name: str) -> None:
@@ -306,15 +346,14 @@ class S3ChunkStorage:
         """List chunks by prefix, sorted by name."""
         change_count = self._change_count
         found = await self._tier.objects.list_all(encode_name(prefix))
-        by_name: dict[str, list[Piece | Tombstone]] = {}
-        for name, part in _parts(found):
-            if name.startswith(prefix):
-                by_name.setdefault(name, []).append(part)
-        maps = {name: chunk_map(parts) for name, parts in by_name.items()}
+        by_name = _parts_by_name(found)
+        maps = {
+            name: chunk_map(parts) for name, parts in by_name.items() if name.startswith(prefix)
+        }
         if self._change_count == change_count:
             for name, chunk in maps.items():
                 self._maps.set(name, chunk)
-            if not by_name:
+            if not maps:
                 self._empty.set(prefix, True)
         return [
             ChunkInfo(name, chunk.length) for name, chunk in sorted(maps.items()) if chunk.exists
@@ -432,6 +471,14 @@ def _key(name: str, part: Piece | Tombstone) -> str:
 def _family(name: str) -> str:
     """The prefix by which the chunks of a segment are listed."""
     return name[: name.rfind("$") + 1]
+
+
+def _parts_by_name(found: Iterable[FoundObject]) -> dict[str, list[Piece | Tombstone]]:
+    """What the objects of a listing are, by chunk."""
+    by_name: dict[str, list[Piece | Tombstone]] = {}
+    for name, part in _parts(found):
+        by_name.setdefault(name, []).append(part)
+    return by_name
 
 
 def _parts(found: Iterable[FoundObject]) -> Iterable[tuple[str, Piece | Tombstone]]:

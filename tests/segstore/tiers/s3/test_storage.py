@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import cycle
 
 import boto3
 import pytest
 import trio
+import trio.testing
 
 from segstore.config import S3Settings
 from segstore.errors import ChunkNotFoundError, StorageError
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
 from segstore.tiers.api import ChunkInfo
-from segstore.tiers.s3.objects import ObjectStore, RetryLimits
+from segstore.tiers.s3.objects import FoundObject, ObjectStore, RetryLimits
 from segstore.tiers.s3.opening import boto3_client
 from segstore.tiers.s3.pieces import MIB, PieceSizes
 from segstore.tiers.s3.storage import S3ChunkStorage, S3Tier
@@ -294,6 +295,68 @@ async def test_a_request_is_tried_only_so_often(bucket: Bucket) -> None:
         with pytest.raises(StorageError, match=r"cannot list .* \(4 tries\): SlowDown: injected"):
             await tier.owned_by(lambda: 1).info(NAME)
     assert tier.counts.lists == 4
+
+
+async def test_owners_that_need_a_listing_at_the_same_time_share_one(bucket: Bucket) -> None:
+    tier = bucket.tier()
+    names = [f"scope/stream/{number}.#epoch.0#1$" + "0" * 20 for number in range(70)]
+    owners = [tier.owned_by(lambda: 1) for _ in range(6)]
+    for name in names[:3]:
+        await owners[0].write(name, offset=0, data=[name.encode()])
+    expected = [len(name) for name in names[:3]] + [None] * 67
+    lists = tier.counts.lists
+    found: list[list[int | None]] = []
+
+    async def look(owner: S3ChunkStorage) -> None:
+        found.append(await owner.lengths(names))
+
+    for _ in range(2):
+        async with trio.open_nursery() as nursery:
+            for owner in owners:
+                nursery.start_soon(look, owner)
+        assert tier.counts.lists - lists == 1
+        lists = tier.counts.lists
+    assert found == [expected] * 12
+    # What was listed is remembered by each owner.
+    assert await owners[5].read(names[2], offset=0, length=5) == b"scope"
+    assert tier.counts.lists == lists
+
+
+@pytest.mark.parametrize("first_fails", [False, True])
+async def test_a_shared_listing_has_what_was_there_when_it_was_asked_for(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, first_fails: bool
+) -> None:
+    tier = bucket.tier()
+    first, second = tier.owned_by(lambda: 1), tier.owned_by(lambda: 1)
+    names = [f"scope/stream/{number}.#epoch.0#1$" + "0" * 20 for number in range(70)]
+    listed, may_end = trio.Event(), trio.Event()
+    found: dict[str, list[int | None]] = {}
+    list_all = tier.objects.list_all
+
+    async def list_slowly(prefix: str) -> list[FoundObject]:
+        answer = await list_all(prefix)
+        if not listed.is_set():
+            listed.set()
+            await may_end.wait()
+            if first_fails:
+                raise StorageError("the connection was lost")
+        return answer
+
+    async def look(key: str, owner: S3ChunkStorage) -> None:
+        with suppress(StorageError):
+            found[key] = await owner.lengths(names)
+
+    await second.write(names[0], offset=0, data=[b"one"])
+    monkeypatch.setattr(tier.objects, "list_all", list_slowly)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look, "first", first)
+        await listed.wait()
+        await second.write(names[1], offset=0, data=[b"three"])
+        nursery.start_soon(look, "second", second)
+        await trio.testing.wait_all_tasks_blocked()
+        may_end.set()
+    assert found.get("first") == (None if first_fails else [3] + [None] * 69)
+    assert found["second"] == [3, 5] + [None] * 68
 
 
 async def test_a_late_put_of_an_earlier_owner_covers_nothing(bucket: Bucket) -> None:
