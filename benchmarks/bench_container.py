@@ -59,10 +59,10 @@ class NullStorage:
         """All lengths are certain."""
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
-        """Nobody recovers here."""
+        """Do nothing: this benchmark recovers no container."""
 
     async def close(self, *, last_operation: int) -> None:
-        """Nobody comes after this owner."""
+        """Do nothing: no owner comes after this one."""
 
     async def write(
         self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int

@@ -50,7 +50,7 @@ KEYS = 1_000
 
 @dataclass(slots=True)
 class Second:
-    """What was measured in one second."""
+    """The measurements of one second."""
 
     at: float
     events: int
@@ -99,7 +99,7 @@ def wait_until_it_answers(address: str) -> None:
 
 
 def measure(address: str, plan: tuple[tuple[float, int], ...]) -> Iterator[Second]:
-    """Follow the plan, and tell of each second."""
+    """Follow the plan and yield the measurements of each second."""
     scaling = ScalingPolicy(ScaleType.EVENT_RATE, 1, TARGET_RATE, 2)
     with ControllerClient(address) as client:
         client.create_scope("demo")
