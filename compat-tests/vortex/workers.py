@@ -30,6 +30,8 @@ FILLER_BYTES = (20, 200)
 LARGE_FILLER_BYTES = (50_000, 400_000)
 LARGE_SHARE = 0.002
 PAUSE_SECONDS_MAX = 0.02
+BYTES_PER_SECOND = 150_000
+"""What a writer writes on average: the disk has to hold the stream of an hour."""
 READ_SECONDS = 1.0
 RETRY_SECONDS = 0.2
 BODY = random.Random(1).randbytes(LARGE_FILLER_BYTES[1] * 2)
@@ -57,7 +59,8 @@ def write(
     """Write batches of events until told to stop."""
     rng = random.Random(seed)
     sequences = {f"{name}-{number}": 0 for number in range(KEYS_PER_WRITER)}
-    acked_count = 0
+    acked_count = byte_count = 0
+    began = time.monotonic()
     with (directory / f"{name}.log").open("w", buffering=1 << 16) as ledger:
         writer = _open_writer(controller, scope, stream)
         while not (directory / "stop").exists():
@@ -68,12 +71,15 @@ def write(
                 sequences[key] += 1
             _add_facts(ledger, "sent", batch)
             for key, sequence in batch:
-                writer.write(encode_event(key, sequence, rng), routing_key=key)
+                event = encode_event(key, sequence, rng)
+                byte_count += len(event)
+                writer.write(event, routing_key=key)
             writer.flush()
             _add_facts(ledger, "acked", batch)
             acked_count += len(batch)
             (directory / f"{name}.acked").write_text(str(acked_count))
-            time.sleep(rng.uniform(0.0, PAUSE_SECONDS_MAX))
+            ahead = byte_count / BYTES_PER_SECOND - (time.monotonic() - began)
+            time.sleep(max(ahead, rng.uniform(0.0, PAUSE_SECONDS_MAX)))
         writer.close()
 
 
