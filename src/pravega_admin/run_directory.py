@@ -28,7 +28,7 @@ class RunDirectory:
 
     def remove_pid(self, name: str) -> None:
         """The process that played the part ``name`` has ended."""
-        # A file that stays names a process that is gone: whoever reads it looks for that.
+        # A file that stays names a process that is gone: its readers check for that.
         with suppress(OSError):
             os.unlink(self._file(name))
 

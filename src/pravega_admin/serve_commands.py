@@ -137,7 +137,7 @@ def server(
     controller: Annotated[
         str | None,
         typer.Option(
-            "--controller", metavar="HOST:PORT", help="Whom to tell of segments' load, if anybody."
+            "--controller", metavar="HOST:PORT", help="The controller to report segments' load to."
         ),
     ] = None,
     allow_insecure: InsecureOption = False,

@@ -72,7 +72,7 @@ class _Child:
         self.unread = b""
         """The beginning of a line that it is still writing."""
         self.verdict = Verdict(is_ready=False)
-        """What it said last."""
+        """The last message of the process."""
         self.start_at: float | None = 0.0
         """When to start it, while it does not run."""
         self.note_at: float | None = None

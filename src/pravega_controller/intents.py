@@ -73,7 +73,7 @@ class Intents:
         self._idle_since[key] = trio.current_time()
 
     async def find(self, intent: IntentRecord) -> IntentRecord:
-        """What is recorded under the key of an intent, or the intent itself."""
+        """Return the intent recorded under the same key, or the intent itself."""
         key = self._key(intent)
         if (written := self._written.get(key)) is not None:
             return written

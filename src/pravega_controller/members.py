@@ -122,7 +122,7 @@ class Members:
     # ---- Life ------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Become a member, and learn of the others; whoever was at this place before is dead."""
+        """Become a member and read the others; an earlier member at this place is dead."""
         await self._tables.create(MEMBERS)
         await self._beat()
         await self._observe()

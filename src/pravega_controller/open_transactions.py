@@ -1,6 +1,6 @@
 """What the controller has in memory of transactions: all that have no end, and the latest ends.
 
-Owns: the indexes by stream and id. No I/O: whoever changes a record writes it first.
+Owns: the indexes by stream and id. No I/O: the caller writes a record before it changes the index.
 
 Invariants:
 1. Every transaction without an end is here, from the start of the controller on: questions about
@@ -86,9 +86,9 @@ class StreamTransactions:
     """The stream's id; empty as long as only its name is known."""
     transactions: dict[bytes, Transaction] = field(default_factory=dict)
     committing: dict[bytes, Transaction] = field(default_factory=dict)
-    """Those of them whose commits are recorded."""
+    """Transactions whose commits are recorded."""
     ended: dict[bytes, Outcome] = field(default_factory=dict)
-    """Those that have an end which is not in the archive yet, in the order of their ends."""
+    """Outcomes that are not archived yet, in the order in which the transactions ended."""
     next_order: int = 0
     begun_epoch: int | None = None
     """The epoch that the stored record names for the latest batch, if known."""
@@ -101,7 +101,7 @@ class StreamTransactions:
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """A transaction is being begun during this block: whoever closes the stream waits."""
+        """Mark a transaction as being begun during this block; closing the stream waits for it."""
         self._begins += 1
         try:
             yield

@@ -134,7 +134,7 @@ class ReaderGroupOperations:
             return settled
 
     async def _missing(self, streams: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Those of the streams that do not exist."""
+        """Return the streams that do not exist."""
         missing: list[tuple[str, str]] = []
 
         async def check(stream: tuple[str, str]) -> None:

@@ -237,7 +237,7 @@ class IntentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     scope: str
     name: str = ""
     stream_ids: tuple[str, ...] = ()
-    """Those under which records may lie that no name leads to: of streams being made."""
+    """Ids of streams being made, whose records no name leads to yet."""
 
 
 R = TypeVar("R", bound=msgspec.Struct)

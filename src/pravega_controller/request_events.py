@@ -33,7 +33,7 @@ from pravega_wire.scale_events import REQUEST_STREAM, AutoScaleEvent, decode_aut
 
 SEGMENT_COUNT = 2
 READ_BYTES = 1024 * 1024
-"""So much is read at a time; longer events are none of those that are understood here."""
+"""Bytes of one read. An event that is longer is none that is understood here."""
 STREAMS_AT_A_TIME = 8
 
 log = structlog.get_logger(__name__)

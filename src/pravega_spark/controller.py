@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 # The gRPC core writes its own lines to stderr otherwise.
@@ -276,9 +276,7 @@ class Controller:
         return RefusedError(f"{method} of {subject} failed with {code.name}: {details}")
 
 
-def stream_configuration(
-    scope: str, stream: str, *, options: Mapping[str, int], tags: Iterable[str] = ()
-) -> pb.StreamConfig:
+def stream_configuration(scope: str, stream: str, *, options: Mapping[str, int]) -> pb.StreamConfig:
     """Return the configuration of a stream to be made, from the options that name its numbers."""
     factor = options.get("default_scale_factor", 2)
     segments = options.get("default_num_segments", 1)
@@ -298,7 +296,6 @@ def stream_configuration(
     elif size := options.get("default_retention_size_bytes", 0):
         configuration.retentionPolicy.retentionType = pb.RetentionPolicy.SIZE
         configuration.retentionPolicy.retentionParam = size
-    configuration.tags.tag.extend(tags)
     return configuration
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from _fast.events import EventError, scan_events
-from pravega_spark.controller import Controller, stream_configuration
+from pravega_spark.controller import Controller
 from pravega_spark.cuts import (
     Cut,
     SegmentState,
@@ -50,16 +50,6 @@ class StreamView:
         """Drop all connections. Idempotent."""
         self._stores.close()
         self._controller.close()
-
-    def ensure_stream(self) -> None:
-        """Create scope and stream where they are missing and the options allow it."""
-        options = self.options
-        if options.allow_create_scope:
-            self._controller.ensure_scope(options.scope)
-        if options.allow_create_stream:
-            self._controller.ensure_stream(
-                stream_configuration(options.scope, options.stream, options=options.stream_numbers)
-            )
 
     def address(self, segment_id: int) -> Address:
         """Return where a segment is served."""
