@@ -18,17 +18,23 @@ def digest_frame(frame: Buffer, whole: bool = False) -> bytes:
     Raises ``_fast.data_frame.FrameDamagedError`` for anything that is no frame.
     """
 
+ShortPiece = tuple[int, bytes, bytes]
+
+def logged_pieces(offset: int, data: bytes, places: bytes) -> list[Piece]:
+    """Where in the log the bytes of a ``ShortPiece`` are."""
+
 class AppendRun:
     """Appends to one segment that follow each other, without any other operation between.
 
     ``last`` is the last one, with the attributes of all of them and without bytes. ``pieces`` has
-    their bytes: (offset, bytes), or a ``Piece`` where those are in the log.
+    their bytes: a ``Piece`` where those are in the log alone, else (offset, bytes, places), for
+    which ``logged_pieces`` tells where in the log they are.
     """
 
     last: AppendOperation
     first_offset: int
     first_sequence_number: int
-    pieces: list[tuple[int, bytes] | Piece]
+    pieces: list[ShortPiece | Piece]
 
 class AppendBatch:
     """Appends with consecutive sequence numbers, by segment in the order of their first ones."""

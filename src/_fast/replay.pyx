@@ -17,7 +17,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from _fast.big_endian cimport load16_big, load32_big, load64_big
@@ -33,12 +33,14 @@ cdef enum:
     APPEND_HEAD_BYTES = 31
     ATTRIBUTE_ID_BYTES_MAX = 256
     VALUE_BYTES = 8
-    # A shorter body is in the digest: where it lies would take as much room, and reading it longer.
+    # A shorter body is in the digest: reading it later would take longer.
     LONG_BYTES = 4096
     # Short bodies that follow each other go to the cache together, up to this length.
     JOINED_BYTES_MAX = 65536
 
 LOGGED_BYTES_MIN = LONG_BYTES
+
+ShortPiece = tuple
 
 DIGEST_FORMAT = 1
 """Grows with every change of what a digest's bytes are: those that were kept are not read then."""
@@ -54,6 +56,12 @@ cdef struct Item:
     uint32_t kept
     uint32_t sum
     uint8_t flags
+
+
+cdef struct ShortPlace:
+    uint64_t position
+    uint32_t start
+    uint32_t length
 
 
 cdef Py_ssize_t append_head_bytes(const unsigned char *data, Py_ssize_t length) noexcept:
@@ -149,8 +157,8 @@ cdef class AppendRun:
     """Appends to one segment that follow each other, without any other operation between.
 
     ``last`` is the last one, with the attributes of all of them and without bytes. ``pieces`` has
-    their bytes: (offset, bytes), or (offset, length, position, start, sum) where those are in the
-    entry of the log at ``position``.
+    their bytes: (offset, length, position, start, sum) where those are in the entry of the log at
+    ``position``; (offset, bytes, places) else, for which ``logged_pieces`` tells where they are.
     """
 
     cdef readonly AppendOperation last
@@ -158,27 +166,61 @@ cdef class AppendRun:
     cdef readonly long long first_sequence_number
     cdef readonly list pieces
     cdef list parts
+    cdef list places
     cdef long long parts_offset
     cdef Py_ssize_t parts_length
 
     cdef int add_bytes(
-        self, long long offset, const unsigned char *data, Py_ssize_t length
+        self, long long offset, const unsigned char *data, Py_ssize_t length,
+        long long position, Py_ssize_t start,
     ) except -1:
+        cdef ShortPlace place
         if self.parts_length + length > JOINED_BYTES_MAX:
             self.end_parts()
         if not self.parts:
             self.parts_offset = offset
         self.parts.append(PyBytes_FromStringAndSize(<const char *>data, length))
+        place.position = <uint64_t>position
+        place.start = <uint32_t>start
+        place.length = <uint32_t>length
+        self.places.append(
+            PyBytes_FromStringAndSize(<const char *>&place, <Py_ssize_t>sizeof(ShortPlace))
+        )
         self.parts_length += length
         return 0
 
     cdef int end_parts(self) except -1:
         if self.parts:
-            data = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-            self.pieces.append((self.parts_offset, data))
+            if len(self.parts) == 1:
+                data, places = self.parts[0], self.places[0]
+            else:
+                data, places = b"".join(self.parts), b"".join(self.places)
+            self.pieces.append((self.parts_offset, data, places))
             self.parts = []
+            self.places = []
             self.parts_length = 0
         return 0
+
+
+def logged_pieces(long long offset, bytes data not None, bytes places not None):
+    """Where in the log the bytes of a piece are: (offset, length, position, start, sum) of each."""
+    cdef const unsigned char *found = <const unsigned char *>PyBytes_AS_STRING(data)
+    cdef const char *given = PyBytes_AS_STRING(places)
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(places) // <Py_ssize_t>sizeof(ShortPlace)
+    cdef Py_ssize_t begin = 0
+    cdef Py_ssize_t number
+    cdef ShortPlace place
+    cdef list pieces = []
+    for number in range(count):
+        memcpy(&place, given + number * <Py_ssize_t>sizeof(ShortPlace), sizeof(ShortPlace))
+        if begin + place.length > PyBytes_GET_SIZE(data):
+            raise ValueError(f"the places are of more than {PyBytes_GET_SIZE(data)} bytes")
+        pieces.append((
+            offset + begin, place.length, place.position, place.start,
+            crc32c_of(found + begin, place.length, 0),
+        ))
+        begin += place.length
+    return pieces
 
 
 cdef class AppendBatch:
@@ -305,7 +347,11 @@ cdef class DigestReader:
             length = item.length - item.kept
             self.pieces.append((length, position, item.start + item.kept, item.sum))
         else:
-            self.pieces.append(PyBytes_FromStringAndSize(<const char *>data, length))
+            # The body ends where its part does.
+            self.pieces.append((
+                PyBytes_FromStringAndSize(<const char *>data, length), position,
+                item.start + item.length - length,
+            ))
         self.body_bytes += length
         return 0
 
@@ -326,12 +372,13 @@ cdef class DigestReader:
         )
         offset = run.last.offset
         for piece in self.pieces:
-            if isinstance(piece, bytes):
+            if isinstance(piece[0], bytes):
+                data, position, start = piece
                 run.add_bytes(
-                    offset, <const unsigned char *>PyBytes_AS_STRING(piece),
-                    PyBytes_GET_SIZE(piece),
+                    offset, <const unsigned char *>PyBytes_AS_STRING(data),
+                    PyBytes_GET_SIZE(data), position, start,
                 )
-                offset += PyBytes_GET_SIZE(piece)
+                offset += PyBytes_GET_SIZE(data)
             else:
                 run.end_parts()
                 run.pieces.append((offset, *piece))
@@ -389,7 +436,7 @@ cdef class DigestReader:
                 (offset, left_out, position, item.start + item.kept, item.sum)
             )
         elif kept:
-            run.add_bytes(offset, data, kept)
+            run.add_bytes(offset, data, kept, position, item.start + item.length - kept)
         return 0
 
     cdef int end_batch(self, list operations) except -1:
@@ -415,4 +462,5 @@ cdef AppendRun new_run(long long segment_id, long long offset, long long sequenc
     run.first_sequence_number = sequence_number
     run.pieces = []
     run.parts = []
+    run.places = []
     return run

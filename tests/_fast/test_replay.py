@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from _fast.crc import crc32c
 from _fast.data_frame import DataFrame, FrameDamagedError, FrameReader
+from _fast.logged_pieces import Piece
 from _fast.operations import AppendOperation, OperationDamagedError, decode_append
 from _fast.replay import (
     LOGGED_BYTES_MIN,
@@ -18,6 +19,7 @@ from _fast.replay import (
     DigestReader,
     EntryNeededError,
     digest_frame,
+    logged_pieces,
 )
 
 LIMIT = 20_000
@@ -88,15 +90,27 @@ def replay(frames: list[bytes], *, whole: bool = False) -> Replayed:
                     run.last.attribute_values
                 )
                 for piece in run.pieces:
-                    if len(piece) == 2:
+                    if len(piece) == 3:
                         segment[piece[0]] = piece[1]
+                        found = read_pieces(frames, logged_pieces(*piece))
+                        assert b"".join(found.values()) == piece[1]
+                        assert min(found) == piece[0]
                     else:
-                        offset, length, entry, start, sum_ = piece
-                        data = frames[entry][start : start + length]
-                        assert crc32c(data) == sum_
-                        segment[offset] = data
-                        result.logged_bytes += length
+                        segment |= read_pieces(frames, [piece])
+                        result.logged_bytes += piece[1]
     return result
+
+
+def read_pieces(frames: list[bytes], pieces: list[Piece]) -> dict[int, bytes]:
+    """The bytes of pieces that follow each other, by offset."""
+    found = {}
+    end = pieces[0][0]
+    for offset, length, entry, start, sum_ in pieces:
+        assert offset == end
+        found[offset] = frames[entry][start : start + length]
+        assert crc32c(found[offset]) == sum_
+        end += length
+    return found
 
 
 records = st.lists(
@@ -163,7 +177,15 @@ def test_appends_that_follow_each_other_are_one_run_a_segment() -> None:
     assert (batch.first_sequence_number, batch.last_sequence_number) == (2, 11)
     assert [(run.first_offset, run.first_sequence_number) for run in batch.runs] == [(1, 2), (1, 3)]
     assert [run.last.sequence_number for run in batch.runs] == [10, 11]
-    assert [run.pieces for run in batch.runs] == [[(1, b"xxxxx")], [(1, b"xxxxx")]]
+    assert [[piece[:2] for piece in run.pieces] for run in batch.runs] == [[(1, b"xxxxx")]] * 2
+
+
+def test_places_of_more_bytes_than_there_are_are_refused() -> None:
+    [batch] = DigestReader().feed(digest_frame(frames_of([append(1, 1, 0, b"four")])[0]), 0)
+    assert isinstance(batch, AppendBatch)
+    [(offset, data, places)] = batch.runs[0].pieces
+    with pytest.raises(ValueError, match="more than 3 bytes"):
+        logged_pieces(offset, data[:3], places)
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,54 @@ async def test_room_is_made_although_a_segment_went_with_what_was_merged_into_it
         assert container.segment_info("kept").length == 1500 * 300
 
 
+async def test_a_recovery_does_not_stand_still_for_more_than_the_cache_behind_a_gone_merge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache_bytes = 2 * 1024 * 1024
+    tiers = CrashingTiers()
+    refuse_writes_of(monkeypatch, "kept")
+    async with tiers.open(drain_seconds=0) as container:
+        for name in ("target", "source", "kept"):
+            await container.create_segment(name)
+        await container.append("source", b"merged")
+        await checkpoint(container)
+        await container.merge_segment("target", "source")
+        await container._writer.flush()
+        for number in range(1500):
+            await container.append("target", bytes(3000))
+            await container.append("kept", b"%04d" % number)
+            await container.append("kept", bytes(1500))
+        await container.delete_segment("target")
+        with pytest.raises(StorageError):
+            await container._writer.flush()
+        assert not await container._storage.stored_length("target.S-1")
+        tiers.crash()
+    monkeypatch.undo()
+    expected = b"".join(b"%04d" % number + bytes(1500) for number in range(1500))
+    with trio.fail_after(9):
+        async with tiers.open(cache_bytes=cache_bytes, drain_seconds=0) as container:
+            assert container._read_index.index_of(container._segment("kept")).logged
+            assert await everything(container, "kept") == expected
+            await container._writer.flush()
+            assert not container._read_index.index_of(container._segment("kept")).logged
+            tiers.crash()
+    async with tiers.open(cache_bytes=cache_bytes) as container:
+        assert container.segment_info("kept").storage_length == len(expected)
+        assert await everything(container, "kept") == expected
+
+
+def refuse_writes_of(patch: pytest.MonkeyPatch, segment: str) -> None:
+    """Let tier 2 take nothing of a segment."""
+    write = FaultyChunkStorage.write
+
+    async def refuse(storage: FaultyChunkStorage, name: str, **what: Any) -> None:
+        if name.startswith(segment):
+            raise StorageError("the disk is full")
+        await write(storage, name, **what)
+
+    patch.setattr(FaultyChunkStorage, "write", refuse)
+
+
 async def leave_in_doubt(tiers: CrashingTiers, *, times: int = 1) -> None:
     """One segment became inactive, and some others went with what was merged into them; then the
     power went."""
@@ -331,15 +379,8 @@ async def test_what_a_recovery_did_not_find_does_not_end_what_it_recovered() -> 
 async def test_what_is_in_doubt_and_cannot_be_written_now_stays_in_the_log() -> None:
     tiers = CrashingTiers()
     await leave_in_doubt(tiers)
-    refuse = FaultyChunkStorage.write
-
-    async def write(storage: FaultyChunkStorage, name: str, **what: Any) -> None:
-        if name.startswith("inactive"):
-            raise StorageError("the disk is full")
-        await refuse(storage, name, **what)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FaultyChunkStorage, "write", write)
+        refuse_writes_of(patch, "inactive")
         with pytest.raises(StorageError, match="the disk is full"):
             async with tiers.open(drain_seconds=0):
                 tiers.crash()

@@ -8,7 +8,8 @@ Invariants:
 3. Afterwards every byte is in tier 2, in the cache, known to be in the log, or in a merged source;
    else the log is damaged and the container does not start.
 4. Bodies of long appends are not read: where they lie is noted, and who needs them reads them.
-5. The cache keeps its bound: what it cannot take is moved to tier 2 in between.
+5. The cache keeps its bound: what it cannot take is moved to tier 2 in between, and stays in the
+   log where tier 2 does not take it.
 6. What the log has may be in doubt in tier 2 after a power cut: it tells tier 2 where that begins,
    which is where a segment ended when the log did not have anything of it yet.
 """
@@ -23,7 +24,7 @@ import structlog
 import trio
 
 from _fast.logged_pieces import Piece
-from _fast.replay import AppendBatch, EntryNeededError
+from _fast.replay import AppendBatch, EntryNeededError, ShortPiece, logged_pieces
 from segstore.cache.manager import ROOM_RETRY_SECONDS, CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import FrameReplay
@@ -47,6 +48,8 @@ from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import DurableDataLog, LogAddress
 
 ROOM_ATTEMPTS_MAX: Final = 500
+LEFT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""So much more is left in the log before tier 2 is tried again, after it has made no room."""
 
 logger = structlog.get_logger(__name__)
 
@@ -70,6 +73,8 @@ class Recovery:
         self._asked: set[int] = set()
         self._certain: dict[int, int] = {}
         self._left_behind: dict[int, str] = {}
+        self._left_bytes: int | None = None
+        """What was left in the log since tier 2 made no room; None while it does."""
         self.operation_count = 0
 
     @property
@@ -135,18 +140,39 @@ class Recovery:
         metadata.sequence_number = batch.last_sequence_number
 
     async def _replay_piece(
-        self, segment: SegmentMetadata, piece: tuple[int, bytes] | Piece
+        self, segment: SegmentMetadata, piece: ShortPiece | Piece
     ) -> tuple[int, int]:
         """Make bytes readable, unless tier 2 has them already; returns offset and length."""
         if len(piece) == 5:
             if piece[0] + piece[1] > segment.storage_length:
                 self._state.read_index.append_logged(segment, piece)
             return piece[0], piece[1]
-        offset, data = piece
+        offset, data, places = piece
         if offset + len(data) > segment.storage_length:
-            await self._wait_for_room(block_bytes(len(data)))
-            self._state.read_index.append(segment, offset, data)
+            if await self._make_room_for(len(data)):
+                self._state.read_index.append(segment, offset, data)
+            else:
+                for each in logged_pieces(offset, data, places):
+                    self._state.read_index.append_logged(segment, each)
         return offset, len(data)
+
+    async def _make_room_for(self, length: int) -> bool:
+        """Whether the cache can take so many bytes, maybe after tier 2 has taken others.
+
+        Tier 2 cannot take those of a segment whose merge, deletion or truncation, further on in the
+        log, took away what lies before them: they may be more than the cache has room for.
+        """
+        wanted = block_bytes(length)
+        if self._cache_manager.has_room(wanted):
+            return True
+        if self._left_bytes is None or self._left_bytes > LEFT_BYTES_MAX:
+            self._left_bytes = 0
+            await self._flush()
+            if self._cache_manager.has_room(wanted):
+                self._left_bytes = None
+                return True
+        self._left_bytes += length
+        return False
 
     def _check_order(self, sequence_number: int) -> None:
         """Whether the operation is the next one after those that were replayed."""
@@ -214,16 +240,15 @@ class Recovery:
         await self._wait_for_room(block_bytes(len(operation.data)))
 
     async def _wait_for_room(self, bytes_wanted: int) -> None:
-        """Move to tier 2 what was replayed when the cache cannot take more.
+        """Move to tier 2 what was replayed when the cache cannot take records.
 
-        It may have to take more than it ever held: the bytes of segments whose merge, further on in
-        the log, took them away from tier 2.
+        They have room beyond what appends leave, which tier 2 gives back.
         """
         for _ in range(ROOM_ATTEMPTS_MAX):
-            if self._cache_manager.has_room(bytes_wanted):
+            if self._cache_manager.has_room(bytes_wanted, system=True):
                 return
             await self._flush()
-            if not self._cache_manager.has_room(bytes_wanted):
+            if not self._cache_manager.has_room(bytes_wanted, system=True):
                 # The rest is other containers', which make room on their own.
                 await trio.sleep(ROOM_RETRY_SECONDS)
 
