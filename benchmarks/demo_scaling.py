@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import quantiles
 
 from benchmarks.plots import Curve, Panel, timeline_svg
-from pravega_admin.controller_client import ControllerClient
-from pravega_admin.stream_settings import ScaleType, ScalingPolicy, StreamSettings
-from pravega_admin.stream_writer import EventWriter
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.stream_settings import ScaleType, ScalingPolicy, StreamSettings
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "performance" / "scaling.svg"
 FASTER = 60

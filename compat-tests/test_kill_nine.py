@@ -17,8 +17,8 @@ from compat_harness.java import CLIENT_VERSIONS, JavaClient
 from compat_harness.s3 import CREDENTIALS, client_of, running_moto
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
 
-from pravega_admin.controller_client import ControllerClient
 from pravega_admin.open_transactions import read_open_transactions, read_table
+from pravega_blocking.controller_client import ControllerClient
 from pravega_controller.intents import INTENTS
 from pravega_controller.transactions import segment_name
 from pravega_wire import names

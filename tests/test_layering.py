@@ -12,8 +12,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pravega_wire": {"_fast"},
     "segstore": {"_fast", "pravega_wire"},
     "pravega_controller": {"_fast", "pravega_wire"},
-    "pravega_spark": {"_fast", "pravega_wire"},
-    "pravega_admin": {"_fast", "pravega_wire", "segstore", "pravega_controller", "pravega_spark"},
+    "pravega_blocking": {"_fast", "pravega_wire"},
+    "pravega_spark": {"_fast", "pravega_wire", "pravega_blocking"},
+    "pravega_admin": {
+        "_fast",
+        "pravega_wire",
+        "segstore",
+        "pravega_controller",
+        "pravega_blocking",
+        "pravega_spark",
+    },
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from compat_harness.server import Server
 
-from pravega_admin.controller_client import ControllerClient
+from pravega_blocking.controller_client import ControllerClient
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 if str(ROOT) not in sys.path:

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import pytest
 from compat_harness.server import Server
 
-from pravega_admin.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_admin.scaling import plan_merge, plan_split
-from pravega_admin.segment_info import tail_offsets
-from pravega_admin.stream_settings import ScalingPolicy, StreamSettings
-from pravega_admin.stream_writer import EventWriter
+from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
+from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.segment_info import tail_offsets
+from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
 
 pytestmark = [
     pytest.mark.compat,

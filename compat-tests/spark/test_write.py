@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from compat_harness.server import Server
 
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.errors import RefusedError
+from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_spark.commit_log import BatchState, CommitLog
-from pravega_spark.controller import Controller
-from pravega_spark.errors import RefusedError
 from pravega_spark.options import Options
 from pravega_spark.sink import Committer
-from pravega_spark.transactions import TransactionWriter
 
 pytestmark = [
     pytest.mark.compat,
@@ -131,7 +131,7 @@ class Batch:
 
     def __init__(self, address: str) -> None:
         self.options = Options.parse({**options_for(address), "query_id": uuid.uuid4().hex})
-        self.controller = Controller(address)
+        self.controller = ControllerClient(address)
         self.committer = Committer(self.options, self.controller)
         self.controller.ensure_scope(SCOPE)
         self.attempts = 0
@@ -157,7 +157,7 @@ class Batch:
             writer.write([f"task {task} attempt {self.attempts}"], ["key"])
             writer.flush()
             writer.close()
-            found[task] = begun.transaction_id
+            found[task] = begun.identifier
         return found
 
     def abort(self, ident: bytes) -> None:

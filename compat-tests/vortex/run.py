@@ -25,10 +25,10 @@ from pathlib import Path
 from compat_harness.checker import check
 from compat_harness.server import SEGMENT_STORE, Server
 
-from pravega_admin.controller_client import ControllerClient
-from pravega_admin.errors import AdminError, TimedOutError
 from pravega_admin.scaling import plan_merge, plan_split
-from pravega_admin.stream_settings import ScalingPolicy, StreamSettings
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.errors import PravegaError, TimedOutError
+from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
 from vortex.disk import mounted
 from vortex.faults import FAULTS, NEEDS_SMALL_DISK, Site
 from vortex.proxy import Proxy
@@ -238,7 +238,7 @@ class Run:
         except TimedOutError:
             # It has begun, and the next fault meets it half-way.
             self.outcome.scales += 1
-        except AdminError as error:
+        except PravegaError as error:
             self._say(f"scaling: {error}")
         else:
             self.outcome.scales += 1

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from pravega_admin.controller_client import RETRIED_ERRORS, ControllerClient
-from pravega_admin.stream_reader import EventReader
-from pravega_admin.stream_writer import EventWriter
+from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
+from pravega_blocking.event_reader import EventReader
+from pravega_blocking.event_writer import EventWriter
 
 PATIENCE_SECONDS = 600.0
 """Longer than any fault: a writer that gives up is a finding."""

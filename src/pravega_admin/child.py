@@ -19,8 +19,9 @@ from collections.abc import Sequence
 
 from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
 from pravega_admin.early_children import receive_settings
-from pravega_admin.errors import EXIT_FAILED, EXIT_OK, AdminError
+from pravega_admin.errors import EXIT_FAILED, EXIT_OK, exit_code_of
 from pravega_admin.put_off import put_off_imports
+from pravega_blocking.errors import PravegaError
 
 NEVER_USED = ("asyncio", "grpc.aio", "hmac", "ssl")
 """What trio, gRPC and the log library import for features that a server without TLS never uses."""
@@ -78,9 +79,9 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         run_server(SERVERS[kind], settings["config"], on_ready=on_ready)
-    except AdminError as error:
+    except PravegaError as error:
         announce(Verdict(is_ready=False, error=str(error)))
-        return error.exit_code
+        return exit_code_of(error)
     except Exception:
         structlog.get_logger(__name__).exception("server failed")
         return EXIT_FAILED

@@ -32,13 +32,13 @@ def main() -> None:
 
 def start_quickly(options: Mapping[str, object]) -> int:
     """Run a store without the parser of verbs; its exit code."""
-    from pravega_admin.errors import exit_code_of
+    from pravega_admin.errors import tell_error
     from pravega_admin.store_settings import start_standalone
 
     try:
         start_standalone(options)
     except (Exception, KeyboardInterrupt) as error:
-        return exit_code_of(error)
+        return tell_error(error)
     return 0
 
 

@@ -17,20 +17,16 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from pravega_admin.errors import AdminError, NotFoundError, TimedOutError, UsageError
-from pravega_admin.options import (
-    DEFAULT_CONTROLLER,
-    ControllerOption,
-    OutputOption,
-    Start,
-    StreamArgument,
-    parse_stream_name,
-)
+from pravega_admin.errors import AdminError
+from pravega_admin.options import ControllerOption, OutputOption, StreamArgument, parse_stream_name
 from pravega_admin.output import OutputFormat, note, print_json, progress
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.errors import NotFoundError, PravegaError, TimedOutError, UsageError
+from pravega_blocking.positions import Start
 
 if TYPE_CHECKING:
-    from pravega_admin.stream_reader import EventReader, ReadEvent
-    from pravega_admin.stream_writer import EventWriter
+    from pravega_blocking.event_reader import EventReader, ReadEvent
+    from pravega_blocking.event_writer import EventWriter
 
 PATIENCE_SECONDS = 60.0
 PROGRESS_STEP_BYTES = 64 * 1024
@@ -69,8 +65,8 @@ def write(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Write each line as an event, and end when all are stored."""
-    from pravega_admin.controller_client import ControllerClient
-    from pravega_admin.stream_writer import EventWriter
+    from pravega_blocking.controller_client import ControllerClient
+    from pravega_blocking.event_writer import EventWriter
 
     name = parse_stream_name(stream)
     key_of = _key_function(key, key_field, delimiter)
@@ -82,7 +78,7 @@ def write(
         try:
             with writer:
                 event_count, byte_count = _write_lines(writer, source, key_of)
-        except (AdminError, KeyboardInterrupt):
+        except (PravegaError, KeyboardInterrupt):
             note(f"{writer.acknowledged_events} events were stored")
             raise
         seconds = time.monotonic() - started
@@ -118,8 +114,8 @@ def read(
     With -o json each line is an object with the event, its segment and its offset; an event that
     is not UTF-8 is given as event_base64. With --count, running out of --timeout exits with 7.
     """
-    from pravega_admin.controller_client import ControllerClient
-    from pravega_admin.stream_reader import EventReader
+    from pravega_blocking.controller_client import ControllerClient
+    from pravega_blocking.event_reader import EventReader
 
     name = parse_stream_name(stream)
     waits = follow or count is not None or timeout is not None or start is Start.TAIL
@@ -146,7 +142,7 @@ def read(
 def _write_lines(writer: EventWriter, source: BinaryIO, key_of: KeyOf) -> tuple[int, int]:
     """Write every line of the source; how many events and bytes these were."""
     from pravega_admin.lines import LineTooLongError, iterate_lines
-    from pravega_admin.stream_writer import EVENT_BYTES_MAX
+    from pravega_blocking.segment_writer import EVENT_BYTES_MAX
 
     event_count = byte_count = shown_bytes = 0
     total = _size_of(source)

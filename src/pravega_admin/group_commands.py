@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pravega_admin.options import (
-    DEFAULT_CONTROLLER,
-    ControllerOption,
-    OutputOption,
-    ScopeArgument,
-    parse_name,
-)
+from pravega_admin.options import ControllerOption, OutputOption, ScopeArgument, parse_name
 from pravega_admin.output import OutputFormat, print_fields, print_rows, report
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
 
 if TYPE_CHECKING:
     from pravega_wire import controller_pb2 as pb
@@ -39,7 +34,7 @@ def list_(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the reader groups of a scope."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     with ControllerClient(controller) as client:
         names = sorted(client.list_groups(scope))
@@ -53,7 +48,7 @@ def describe(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print a reader group's configuration."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_name(group, WHAT)
     with ControllerClient(controller) as client:
@@ -80,7 +75,7 @@ def delete(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a reader group: its readers end, and retention waits for it no more."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_name(group, WHAT)
     with ControllerClient(controller) as client:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pravega_admin.controller_client import ControllerClient
-from pravega_admin.errors import AdminError, UnavailableError
+from pravega_admin.errors import AdminError
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.errors import UnavailableError
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.records import decode
 from pravega_controller.transaction_records import TransactionRecord

@@ -5,16 +5,13 @@ Owns: their names, their help texts and their environment variables.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 import typer
 
-from pravega_admin.errors import UsageError
 from pravega_admin.output import OutputFormat
-
-DEFAULT_CONTROLLER = "tcp://localhost:9090"
+from pravega_blocking.errors import UsageError
 
 ControllerOption: TypeAlias = Annotated[
     str,
@@ -37,13 +34,6 @@ ScopeArgument: TypeAlias = Annotated[str, typer.Argument(metavar="SCOPE", help="
 StreamArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="SCOPE/STREAM", help="A stream's name, with its scope.")
 ]
-
-
-class Start(enum.StrEnum):
-    """Where to begin reading a stream."""
-
-    HEAD = "head"
-    TAIL = "tail"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pravega_admin.errors import AdminError, ConfigurationError, UsageError
-from pravega_admin.options import (
-    DEFAULT_CONTROLLER,
-    ControllerOption,
-    OutputOption,
-    StreamArgument,
-    parse_stream_name,
-)
+from pravega_admin.errors import AdminError, ConfigurationError
+from pravega_admin.options import ControllerOption, OutputOption, StreamArgument, parse_stream_name
 from pravega_admin.output import OutputFormat, Row, note, print_rows, report, status_line
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -288,7 +284,7 @@ def _sentences() -> Iterator[None]:
     """Turn Spark's pages of errors into the sentence that they are about."""
     from pyspark.errors import PySparkException
 
-    from pravega_spark.errors import PravegaError
+    from pravega_blocking.errors import PravegaError
     from pravega_spark.jobs.queries import cause_of
 
     try:

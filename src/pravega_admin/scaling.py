@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pravega_admin.controller_client import SegmentRange
-from pravega_admin.errors import ConflictError, NotFoundError, UsageError
+from pravega_blocking.controller_client import SegmentRange
+from pravega_blocking.errors import ConflictError, NotFoundError, UsageError
 
 
 @dataclass(frozen=True, slots=True)

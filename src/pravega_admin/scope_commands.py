@@ -9,14 +9,10 @@ from typing import Annotated
 
 import typer
 
-from pravega_admin.errors import AlreadyExistsError
-from pravega_admin.options import (
-    DEFAULT_CONTROLLER,
-    ControllerOption,
-    OutputOption,
-    ScopeArgument,
-)
+from pravega_admin.options import ControllerOption, OutputOption, ScopeArgument
 from pravega_admin.output import OutputFormat, print_rows, report
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.errors import AlreadyExistsError
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and delete scopes.")
 
@@ -31,7 +27,7 @@ def create(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a scope."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     created = True
     with ControllerClient(controller) as client:
@@ -54,7 +50,7 @@ def list_(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the scopes."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     with ControllerClient(controller) as client:
         scopes = sorted(name for name in client.list_scopes() if system or name[:1] != "_")
@@ -71,7 +67,7 @@ def delete(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a scope that is empty."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     with ControllerClient(controller) as client:
         client.delete_scope(scope, recursive=recursive)

@@ -15,12 +15,13 @@ from typing import Annotated, Any
 
 import typer
 
-from pravega_admin.errors import ConfigurationError, DamageFoundError, UnavailableError
+from pravega_admin.errors import ConfigurationError, DamageFoundError
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.options import OutputOption
 from pravega_admin.output import OutputFormat, note, print_fields, print_json, print_rows, progress
 from pravega_admin.serve_commands import DataDirOption, S3EndpointOption, S3RegionOption
 from pravega_admin.store_settings import DATA_DIR
+from pravega_blocking.errors import UnavailableError
 
 DAMAGE_COLUMNS = ("kind", "segment", "segment_offset", "chunk", "chunk_offset", "reason")
 
@@ -44,7 +45,7 @@ def scrub(
 
     Ends with exit code 8 when something is damaged.
     """
-    from pravega_admin.stream_settings import format_size, parse_size_bytes
+    from pravega_blocking.stream_settings import format_size, parse_size_bytes
 
     bytes_per_second = None if rate is None else parse_size_bytes(rate)
     report = _scrub(data_dir, bytes_per_second, s3_endpoint, s3_region)

@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
-from pravega_admin.errors import UsageError
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.output import note
 from pravega_admin.quick_options import PORT_MAX
@@ -22,6 +21,7 @@ from pravega_admin.store_settings import (
     start_standalone,
     tier_2_settings,
 )
+from pravega_blocking.errors import UsageError
 
 HostOption: TypeAlias = Annotated[
     str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")

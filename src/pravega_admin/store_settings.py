@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pravega_admin.errors import ConfigurationError, UsageError
+from pravega_admin.errors import ConfigurationError
+from pravega_blocking.errors import UsageError
 
 SETTINGS_WITH_OPTIONS = {
     "segment_store": {"host", "port", "data_dir", "container_count", "tier2", "s3", "controller"},

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pravega_admin.errors import AlreadyExistsError, NotFoundError, UsageError
 from pravega_admin.options import (
-    DEFAULT_CONTROLLER,
     ControllerOption,
     OutputOption,
     ScopeArgument,
@@ -21,10 +19,12 @@ from pravega_admin.options import (
     parse_stream_name,
 )
 from pravega_admin.output import OutputFormat, print_fields, print_json, print_rows, report
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.errors import AlreadyExistsError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from pravega_admin.controller_client import ControllerClient
-    from pravega_admin.stream_settings import RetentionPolicy, ScalingPolicy, StreamSettings
+    from pravega_blocking.controller_client import ControllerClient
+    from pravega_blocking.stream_settings import RetentionPolicy, ScalingPolicy, StreamSettings
 
 app = typer.Typer(no_args_is_help=True, help="Create, inspect, change and delete streams.")
 
@@ -90,8 +90,8 @@ def create(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a stream; its scope must exist. Without options it has one segment for ever."""
-    from pravega_admin.controller_client import ControllerClient
-    from pravega_admin.stream_settings import StreamSettings
+    from pravega_blocking.controller_client import ControllerClient
+    from pravega_blocking.stream_settings import StreamSettings
 
     name = parse_stream_name(stream)
     settings = StreamSettings()
@@ -139,8 +139,8 @@ def update(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change a stream's policies and tags; what is not named stays as it is."""
-    from pravega_admin.controller_client import ControllerClient
-    from pravega_admin.stream_settings import RetentionPolicy, ScaleType
+    from pravega_blocking.controller_client import ControllerClient
+    from pravega_blocking.stream_settings import RetentionPolicy, ScaleType
 
     name = parse_stream_name(stream)
     with ControllerClient(controller) as client:
@@ -176,7 +176,7 @@ def list_(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the streams of a scope."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     with ControllerClient(controller) as client:
         streams = [
@@ -198,7 +198,7 @@ def describe(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show a stream's policies and segments, and how many there were before."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_stream_name(stream)
     with ControllerClient(controller) as client:
@@ -235,7 +235,7 @@ def seal(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Let a stream take no more events. This cannot be undone."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_stream_name(stream)
     with ControllerClient(controller) as client:
@@ -257,8 +257,8 @@ def truncate(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Drop the beginning of a stream."""
-    from pravega_admin.controller_client import ControllerClient
-    from pravega_admin.segment_info import tail_offsets
+    from pravega_blocking.controller_client import ControllerClient
+    from pravega_blocking.segment_info import tail_offsets
 
     name = parse_stream_name(stream)
     if tail == (cut is not None):
@@ -284,7 +284,7 @@ def delete(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a sealed stream and all its data."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_stream_name(stream)
     deleted = True
@@ -323,8 +323,8 @@ def scale(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change a stream's segments, and wait until it is done."""
-    from pravega_admin.controller_client import ControllerClient
     from pravega_admin.scaling import plan_merge, plan_replacement, plan_split
+    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_stream_name(stream)
     if sum(choice is not None for choice in (segments, split, merge)) != 1:
@@ -351,7 +351,7 @@ def scale(
 
 def _segment_rows(client: ControllerClient, name: StreamName) -> list[dict[str, Any]]:
     """The segments that take events now, in key order."""
-    from pravega_admin.segment_info import segment_infos
+    from pravega_blocking.segment_info import segment_infos
     from pravega_wire.names import segment_epoch, segment_number
 
     current = client.current_segments(name.scope, name.stream)
@@ -391,7 +391,7 @@ def _epoch_rows(
 
 
 def _settings_fields(settings: StreamSettings) -> dict[str, Any]:
-    from pravega_admin.stream_settings import RetentionType, ScaleType
+    from pravega_blocking.stream_settings import RetentionType, ScaleType
 
     scaling, retention = settings.scaling, settings.retention
     fields: dict[str, Any] = {
@@ -420,7 +420,7 @@ def _scaling(
     factor: int | None,
 ) -> ScalingPolicy:
     """The old policy with what the options say."""
-    from pravega_admin.stream_settings import ScaleType
+    from pravega_blocking.stream_settings import ScaleType
 
     if event_rate is not None and kbyte_rate is not None:
         raise UsageError("a stream scales by events or by kbytes, not by both")
@@ -440,7 +440,7 @@ def _retention(
     old: RetentionPolicy, time: str | None, size: str | None, maximum: str | None
 ) -> RetentionPolicy:
     """The old policy with what the options say."""
-    from pravega_admin.stream_settings import (
+    from pravega_blocking.stream_settings import (
         RetentionPolicy,
         RetentionType,
         parse_duration_ms,
@@ -465,7 +465,7 @@ def _retention(
 
 
 def _rollover(old: StreamSettings, text: str | None) -> int:
-    from pravega_admin.stream_settings import parse_size_bytes
+    from pravega_blocking.stream_settings import parse_size_bytes
 
     return old.rollover_size_bytes if text is None else parse_size_bytes(text)
 

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import TextIO
 
 from pravega_admin.child_process import ChildProcess, ChildSpec
-from pravega_admin.errors import EXIT_FAILED, EXIT_OK, AdminError, exit_code_of
+from pravega_admin.errors import EXIT_OK, exit_code_of, tell_error
 from pravega_admin.run_directory import SUPERVISOR, RunDirectory
 from pravega_admin.supervisor import Supervisor
 
@@ -106,9 +106,9 @@ def main(arguments: Sequence[str]) -> int:
         supervisor.run(on_ready=welcome)
     except Exception as error:
         if not task["debug"]:
-            return exit_code_of(error)
+            return tell_error(error)
         sys.excepthook(type(error), error, error.__traceback__)
-        return error.exit_code if isinstance(error, AdminError) else EXIT_FAILED
+        return exit_code_of(error)
     finally:
         directory.remove_pid(SUPERVISOR)
     return EXIT_OK

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 
-from pravega_admin.backoff import delays
 from pravega_admin.child_process import (
     ChildProcess,
     ChildSpec,
@@ -32,8 +31,9 @@ from pravega_admin.child_process import (
     start_child_process,
 )
 from pravega_admin.child_protocol import Verdict, parse_verdict
-from pravega_admin.errors import AdminError, ConfigurationError
+from pravega_admin.errors import EXIT_CONFIGURATION, AdminError, ConfigurationError
 from pravega_admin.run_directory import RunDirectory
+from pravega_blocking.backoff import delays
 
 STABLE_SECONDS = 2.0
 START_ATTEMPTS = 4
@@ -254,7 +254,7 @@ class Supervisor:
         verdict = child.verdict
         code = child.end()
         self._directory.remove_pid(child.spec.name)
-        if code == ConfigurationError.exit_code:
+        if code == EXIT_CONFIGURATION:
             raise ConfigurationError(verdict.error or f"{child.spec.name} cannot start")
         how = describe_exit(code)
         if not child.was_ready:

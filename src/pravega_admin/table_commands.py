@@ -10,14 +10,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from pravega_admin.options import (
-    DEFAULT_CONTROLLER,
-    ControllerOption,
-    OutputOption,
-    ScopeArgument,
-    parse_name,
-)
+from pravega_admin.options import ControllerOption, OutputOption, ScopeArgument, parse_name
 from pravega_admin.output import OutputFormat, print_fields, print_rows, report
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
 
 app = typer.Typer(no_args_is_help=True, help="Create, inspect and delete key-value tables.")
 
@@ -43,7 +38,7 @@ def create(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a key-value table. All keys of a table have the same length."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_name(table, WHAT)
     with ControllerClient(controller) as client:
@@ -64,7 +59,7 @@ def list_(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the key-value tables of a scope."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     with ControllerClient(controller) as client:
         names = sorted(client.list_tables(scope))
@@ -78,7 +73,7 @@ def describe(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print how a key-value table was made."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_name(table, WHAT)
     with ControllerClient(controller) as client:
@@ -93,7 +88,7 @@ def delete(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a key-value table with everything in it."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_name(table, WHAT)
     with ControllerClient(controller) as client:

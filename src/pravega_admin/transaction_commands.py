@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pravega_admin.errors import ConflictError, NotFoundError, TimedOutError, UsageError
 from pravega_admin.options import (
-    DEFAULT_CONTROLLER,
     ControllerOption,
     OutputOption,
     StreamArgument,
@@ -20,9 +18,11 @@ from pravega_admin.options import (
     parse_stream_name,
 )
 from pravega_admin.output import OutputFormat, print_fields, print_rows, report
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.errors import ConflictError, NotFoundError, TimedOutError, UsageError
 
 if TYPE_CHECKING:
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and end transactions.")
 
@@ -42,7 +42,7 @@ def list_(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List a stream's transactions: those without an end, then the latest ones that ended."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_stream_name(stream)
     with ControllerClient(controller) as client:
@@ -58,7 +58,7 @@ def describe(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print what is known of a transaction."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name, identifier = parse_stream_name(stream), _parse_id(transaction)
     with ControllerClient(controller) as client:
@@ -91,7 +91,7 @@ def abort(
 
 
 def _end(stream: str, transaction: str, controller: str, output: OutputFormat, wanted: str) -> None:
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     name, identifier = parse_stream_name(stream), _parse_id(transaction)
     with ControllerClient(controller) as client:

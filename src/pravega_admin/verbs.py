@@ -29,7 +29,8 @@ from pravega_admin import (
     table_commands,
     transaction_commands,
 )
-from pravega_admin.errors import EXIT_OK, AdminError, exit_code_of
+from pravega_admin.errors import EXIT_OK, tell_error
+from pravega_blocking.errors import PravegaError
 
 EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 exists already, 5 server"
@@ -46,8 +47,8 @@ class _Verbs(TyperGroup):
             return super().invoke(ctx)
         try:
             return super().invoke(ctx)
-        except (AdminError, KeyboardInterrupt) as error:
-            raise typer.Exit(exit_code_of(error)) from None
+        except (PravegaError, KeyboardInterrupt) as error:
+            raise typer.Exit(tell_error(error)) from None
         except BrokenPipeError:
             # Whoever read our output has enough of it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -57,7 +58,7 @@ class _Verbs(TyperGroup):
         except Exception as error:
             if type(error).__module__.partition(".")[0] in ("typer", "click"):
                 raise
-            raise typer.Exit(exit_code_of(error)) from None
+            raise typer.Exit(tell_error(error)) from None
 
 
 app = typer.Typer(

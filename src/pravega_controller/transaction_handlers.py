@@ -9,13 +9,9 @@ from pravega_controller import messages
 from pravega_controller.controller import Controller
 from pravega_controller.rpc import Call, rpc
 from pravega_controller.transaction_operations import PingAnswer
-from pravega_controller.transactions import (
-    NO_TIME,
-    TransactionState,
-    halves_of_id,
-    id_of_halves,
-)
+from pravega_controller.transactions import TransactionState
 from pravega_wire import controller_pb2 as pb
+from pravega_wire.transaction_ids import NO_TIME, halves_of_id, id_of_halves
 
 _PING_STATUS = {
     PingAnswer.OK: pb.PingTxnStatus.OK,

@@ -32,11 +32,8 @@ EXECUTION_LEASES_MAX = 1_000
 EXECUTION_MS_MAX = 24 * 60 * 60 * 1_000
 BATCH_TRANSACTIONS_MAX = 100
 COUNTER_BITS = 96
-NO_TIME = -(2**63)
-"""What a writer sends instead of a time when it commits without one."""
 
 _UINT32 = 2**32 - 1
-_UINT64 = 2**64 - 1
 
 
 class TransactionState(enum.Enum):
@@ -58,17 +55,6 @@ def make_id(epoch: int, counter: int) -> bytes:
         raise InvalidRequestError(f"there is no epoch {epoch}")
     assert 0 <= counter < 2**COUNTER_BITS
     return epoch.to_bytes(4, "big") + counter.to_bytes(12, "big")
-
-
-def id_of_halves(high: int, low: int) -> bytes:
-    """The id in the two signed halves that messages carry."""
-    return (high & _UINT64).to_bytes(8, "big") + (low & _UINT64).to_bytes(8, "big")
-
-
-def halves_of_id(identifier: bytes) -> tuple[int, int]:
-    """The two signed halves of an id, as messages carry them."""
-    high = int.from_bytes(identifier[:8], "big", signed=True)
-    return high, int.from_bytes(identifier[8:], "big", signed=True)
 
 
 def generalize(segments: Iterable[Segment], epoch: int) -> tuple[Segment, ...]:

@@ -15,10 +15,11 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from pravega_spark.controller import Controller
-from pravega_spark.errors import PravegaError, UnavailableError
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.errors import AlreadyExistsError, PravegaError, UnavailableError
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import (
     NOT_EXISTS,
@@ -63,13 +64,16 @@ class BatchRecord:
 class CommitLog:
     """Reads and writes the records of one query's batches. Blocks."""
 
-    def __init__(self, controller: Controller, scope: str, table: str, query: str) -> None:
+    def __init__(self, controller: ControllerClient, scope: str, table: str, query: str) -> None:
         self._controller = controller
         self._scope = scope
         self._stream = key_value_table_stream(table)
         self._query = query
-        (segment,) = controller.ensure_table(scope, table, key_length=KEY_BYTES)
-        self._segment_id = segment.segmentId.segmentId
+        with suppress(AlreadyExistsError):
+            controller.create_table(
+                scope, table, partitions=1, primary_key=KEY_BYTES, secondary_key=0
+            )
+        (self._segment_id,) = controller.table_segments(scope, table)
         self._name = segment_name(scope, self._stream, self._segment_id)
 
     def read(self, batch: int) -> BatchRecord | None:

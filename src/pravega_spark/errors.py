@@ -1,30 +1,16 @@
-"""What can go wrong between Spark and a store. An error's text is one sentence for the user.
+"""What can go wrong in the data source alone: the rest is in ``pravega_blocking.errors``.
 
-Owns: the error tree of this package.
+Owns: the errors of options and of lost data. An error's text is one sentence for the user.
 """
 
 from __future__ import annotations
 
-
-class PravegaError(Exception):
-    """Something failed; the text says what and what to do."""
+from pravega_blocking.errors import PravegaError, UsageError
 
 
-class OptionError(PravegaError):
+class OptionError(UsageError):
     """An option is missing or makes no sense."""
-
-
-class NotFoundError(PravegaError):
-    """A scope, stream or segment does not exist."""
-
-
-class UnavailableError(PravegaError):
-    """A server cannot be reached, or stayed away for too long."""
 
 
 class DataLossError(PravegaError):
     """Events that were to be read have been truncated away."""
-
-
-class RefusedError(PravegaError):
-    """A server refused a request, and would do so again."""

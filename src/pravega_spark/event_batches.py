@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from _fast.events import EventError, compact_events
-from pravega_spark.errors import PravegaError
+from pravega_blocking.errors import PravegaError
 
 SCHEMA_DDL = "event binary, scope string, stream string, segment_id bigint, offset bigint"
 BATCH_BYTES = 4 * 1024 * 1024

@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.stream_settings import (
+    RetentionPolicy,
+    RetentionType,
+    ScaleType,
+    ScalingPolicy,
+    StreamSettings,
+)
 from pravega_spark.errors import OptionError
 
-DEFAULT_CONTROLLER = "tcp://localhost:9090"
 EARLIEST = "earliest"
 LATEST = "latest"
 UNBOUNDED = "unbounded"
 
+PATIENCE_SECONDS = 60.0
+"""How long a controller may be gone before a job gives up."""
 LEASE_MS = 600_000
 """The longest lease that the original's controller grants by default: a task that finished early
 waits with its transaction for the slowest one of its stage."""
@@ -132,6 +142,32 @@ class Options:
             query_id=values.get("query_id") or values.get("checkpointlocation", ""),
             commit_table=values.get("commit_table", COMMIT_TABLE),
         )
+
+
+def open_controller(options: Options) -> ControllerClient:
+    """Return a connection to the controller that waits as long as a job should."""
+    return ControllerClient(options.controller, patience=PATIENCE_SECONDS)
+
+
+def stream_settings(numbers: Mapping[str, int]) -> StreamSettings:
+    """Return the settings of a stream to be made, from the options that name its numbers."""
+    kind, rate = ScaleType.FIXED, 0
+    if events := numbers.get("default_segment_target_rate_events_per_sec", 0):
+        kind, rate = ScaleType.EVENT_RATE, events
+    elif byte_rate := numbers.get("default_segment_target_rate_bytes_per_sec", 0):
+        kind, rate = ScaleType.KBYTE_RATE, max(1, byte_rate // 1024)
+    scaling = ScalingPolicy(
+        kind,
+        segment_count_min=numbers.get("default_num_segments", 1),
+        target_rate=rate,
+        scale_factor=0 if kind is ScaleType.FIXED else numbers.get("default_scale_factor", 2),
+    )
+    retention = RetentionPolicy()
+    if milliseconds := numbers.get("default_retention_duration_milliseconds", 0):
+        retention = RetentionPolicy(RetentionType.TIME, milliseconds)
+    elif size := numbers.get("default_retention_size_bytes", 0):
+        retention = RetentionPolicy(RetentionType.SIZE, size)
+    return StreamSettings(scaling=scaling, retention=retention)
 
 
 def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
+from pravega_blocking.errors import PravegaError, RefusedError, UnavailableError
 from pravega_spark.cuts import SegmentState, Slice
-from pravega_spark.errors import DataLossError, PravegaError, RefusedError, UnavailableError
+from pravega_spark.errors import DataLossError
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import (
     AuthTokenCheckFailed,

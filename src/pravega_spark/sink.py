@@ -32,11 +32,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.errors import PravegaError, RefusedError
+from pravega_blocking.segment_writer import Address
+from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_spark.commit_log import BatchState, CommitLog
-from pravega_spark.controller import Controller, stream_configuration
-from pravega_spark.errors import OptionError, PravegaError, RefusedError
-from pravega_spark.options import Options
-from pravega_spark.transactions import Address, TransactionWriter
+from pravega_spark.errors import OptionError
+from pravega_spark.options import Options, open_controller, stream_settings
 
 PING_SHARE = 4
 """A lease is renewed when this part of it has passed."""
@@ -63,26 +65,23 @@ class EventSink:
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         check_schema(schema)
-        with Controller(options.controller) as controller:
+        with open_controller(options) as controller:
             if options.allow_create_scope:
                 controller.ensure_scope(options.scope)
             if options.allow_create_stream:
-                controller.ensure_stream(
-                    stream_configuration(
-                        options.scope, options.stream, options=options.stream_numbers
-                    )
-                )
+                settings = stream_settings(options.stream_numbers)
+                controller.ensure_stream(options.scope, options.stream, settings)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows into a transaction of its own."""
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
-        with Controller(self._options.controller) as controller:
+        with open_controller(self._options) as controller:
             return _write_task(self._options, controller, task, iterator)
 
     def _commit(
         self,
-        controller: Controller,
+        controller: ControllerClient,
         messages: Sequence[WriterCommitMessage | None],
         *,
         batch: int,
@@ -100,7 +99,7 @@ class EventSink:
         committer.commit_recorded(log, batch, found)
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with Controller(self._options.controller) as controller:
+        with open_controller(self._options) as controller:
             for message in _task_messages(messages):
                 controller.abort_transaction(
                     self._options.scope, self._options.stream, message.transaction
@@ -115,7 +114,7 @@ class EventBatchSink(EventSink, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the transactions of all tasks."""
-        with Controller(self._options.controller) as controller:
+        with open_controller(self._options) as controller:
             recorded = bool(self._options.query_id)
             self._commit(controller, messages, batch=0, recorded=recorded)
 
@@ -137,7 +136,7 @@ class EventStreamSink(EventSink, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a batch, or finish what an earlier attempt at it began."""
-        with Controller(self._options.controller) as controller:
+        with open_controller(self._options) as controller:
             recorded = self._options.exactly_once
             self._commit(controller, messages, batch=batchId, recorded=recorded)
 
@@ -149,7 +148,7 @@ class EventStreamSink(EventSink, DataSourceStreamArrowWriter):
 class Committer:
     """Commits transactions of one stream and sees them through."""
 
-    def __init__(self, options: Options, controller: Controller) -> None:
+    def __init__(self, options: Options, controller: ControllerClient) -> None:
         self._options = options
         self._controller = controller
 
@@ -222,7 +221,7 @@ class Committer:
                 " whether its events are in the stream before you start the query again with"
                 " another query_id or checkpoint"
             )
-        return state in ("COMMITTING", "COMMITTED")
+        return state in ("committing", "committed")
 
     def _wait(self, transactions: Sequence[bytes]) -> None:
         """Return when all can be read, if the options ask for that."""
@@ -234,14 +233,14 @@ class Committer:
         for ident in transactions:
             while (
                 state := self._controller.transaction_state(options.scope, options.stream, ident)
-            ) == "COMMITTING":
+            ) == "committing":
                 if time.monotonic() > deadline:
                     raise PravegaError(
                         f"transaction {ident.hex()} of {options.name} is still being committed"
                         f" after {COMMIT_SECONDS_MAX:g} s"
                     )
                 time.sleep(pause)
-            if state != "COMMITTED":
+            if state != "committed":
                 raise RefusedError(f"transaction {ident.hex()} of {options.name} is {state}")
 
 
@@ -262,7 +261,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def _write_task(
-    options: Options, controller: Controller, task: int, batches: Iterator[pa.RecordBatch]
+    options: Options, controller: ControllerClient, task: int, batches: Iterator[pa.RecordBatch]
 ) -> TaskMessage:
     lease_ms = options.transaction_timeout_ms
     batches = _skip_empty(batches)
@@ -275,7 +274,7 @@ def _write_task(
         return controller.segment_address(options.scope, options.stream, segment_id)
 
     writer = TransactionWriter(options.scope, options.stream, begun, locate)
-    message = TaskMessage(task, begun.transaction_id, 0)
+    message = TaskMessage(task, begun.identifier, 0)
     try:
         renewed = time.monotonic()
         for batch in itertools.chain([first], batches):
@@ -286,11 +285,11 @@ def _write_task(
             message = replace(message, row_count=message.row_count + batch.num_rows)
             if time.monotonic() - renewed > lease_ms / 1000 / PING_SHARE:
                 renewed = time.monotonic()
-                _renew(options, controller, begun.transaction_id)
+                _renew(options, controller, begun.identifier)
         writer.flush()
-        _renew(options, controller, begun.transaction_id)
+        _renew(options, controller, begun.identifier)
     except BaseException:
-        controller.abort_transaction(options.scope, options.stream, begun.transaction_id)
+        controller.abort_transaction(options.scope, options.stream, begun.identifier)
         raise
     finally:
         writer.close()
@@ -301,12 +300,12 @@ def _skip_empty(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return (batch for batch in batches if batch.num_rows)
 
 
-def _renew(options: Options, controller: Controller, transaction: bytes) -> None:
+def _renew(options: Options, controller: ControllerClient, transaction: bytes) -> None:
     """Let the lease begin anew, so that all of it is left for the tasks that are still at work."""
     answer = controller.ping_transaction(
         options.scope, options.stream, transaction, options.transaction_timeout_ms
     )
-    if answer != "OK":
+    if answer != "ok":
         raise RefusedError(
             f"transaction {transaction.hex()} of {options.name} cannot go on: {answer}"
         )

@@ -29,11 +29,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pravega_spark.controller import Controller
+from pravega_blocking.controller_client import ControllerClient
 from pravega_spark.cuts import Slice, cut_to_offset, offset_to_cut, slices_between
 from pravega_spark.errors import OptionError
 from pravega_spark.event_batches import SCHEMA_DDL, EventBatches
-from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options
+from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options, open_controller
 from pravega_spark.segments import Address, SegmentStores
 from pravega_spark.sink import EventBatchSink, EventStreamSink
 from pravega_spark.stream_view import StreamView
@@ -202,8 +202,10 @@ class MetadataReader(DataSourceReader):
         """Return one partition, with all rows."""
         options = self._options
         if options.metadata == "streams":
-            with Controller(options.controller) as controller:
-                names = controller.list_streams(options.scope)
+            with open_controller(options) as controller:
+                listed = controller.list_streams(options.scope)
+                # Those of the system, such as the states of reader groups, begin so.
+                names = sorted(name for name in listed if not name.startswith("_"))
             return [MetadataPartition([(options.scope, name) for name in names])]
         with StreamView(options) as view:
             cuts = [cut_to_offset(options.name, cut) for cut in (view.head(), view.tail())]
@@ -219,12 +221,12 @@ class MetadataReader(DataSourceReader):
 def read_slice(options: Options, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
     """Yield the events of a slice, in a task."""
     piece = partition.piece
-    controllers: list[Controller] = []
+    controllers: list[ControllerClient] = []
 
     def locate(segment_id: int) -> Address:
         # Most tasks never ask: the address that the driver knew is right.
         if not controllers:
-            controllers.append(Controller(options.controller))
+            controllers.append(open_controller(options))
         return controllers[0].segment_address(options.scope, options.stream, segment_id)
 
     known = {piece.segment_id: partition.address}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from _fast.events import EventError, scan_events
-from pravega_spark.controller import Controller
+from pravega_blocking.errors import PravegaError
 from pravega_spark.cuts import (
     Cut,
     SegmentState,
@@ -24,8 +24,8 @@ from pravega_spark.cuts import (
     readable_end,
     replace_completed,
 )
-from pravega_spark.errors import DataLossError, PravegaError
-from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options
+from pravega_spark.errors import DataLossError
+from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options, open_controller
 from pravega_spark.segments import Address, SegmentStores
 
 CALLS_AT_ONCE = 16
@@ -37,7 +37,7 @@ class StreamView:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._controller = Controller(options.controller)
+        self._controller = open_controller(options)
         self._stores = SegmentStores(options.scope, options.stream, self._locate)
 
     def __enter__(self) -> StreamView:
@@ -70,13 +70,14 @@ class StreamView:
 
     def head(self) -> dict[int, int]:
         """Return the cut at which the stream begins."""
-        return self._controller.head(self.options.scope, self.options.stream)
+        options = self.options
+        return dict(self._controller.head_segments(options.scope, options.stream).offsets)
 
     def tail(self) -> dict[int, int]:
         """Return the cut at which the stream ends now."""
         options = self.options
         current = self._controller.current_segments(options.scope, options.stream)
-        segments = [item.segmentId.segmentId for item in current] or self._last_segments()
+        segments = [item.segment_id for item in current.ranges] or self._last_segments()
         states = self._stores.states(segments)
         return {segment: state.length for segment, state in states.items()}
 
@@ -121,7 +122,10 @@ class StreamView:
         options = self.options
 
         def ask(segment: int) -> list[Successor]:
-            return self._controller.successors(options.scope, options.stream, segment)
+            return [
+                Successor(item.range.segment_id, item.predecessors)
+                for item in self._controller.successors(options.scope, options.stream, segment)
+            ]
 
         if len(segments) < 2:
             return {segment: ask(segment) for segment in segments}

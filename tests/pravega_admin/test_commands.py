@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pravega_admin.verbs import app
-from pravega_controller.transactions import id_of_halves
 from pravega_wire import controller_pb2 as pb
+from pravega_wire.transaction_ids import id_of_halves
 
 if TYPE_CHECKING:
     from .conftest import Standalone
@@ -377,7 +377,7 @@ def test_whoever_closes_our_output_ends_the_reading(
 @pytest.fixture
 def begin(store: "Standalone", stream: str) -> Callable[[], str]:
     """Begins a transaction on the stream, as a client does; returns its id as clients print it."""
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     def run() -> str:
         scope, _, name = stream.partition("/")
@@ -453,7 +453,7 @@ def test_tables_are_made_listed_described_and_deleted(invoke: Invoke, stream: st
 def test_reader_groups_are_listed_described_and_deleted(
     invoke: Invoke, store: "Standalone", stream: str
 ) -> None:
-    from pravega_admin.controller_client import ControllerClient
+    from pravega_blocking.controller_client import ControllerClient
 
     scope, _, name = stream.partition("/")
     cut = pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream=name), cut={0: 12})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pravega_admin.controller_client import ControllerClient
+from pravega_blocking.controller_client import ControllerClient
 
 from .test_standalone import create_stream, events_of, write_numbers
 from .test_wrong_files import newest_file, start_refused, written_bytes

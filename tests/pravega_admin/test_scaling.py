@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_admin.controller_client import SegmentRange
-from pravega_admin.errors import ConflictError, NotFoundError, UsageError
 from pravega_admin.scaling import plan_merge, plan_replacement, plan_split
+from pravega_blocking.controller_client import SegmentRange
+from pravega_blocking.errors import ConflictError, NotFoundError, UsageError
 
 THIRDS = [
     SegmentRange(0, 0.0, 1 / 3),

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pravega_admin.controller_client import ControllerClient
 from pravega_admin.scaling import plan_replacement
-from pravega_admin.stream_reader import EventReader
-from pravega_admin.stream_settings import ScalingPolicy, StreamSettings
-from pravega_admin.stream_writer import EventWriter
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.event_reader import EventReader
+from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
 
 if TYPE_CHECKING:
     from .conftest import Standalone

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pravega_admin.errors import EXIT_FAILED, ConfigurationError, UsageError
+from pravega_admin.errors import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
 from segstore.testing.s3_servers import CREDENTIALS, moto_server
 
 START_SECONDS_MAX = 30.0
@@ -51,7 +51,7 @@ def test_a_missing_bucket_ends_the_start_of_standalone(tmp_path: Path) -> None:
             "--tier2=s3://no-such-bucket/store",
             f"--s3-endpoint={endpoint}",
         )
-    assert done.returncode == ConfigurationError.exit_code
+    assert done.returncode == EXIT_CONFIGURATION
     assert f"there is no bucket no-such-bucket at {endpoint}" in done.stderr
 
 
@@ -81,6 +81,6 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     for verb in ("standalone", "server"):
         done = run(verb, f"--data-dir={tmp_path / 'data'}", *options)
-        assert done.returncode == UsageError.exit_code
+        assert done.returncode == EXIT_USAGE
         assert sentence in done.stderr
         assert not (tmp_path / "data").exists()

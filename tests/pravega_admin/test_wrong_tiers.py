@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pravega_admin.errors import ConfigurationError
+from pravega_admin.errors import EXIT_CONFIGURATION
 from segstore.testing.s3_servers import CREDENTIALS, make_bucket, moto_server
 
 from .conftest import Standalone, free_ports
@@ -78,7 +78,7 @@ class Store(Standalone):
                 check=False,
                 timeout=SECONDS_MAX,
             )
-            assert done.returncode == ConfigurationError.exit_code
+            assert done.returncode == EXIT_CONFIGURATION
             assert "Traceback" not in done.stderr
             *_, last = done.stderr.splitlines()
             assert done.stderr.count("segstore: ") == 1

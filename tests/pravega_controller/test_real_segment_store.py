@@ -11,7 +11,7 @@ import trio
 
 from pravega_controller.config import ControllerConfig
 from pravega_controller.server import serve
-from pravega_controller.transactions import id_of_halves, segment_name
+from pravega_controller.transactions import segment_name
 from pravega_wire import controller_pb2 as pb
 from pravega_wire import names
 from pravega_wire.blocking import SegmentConnection
@@ -24,6 +24,7 @@ from pravega_wire.commands import (
     SetupAppend,
     StreamSegmentInfo,
 )
+from pravega_wire.transaction_ids import id_of_halves
 
 HEADER_BYTES = 8
 """What the protocol puts before each event."""

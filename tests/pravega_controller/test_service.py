@@ -15,13 +15,13 @@ import pytest
 import trio
 from google.protobuf import message_factory
 
+from pravega_blocking.controller_client import ControllerClient
 from pravega_controller import service
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Environment
 from pravega_controller.rpc import HANDLERS, NOT_IMPLEMENTED
 from pravega_controller.server import ListenError, StartupError, serve
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
-from pravega_spark.controller import Controller as SparkController
 from pravega_wire import controller_pb2 as pb
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
@@ -364,8 +364,9 @@ async def test_spark_begins_at_a_segment_that_a_truncation_names_with_minus_one(
     assert (await call("truncateStream", cut)).status == pb.UpdateStreamStatus.SUCCESS
     head = await call("getSegments", pb.GetSegmentsRequest(streamInfo=info("a")))
     assert {s.segmentId.segmentId: s.offset for s in head.segments} == {0: -1, 1: 0}
-    with closing(SparkController(grpc_on_memory.target)) as spark:
-        assert await trio.to_thread.run_sync(spark.head, "s", "a") == {0: 0, 1: 0}
+    with closing(ControllerClient(grpc_on_memory.target)) as client:
+        head = await trio.to_thread.run_sync(client.head_segments, "s", "a")
+        assert head.offsets == {0: 0, 1: 0}
 
 
 async def test_segments_between_wants_at_least_one_cut(grpc_on_memory: Any) -> None:

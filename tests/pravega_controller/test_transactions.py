@@ -21,14 +21,13 @@ from pravega_controller.transactions import (
     execution_ms_left,
     execution_ms_max,
     generalize,
-    halves_of_id,
-    id_of_halves,
     make_id,
     rolled_epochs,
     segment_name,
     validate_lease,
 )
 from pravega_wire import names
+from pravega_wire.transaction_ids import halves_of_id, id_of_halves
 
 EPOCHS = st.integers(0, 2**31 - 1)
 COUNTERS = st.integers(0, 2**96 - 1)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pravega_blocking.errors import PravegaError
 from pravega_spark import event_batches
-from pravega_spark.errors import PravegaError
 from pravega_spark.event_batches import EventBatches
 from pravega_wire.event_framing import frame_event, frame_events
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_spark.errors import OptionError
-from pravega_spark.options import DEFAULT_CONTROLLER, Options
+from pravega_spark.options import Options
 
 
 def test_defaults_are_those_of_the_official_connector() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pravega_spark.errors import PravegaError
+from pravega_blocking.errors import PravegaError
 
 POLL_SECONDS = 0.2
 
@@ -65,7 +65,7 @@ def cause_of(error: Exception) -> str:
     for line in reversed(text.splitlines()):
         # A Python worker's error is the last line of its traceback: "module.Class: sentence".
         name, colon, sentence = line.strip().partition(": ")
-        if colon and name.startswith("pravega_spark.errors."):
+        if colon and name.startswith(("pravega_spark.errors.", "pravega_blocking.errors.")):
             return sentence.strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

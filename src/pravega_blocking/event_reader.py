@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from pravega_admin.backoff import Patience
-from pravega_admin.controller_client import RETRIED_ERRORS, ControllerClient
-from pravega_admin.errors import AdminError, UnavailableError
-from pravega_admin.options import Start
-from pravega_admin.segment_info import tail_offsets
+from pravega_blocking.backoff import Patience
+from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
+from pravega_blocking.errors import PravegaError, RefusedError, UnavailableError
+from pravega_blocking.positions import Start
+from pravega_blocking.segment_info import tail_offsets
 from pravega_wire.blocking import ConnectionLostError, SegmentConnection
 from pravega_wire.commands import (
     AuthTokenCheckFailed,
@@ -167,7 +167,7 @@ class EventReader:
     def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
         """The next event; None when ``timeout`` seconds pass without one, or when finished.
 
-        Raises ``AdminError`` where the stream does not hold events, ``UnavailableError`` when
+        Raises ``PravegaError`` where the stream does not hold events, ``UnavailableError`` when
         servers stay away.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -206,7 +206,7 @@ class EventReader:
     def _complete(self, cursor: _Cursor) -> None:
         """Done with this segment: go on with those that waited for nothing else."""
         if cursor.pending:
-            raise AdminError(f"segment {cursor.name} ends within an event")
+            raise PravegaError(f"segment {cursor.name} ends within an event")
         successors = (
             self._controller.successors(self._scope, self._stream, cursor.segment_id)
             if cursor.end is None
@@ -262,7 +262,7 @@ class EventReader:
             try:
                 self._events.extend(cursor.take(reply.data))
             except RemoteProtocolError as error:
-                raise AdminError(
+                raise PravegaError(
                     f"segment {cursor.name} does not hold events, perhaps a byte stream: {error}"
                 ) from error
             cursor.is_sealed = reply.end_of_segment
@@ -275,9 +275,9 @@ class EventReader:
         elif isinstance(reply, SegmentIsTruncated):
             cursor.skip_to(max(reply.start_offset, cursor.offset))
         elif isinstance(reply, AuthTokenCheckFailed):
-            raise AdminError(f"no permission to read {scoped_name(self._scope, self._stream)}")
+            raise RefusedError(f"no permission to read {scoped_name(self._scope, self._stream)}")
         elif isinstance(reply, ErrorMessage):
-            raise AdminError(f"the segment store refused a read: {reply.message}")
+            raise RefusedError(f"the segment store refused a read: {reply.message}")
         else:
             # WrongHost, and what a future server may say: ask the controller again.
             self._drop(address)

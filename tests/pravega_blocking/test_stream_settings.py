@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_admin.errors import UsageError
-from pravega_admin.stream_settings import (
+from pravega_blocking.errors import UsageError
+from pravega_blocking.stream_settings import (
     RetentionPolicy,
     RetentionType,
     ScaleType,

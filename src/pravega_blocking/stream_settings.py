@@ -12,7 +12,7 @@ import enum
 import re
 from dataclasses import dataclass, field
 
-from pravega_admin.errors import UsageError
+from pravega_blocking.errors import UsageError
 from pravega_wire import controller_pb2 as pb
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}

@@ -4,7 +4,7 @@ Owns: the channel, the names of the methods, and what each status means to a use
 
 Invariants:
 1. Messages stay inside: callers see plain values of this module and ``stream_settings``.
-2. Every failure is an ``AdminError`` that names the scope or stream it is about.
+2. Every failure is a ``PravegaError`` that names the scope or stream it is about.
 3. A listing ends at the first empty page, as the interface demands.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,31 +24,33 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 from google.protobuf.message import Message
 
-from pravega_admin.backoff import Patience
-from pravega_admin.errors import (
-    AdminError,
+from pravega_blocking.addresses import DEFAULT_CONTROLLER, parse_controller_address
+from pravega_blocking.backoff import Patience
+from pravega_blocking.errors import (
     AlreadyExistsError,
     ConflictError,
+    ControllerFailureError,
     NotFoundError,
+    PravegaError,
+    RefusedError,
     TimedOutError,
     UnavailableError,
     UsageError,
 )
-from pravega_admin.options import DEFAULT_CONTROLLER
-from pravega_admin.stream_settings import StreamSettings, settings_of_message, settings_to_message
-from pravega_controller.transactions import NO_TIME, halves_of_id, id_of_halves
+from pravega_blocking.stream_settings import (
+    StreamSettings,
+    settings_of_message,
+    settings_to_message,
+)
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import READER_GROUP_PREFIX, scoped_name
+from pravega_wire.transaction_ids import NO_TIME, halves_of_id, id_of_halves
 
 CALL_SECONDS = 60.0
-RETRY_SECONDS = 1.0
-"""How long a controller may be gone before a call says so."""
+PATIENCE_SECONDS = 1.0
+"""How long a controller may be gone before a call says so, unless the caller says otherwise."""
 SCALE_POLL_SECONDS = 0.1
-
-
-class ControllerFailureError(AdminError):
-    """The controller answered with a failure that may pass."""
 
 
 RETRIED_ERRORS = (ControllerFailureError, UnavailableError, TimedOutError, ProtocolError, OSError)
@@ -58,7 +61,19 @@ _MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 _Reply = TypeVar("_Reply", bound=Message)
 
-_STATUS_SENTENCES: dict[str, tuple[type[AdminError], str]] = {
+_PASSING = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }
+)
+"""What may pass: the official clients try again on these too."""
+
+_STATUS_SENTENCES: dict[str, tuple[type[PravegaError], str]] = {
     "SCOPE_NOT_FOUND": (NotFoundError, "scope {scope} does not exist"),
     "STREAM_NOT_FOUND": (NotFoundError, "stream {name} does not exist"),
     "SCOPE_EXISTS": (AlreadyExistsError, "scope {scope} exists already"),
@@ -109,6 +124,14 @@ class HeadSegments:
 
 
 @dataclass(frozen=True, slots=True)
+class BegunTransaction:
+    """A transaction as the controller answered its begin: its id, and its segments by key range."""
+
+    identifier: bytes
+    ranges: tuple[SegmentRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TableSettings:
     """How a key-value table was made; lengths of keys in bytes."""
 
@@ -118,29 +141,19 @@ class TableSettings:
     rollover_bytes: int
 
 
-def parse_controller_address(text: str) -> str:
-    """``host:port`` of an address such as ``tcp://host:port``; ``UsageError`` for anything else."""
-    scheme, delimiter, authority = text.partition("://")
-    if not delimiter:
-        scheme, authority = "tcp", text
-    if scheme in ("tls", "ssl", "pravegas"):
-        raise UsageError(f"the command line does not speak TLS yet, so it cannot use {text}")
-    host, _, port = authority.rpartition(":")
-    if scheme not in ("tcp", "pravega") or not host or not port.isdecimal():
-        raise UsageError(f"{text!r} is not a controller address such as {DEFAULT_CONTROLLER}")
-    return authority
-
-
 class ControllerClient:
-    """A connection to a controller. Use it within a ``with`` block.
+    """A connection to a controller. Use it within a ``with`` block; safe for threads.
 
-    ``address`` as ``parse_controller_address`` takes it. A call that gets no answer within
-    ``CALL_SECONDS`` raises ``TimedOutError``; an unreachable controller raises
-    ``UnavailableError`` at once.
+    ``address`` as ``parse_controller_address`` takes it. A call that fails in a way that may pass
+    is repeated for ``patience`` seconds, before ``UnavailableError`` or ``ControllerFailureError``
+    is raised; one that gets no answer within ``CALL_SECONDS`` raises ``TimedOutError``.
     """
 
-    def __init__(self, address: str = DEFAULT_CONTROLLER) -> None:
+    def __init__(
+        self, address: str = DEFAULT_CONTROLLER, *, patience: float = PATIENCE_SECONDS
+    ) -> None:
         self.address = parse_controller_address(address)
+        self._patience = patience
         self._channel = grpc.insecure_channel(
             self.address,
             options=[
@@ -173,6 +186,11 @@ class ControllerClient:
     def create_scope(self, scope: str) -> None:
         reply = self._call("createScope", pb.ScopeInfo(scope=scope), pb.CreateScopeStatus, scope)
         _check(pb.CreateScopeStatus.Status.Name(reply.status), "create", scope)
+
+    def ensure_scope(self, scope: str) -> None:
+        """Create a scope unless it exists."""
+        with suppress(AlreadyExistsError):
+            self.create_scope(scope)
 
     def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
         """Delete an empty scope; ``recursive`` deletes what is in it first."""
@@ -224,6 +242,11 @@ class ControllerClient:
         request = settings_to_message(scope, stream, settings)
         reply = self._call("createStream", request, pb.CreateStreamStatus, scope, stream)
         _check(pb.CreateStreamStatus.Status.Name(reply.status), "create", scope, stream)
+
+    def ensure_stream(self, scope: str, stream: str, settings: StreamSettings) -> None:
+        """Create a stream unless it exists, with whatever settings."""
+        with suppress(AlreadyExistsError):
+            self.create_stream(scope, stream, settings)
 
     def update_stream(self, scope: str, stream: str, settings: StreamSettings) -> None:
         request = settings_to_message(scope, stream, settings)
@@ -277,8 +300,21 @@ class ControllerClient:
             streamInfo=_info(scope, stream, pb.StreamInfo.AccessOperation.READ)
         )
         reply = self._call("getSegments", request, pb.SegmentsAtTime, scope, stream)
-        offsets = {item.segmentId.segmentId: item.offset for item in reply.segments}
+        # Controllers say -1 for a segment of which a truncation left all bytes.
+        offsets = {item.segmentId.segmentId: max(0, item.offset) for item in reply.segments}
         return HeadSegments(offsets, reply.delegationToken)
+
+    def segments_between(
+        self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
+    ) -> list[int]:
+        """Return the segments that lie between two cuts; an empty ``end`` is the tail."""
+        request = pb.StreamCutRange(
+            streamInfo=_info(scope, stream, pb.StreamInfo.AccessOperation.READ)
+        )
+        getattr(request, "from").update(start)
+        request.to.update(end)
+        reply = self._call("getSegmentsBetween", request, pb.StreamCutRangeResponse, scope, stream)
+        return [item.segmentId for item in reply.segments]
 
     def successors(self, scope: str, stream: str, segment_id: int) -> tuple[Successor, ...]:
         """Which segments follow a sealed one; none when the stream ends there."""
@@ -327,7 +363,9 @@ class ControllerClient:
                 " be fewer segments than its policy wants"
             )
         if status != "STARTED":
-            raise AdminError(f"the controller could not scale stream {scoped_name(scope, stream)}")
+            raise PravegaError(
+                f"the controller could not scale stream {scoped_name(scope, stream)}"
+            )
         self._wait_for_scale(scope, stream, reply.epoch, timeout)
 
     def _wait_for_scale(self, scope: str, stream: str, epoch: int, timeout: float) -> None:
@@ -339,7 +377,7 @@ class ControllerClient:
             if status == "SUCCESS":
                 return
             if status != "IN_PROGRESS":
-                raise AdminError(f"scaling {scoped_name(scope, stream)} ended with {status}")
+                raise PravegaError(f"scaling {scoped_name(scope, stream)} ended with {status}")
             if time.monotonic() > deadline:
                 raise TimedOutError(
                     f"stream {scoped_name(scope, stream)} is still scaling after {timeout:g} s"
@@ -347,6 +385,23 @@ class ControllerClient:
             time.sleep(SCALE_POLL_SECONDS)
 
     # ---- Transactions ----------------------------------------------------------------------------
+
+    def begin_transaction(self, scope: str, stream: str, lease_ms: int) -> BegunTransaction:
+        """Begin a transaction that is aborted unless it is pinged or committed in time."""
+        request = pb.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms)
+        reply = self._call("createTransaction", request, pb.CreateTxnResponse, scope, stream)
+        return BegunTransaction(
+            id_of_halves(reply.txnId.highBits, reply.txnId.lowBits),
+            tuple(map(_range_of_message, reply.activeSegments)),
+        )
+
+    def ping_transaction(self, scope: str, stream: str, identifier: bytes, lease_ms: int) -> str:
+        """Renew a lease; return the answer in small letters, ``ok`` if the transaction is open."""
+        request = pb.PingTxnRequest(
+            streamInfo=_info(scope, stream), txnId=_txn_id(identifier), lease=lease_ms
+        )
+        reply = self._call("pingTransaction", request, pb.PingTxnStatus, scope, stream)
+        return pb.PingTxnStatus.Status.Name(reply.status).lower()
 
     def transaction_state(self, scope: str, stream: str, identifier: bytes) -> str:
         """A transaction's state in small letters; ``unknown`` where there is none."""
@@ -400,6 +455,14 @@ class ControllerClient:
             "createKeyValueTable", request, pb.CreateKeyValueTableStatus, scope, table
         )
         _check(pb.CreateKeyValueTableStatus.Status.Name(reply.status), "create", scope, table)
+
+    def table_segments(self, scope: str, table: str) -> list[int]:
+        """Return the segments of a key-value table, one for each of its partitions."""
+        request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
+        reply = self._call(
+            "getCurrentSegmentsKeyValueTable", request, pb.SegmentRanges, scope, table
+        )
+        return [item.segmentId.segmentId for item in reply.segmentRanges]
 
     def list_tables(self, scope: str) -> Iterator[str]:
         """The names of a scope's key-value tables."""
@@ -483,19 +546,19 @@ class ControllerClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=reply_type.FromString,
         )
-        patience = Patience(RETRY_SECONDS)
+        patience = Patience(self._patience)
         while True:
             try:
                 reply = invoke(request, timeout=CALL_SECONDS)
             except grpc.RpcError as error:
                 # A controller that is being restarted is back in a moment.
-                if error.code() is grpc.StatusCode.UNAVAILABLE and patience.wait():
+                if _may_pass(error) and patience.wait():
                     continue
                 raise self._explain(error, method, scope, stream) from error
             assert isinstance(reply, reply_type)
             return reply
 
-    def _explain(self, error: grpc.RpcError, method: str, scope: str, stream: str) -> AdminError:
+    def _explain(self, error: grpc.RpcError, method: str, scope: str, stream: str) -> PravegaError:
         assert isinstance(error, grpc.Call)
         code, details = error.code(), error.details() or "no details"
         subject = f"stream {scoped_name(scope, stream)}" if stream else f"scope {scope}"
@@ -512,8 +575,13 @@ class ControllerClient:
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             return UsageError(f"the controller refused {method} for {subject}: {details}")
         if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
-            return AdminError(f"no permission for {method} of {subject}: {details}")
+            return RefusedError(f"no permission for {method} of {subject}: {details}")
         return ControllerFailureError(f"{method} for {subject} failed with {code.name}: {details}")
+
+
+def _may_pass(error: grpc.RpcError) -> bool:
+    assert isinstance(error, grpc.Call)
+    return error.code() in _PASSING
 
 
 def _info(
@@ -539,6 +607,6 @@ def _check(status: str, verb: str, scope: str, stream: str = "") -> None:
         return
     name = scoped_name(scope, stream) if stream else scope
     kind, sentence = _STATUS_SENTENCES.get(
-        status, (AdminError, "the controller could not {verb} {name}")
+        status, (PravegaError, "the controller could not {verb} {name}")
     )
     raise kind(sentence.format(scope=scope, stream=stream, name=name, verb=verb))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from pravega_admin.controller_client import ControllerClient
-from pravega_admin.errors import AdminError, UnavailableError
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.errors import PravegaError, UnavailableError
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import GetStreamSegmentInfo, NoSuchSegment, StreamSegmentInfo
 from pravega_wire.errors import ProtocolError
@@ -46,7 +46,7 @@ def segment_infos(
                 if isinstance(reply, StreamSegmentInfo):
                     infos[segment] = reply
                 elif not isinstance(reply, NoSuchSegment):
-                    raise AdminError(f"segment {name} answers with {type(reply).__name__}")
+                    raise PravegaError(f"segment {name} answers with {type(reply).__name__}")
     except ProtocolError as error:
         raise UnavailableError(
             f"the segments of {scoped_name(scope, stream)} cannot be reached: {error}"

@@ -1,0 +1,46 @@
+"""What can go wrong between a client and a store. An error's text is one sentence for the user.
+
+Owns: the error tree of all clients.
+"""
+
+from __future__ import annotations
+
+
+class PravegaError(Exception):
+    """Something failed; the text says what and what to do."""
+
+
+class UsageError(PravegaError):
+    """The client was asked for something that makes no sense."""
+
+
+class NotFoundError(PravegaError):
+    """A scope, stream or segment does not exist."""
+
+
+class AlreadyExistsError(PravegaError):
+    """What should be created is there already."""
+
+
+class UnavailableError(PravegaError):
+    """A server cannot be reached, or stayed away for too long."""
+
+
+class TimedOutError(PravegaError):
+    """What was waited for did not come in time."""
+
+
+class ConflictError(PravegaError):
+    """The state of a scope or stream does not allow it: sealed, not sealed, not empty."""
+
+
+class StreamSealedError(ConflictError):
+    """The stream takes no more events."""
+
+
+class RefusedError(PravegaError):
+    """A server refused a request, and would do so again."""
+
+
+class ControllerFailureError(PravegaError):
+    """The controller answered with a failure that may pass."""

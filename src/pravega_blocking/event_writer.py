@@ -1,0 +1,175 @@
+"""Writes events to a stream, each exactly once, through restarts and scalings.
+
+Owns: one writer per segment and the map from routing keys to them.
+
+Invariants:
+1. Events of one routing key are stored in the order of ``write``.
+2. When a segment is sealed, its unacknowledged events go to its successors before any later event
+   of the same keys.
+"""
+
+from __future__ import annotations
+
+import random
+from types import TracebackType
+from typing import Self
+
+from pravega_blocking.backoff import Patience
+from pravega_blocking.controller_client import (
+    RETRIED_ERRORS,
+    ControllerClient,
+    SegmentRange,
+    Successor,
+)
+from pravega_blocking.errors import StreamSealedError, UnavailableError
+from pravega_blocking.segment_writer import (
+    PATIENCE_SECONDS,
+    Address,
+    SegmentEndedError,
+    SegmentWriter,
+)
+from pravega_wire.hashing import routing_key_hash
+from pravega_wire.names import scoped_name, segment_name
+
+
+class EventWriter:
+    """Writes events to a stream. Use it in one thread, within a ``with`` block.
+
+    ``write`` returns before the event is stored; ``flush`` returns when all are. Leaving the block
+    without an error flushes. ``patience`` is how many seconds servers may stay away.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        scope: str,
+        stream: str,
+        *,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._controller = controller
+        self._scope = scope
+        self._stream = stream
+        self._patience = Patience(patience)
+        self._retired_events = 0
+        self._random = random.Random()
+        current = controller.current_segments(scope, stream)
+        self._delegation_token = current.delegation_token
+        if not current.ranges:
+            raise StreamSealedError(f"stream {scoped_name(scope, stream)} is sealed")
+        self._routes: list[tuple[SegmentRange, SegmentWriter]] = [
+            (item, self._new_writer(item.segment_id)) for item in current.ranges
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if exc_type is None:
+                self.flush()
+        finally:
+            self.close()
+
+    @property
+    def acknowledged_events(self) -> int:
+        """How many events are known to be stored."""
+        return self._retired_events + sum(w.acknowledged_events for w in self._writers())
+
+    def close(self) -> None:
+        """Drop the connections, without waiting for anything."""
+        for writer in self._writers():
+            writer.disconnect()
+
+    def write(self, data: bytes, *, routing_key: str | None = None) -> None:
+        """Add an event; without a routing key it goes to any segment.
+
+        Raises ``UsageError`` for an event over 8 MiB, ``StreamSealedError`` when the stream has
+        been sealed, ``UnavailableError`` when servers stay away.
+        """
+        position = self._random.random() if routing_key is None else routing_key_hash(routing_key)
+        writer = self._route(position)
+        if writer.add((position, data)):
+            self._drive(writer, drain=False)
+
+    def send(self) -> None:
+        """Send every event that waits for its batch to fill, without waiting for their storing."""
+        for writer in self._writers():
+            self._drive(writer, drain=False)
+
+    def flush(self) -> None:
+        """Return when every event written so far is stored."""
+        # Successors of a segment that ended meanwhile have work again, hence the loop.
+        while busy := [writer for writer in self._writers() if not writer.is_idle]:
+            for writer in busy:
+                self._drive(writer, drain=False)
+            for writer in busy:
+                self._drive(writer, drain=True)
+
+    def _writers(self) -> list[SegmentWriter]:
+        """Each segment writer once: a successor by merge serves several ranges."""
+        return list({writer.name: writer for _, writer in self._routes}.values())
+
+    def _new_writer(self, segment: int) -> SegmentWriter:
+        def locate() -> Address:
+            return self._controller.segment_address(self._scope, self._stream, segment)
+
+        name = segment_name(self._scope, self._stream, segment)
+        return SegmentWriter(name, locate, delegation_token=self._delegation_token)
+
+    def _route(self, position: float) -> SegmentWriter:
+        for item, writer in self._routes:
+            if position < item.high:
+                return writer
+        return self._routes[-1][1]
+
+    def _drive(self, writer: SegmentWriter, *, drain: bool) -> None:
+        """Send the batch and take the replies that must be; ``drain`` takes all that are due."""
+        try:
+            writer.drive(self._patience, drain=drain)
+        except SegmentEndedError:
+            self._replace(writer)
+
+    def _replace(self, ended: SegmentWriter) -> None:
+        """Put the successors in the place of a segment that has ended, and give them its events."""
+        (segment,) = {item.segment_id for item, writer in self._routes if writer is ended}
+        successors = self._ask_successors(segment)
+        events = ended.release()
+        if not successors:
+            raise StreamSealedError(
+                f"stream {scoped_name(self._scope, self._stream)} is sealed;"
+                f" {len(events)} events were not stored"
+            )
+        self._retired_events += ended.acknowledged_events
+        heirs = {item.segment_id: writer for item, writer in self._routes}
+        routes = []
+        for item, writer in self._routes:
+            if writer is not ended:
+                routes.append((item, writer))
+                continue
+            for successor in successors:
+                segment = successor.range.segment_id
+                low, high = max(item.low, successor.range.low), min(item.high, successor.range.high)
+                if low < high:
+                    if segment not in heirs:
+                        heirs[segment] = self._new_writer(segment)
+                    routes.append((SegmentRange(segment, low, high), heirs[segment]))
+        self._routes = sorted(routes, key=lambda route: route[0].low)
+        for event in events:
+            self._route(event[0]).add(event)
+
+    def _ask_successors(self, segment: int) -> tuple[Successor, ...]:
+        while True:
+            try:
+                return self._controller.successors(self._scope, self._stream, segment)
+            except RETRIED_ERRORS as error:
+                if not self._patience.wait():
+                    raise UnavailableError(
+                        f"{scoped_name(self._scope, self._stream)} could not be written to for"
+                        f" {self._patience.seconds:g} s: {error}"
+                    ) from error

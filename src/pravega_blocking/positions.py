@@ -1,0 +1,15 @@
+"""Where in a stream reading begins, as users say it.
+
+Owns: the words for its two ends. Imports nothing, so that a command line can offer them quickly.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Start(enum.StrEnum):
+    """Where to begin reading a stream."""
+
+    HEAD = "head"
+    TAIL = "tail"

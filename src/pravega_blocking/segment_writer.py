@@ -1,0 +1,230 @@
+"""Appends events to one segment, each once, through restarts of its segment store.
+
+Owns: a connection, the batch being filled and the blocks in flight.
+
+Invariants:
+1. An event is kept until it is acknowledged. Events are stored in the order of ``add``.
+2. A writer keeps its id and its event numbers over reconnects: what AppendSetup says is stored is
+   never sent again, and everything else is, in order.
+3. More than ``IN_FLIGHT_BYTES_MAX`` or ``BLOCKS_MAX`` unacknowledged make ``drive`` wait, so that
+   neither side's memory nor the socket of the replies fills up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pravega_blocking.backoff import Patience
+from pravega_blocking.controller_client import RETRIED_ERRORS
+from pravega_blocking.errors import RefusedError, UnavailableError, UsageError
+from pravega_wire.blocking import SegmentConnection
+from pravega_wire.commands import (
+    AppendSetup,
+    AuthTokenCheckFailed,
+    DataAppended,
+    ErrorMessage,
+    NoSuchSegment,
+    Reply,
+    SegmentIsSealed,
+    SetupAppend,
+)
+from pravega_wire.connection import append_block
+from pravega_wire.errors import ProtocolError
+
+EVENT_BYTES_MAX = 8 * 1024 * 1024
+BATCH_BYTES = 512 * 1024
+BATCH_EVENTS_MAX = 8192
+IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
+BLOCKS_MAX = 256
+REPLY_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
+
+_HEADER_BYTES = 8
+
+Address: TypeAlias = tuple[str, int]
+Event: TypeAlias = tuple[float, bytes]
+"""Where in the key space an event falls, and its bytes."""
+
+
+class SegmentEndedError(Exception):
+    """The segment is sealed, or gone: with its stream's truncated past, or with a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Events that were sent together."""
+
+    events: tuple[Event, ...]
+    last_event_number: int
+    byte_count: int
+
+
+class SegmentWriter:
+    """The events on their way to the segment ``name``. Use it in one thread.
+
+    ``locate`` says where the segment is served; it is asked before each connection.
+    """
+
+    def __init__(
+        self, name: str, locate: Callable[[], Address], *, delegation_token: str = ""
+    ) -> None:
+        self.name = name
+        self.acknowledged_events = 0
+        self._locate = locate
+        self._delegation_token = delegation_token
+        self._writer_id = os.urandom(16)
+        self._event_number = 0
+        self._batch: list[Event] = []
+        self._batch_bytes = 0
+        self._in_flight: deque[_Block] = deque()
+        self._in_flight_bytes = 0
+        self._connection: SegmentConnection | None = None
+        self._request_id = 0
+
+    def add(self, event: Event) -> bool:
+        """Take an event; return whether enough have gathered to be sent.
+
+        Raises ``UsageError`` for one over ``EVENT_BYTES_MAX``.
+        """
+        length = len(event[1])
+        if length > EVENT_BYTES_MAX:
+            raise UsageError(f"an event of {length} bytes: at most {EVENT_BYTES_MAX} fit")
+        self._batch.append(event)
+        self._batch_bytes += length + _HEADER_BYTES
+        return self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_EVENTS_MAX
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every event that was added is stored."""
+        return not self._batch and not self._in_flight
+
+    def drive(self, patience: Patience, *, drain: bool) -> None:
+        """Send the batch and take the replies that must be; ``drain`` takes all that are due.
+
+        Raises ``SegmentEndedError`` when the segment takes no more events, ``UnavailableError``
+        when servers stay away for longer than ``patience``.
+        """
+        while not self.is_idle:
+            try:
+                self._send_batch()
+                while self._must_wait(drain=drain):
+                    self._take_reply()
+                    patience.renew()
+                return
+            except SegmentEndedError:
+                self.disconnect()
+                raise
+            except RETRIED_ERRORS as error:
+                self.disconnect()
+                if not patience.wait():
+                    raise UnavailableError(
+                        f"{self.name} could not be written to for {patience.seconds:g} s: {error}"
+                    ) from error
+
+    def release(self) -> list[Event]:
+        """Give up everything that is not known to be stored, in order."""
+        events = [event for block in self._in_flight for event in block.events] + self._batch
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        self._batch = []
+        self._batch_bytes = 0
+        return events
+
+    def disconnect(self) -> None:
+        """Drop the connection; what is in flight is sent again on the next one. Idempotent."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # ---- Within ----------------------------------------------------------------------------------
+
+    def _must_wait(self, *, drain: bool) -> bool:
+        """Whether replies must be taken: any that is due to ``drain``, else those beyond bounds."""
+        if drain:
+            return bool(self._in_flight)
+        return self._in_flight_bytes > IN_FLIGHT_BYTES_MAX or len(self._in_flight) > BLOCKS_MAX
+
+    def _send_batch(self) -> None:
+        """Send what has gathered, connecting first if need be."""
+        connection = self._connected()
+        while self._batch:
+            block = self._take_block()
+            # In flight before it is sent: a send that fails half-way may have reached the server.
+            self._in_flight.append(block)
+            self._in_flight_bytes += block.byte_count
+            self._send(connection, block)
+
+    def _take_block(self) -> _Block:
+        """The next events to send together: all, or as many as surely fit into one command."""
+        count, byte_count = len(self._batch), self._batch_bytes
+        if byte_count > BATCH_BYTES + EVENT_BYTES_MAX:
+            count = byte_count = 0
+            while byte_count < BATCH_BYTES:
+                byte_count += len(self._batch[count][1]) + _HEADER_BYTES
+                count += 1
+        events = tuple(self._batch[:count])
+        del self._batch[:count]
+        self._batch_bytes -= byte_count
+        self._event_number += count
+        return _Block(events, self._event_number, byte_count)
+
+    def _take_reply(self) -> None:
+        """Wait for one reply and act on it."""
+        assert self._connection is not None
+        reply = self._connection.receive(timeout=REPLY_SECONDS)
+        if not isinstance(reply, DataAppended):
+            raise _refusal(reply, self.name)
+        self._acknowledge(reply.event_number)
+
+    def _connected(self) -> SegmentConnection:
+        """The connection; a new one has been set up and holds everything in flight."""
+        if self._connection is not None:
+            return self._connection
+        connection = SegmentConnection(*self._locate(), timeout=REPLY_SECONDS)
+        try:
+            self._request_id = connection.next_request_id()
+            reply = connection.call(
+                SetupAppend(self._request_id, self._writer_id, self.name, self._delegation_token)
+            )
+            if not isinstance(reply, AppendSetup):
+                raise _refusal(reply, self.name)
+            self._acknowledge(reply.last_event_number)
+            for block in self._in_flight:
+                self._send(connection, block)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _send(self, connection: SegmentConnection, block: _Block) -> None:
+        connection.send_bytes(
+            append_block(
+                self._writer_id,
+                [data for _, data in block.events],
+                last_event_number=block.last_event_number,
+                request_id=self._request_id,
+            )
+        )
+
+    def _acknowledge(self, event_number: int) -> None:
+        while self._in_flight and self._in_flight[0].last_event_number <= event_number:
+            block = self._in_flight.popleft()
+            self._in_flight_bytes -= block.byte_count
+            self.acknowledged_events += len(block.events)
+
+
+def _refusal(reply: Reply, segment: str) -> Exception:
+    """What a reply other than an acknowledgement means."""
+    if isinstance(reply, SegmentIsSealed | NoSuchSegment):
+        return SegmentEndedError()
+    if isinstance(reply, AuthTokenCheckFailed):
+        return RefusedError(f"no permission to write to segment {segment}")
+    if isinstance(reply, ErrorMessage):
+        return RefusedError(f"the segment store refused an append to {segment}: {reply.message}")
+    # WrongHost, InvalidEventNumber and what a future server may say: connect again.
+    return ProtocolError(f"unexpected {type(reply).__name__}")

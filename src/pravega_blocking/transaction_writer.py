@@ -1,0 +1,106 @@
+"""Writes the events of one transaction.
+
+Owns: one writer for each segment of the transaction, and the map from routing keys to them.
+
+Invariants:
+1. Events of one routing key keep their order: they go to one segment, over one connection.
+2. ``flush`` returns when every event is durable. Nothing can be read before somebody commits.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from pravega_blocking.backoff import Patience
+from pravega_blocking.controller_client import BegunTransaction
+from pravega_blocking.errors import RefusedError, UsageError
+from pravega_blocking.segment_writer import (
+    PATIENCE_SECONDS,
+    Address,
+    SegmentEndedError,
+    SegmentWriter,
+)
+from pravega_wire.hashing import routing_key_hash
+from pravega_wire.names import segment_name, transaction_segment_name
+
+
+class TransactionWriter:
+    """Writes events to the segments of a transaction. Use it in one thread.
+
+    ``locate`` says where a segment of the stream is served.
+    """
+
+    def __init__(
+        self,
+        scope: str,
+        stream: str,
+        transaction: BegunTransaction,
+        locate: Callable[[int], Address],
+    ) -> None:
+        ranges = sorted(transaction.ranges, key=lambda item: item.low)
+        self._lows = [item.low for item in ranges]
+        self._writers = [
+            SegmentWriter(
+                transaction_segment_name(
+                    segment_name(scope, stream, item.segment_id), transaction.identifier
+                ),
+                lambda segment_id=item.segment_id: locate(segment_id),  # type: ignore[misc]
+            )
+            for item in ranges
+        ]
+        self._patience = Patience(PATIENCE_SECONDS)
+        self._next = int.from_bytes(os.urandom(2), "big") % len(self._writers)
+
+    def write(self, events: Sequence[bytes | str], keys: Sequence[str | None] | None) -> None:
+        """Write events, each with its routing key; those without one go wherever there is room.
+
+        Raises ``UsageError`` for an event that cannot be stored, ``RefusedError`` when the
+        transaction has ended, ``UnavailableError`` when servers stay away.
+        """
+        if keys is None:
+            # All in a row to one segment: their order is kept, and the next go to another.
+            writer = self._take_turn()
+            for event in events:
+                if writer.add((0.0, _bytes_of(event))):
+                    self._drive(writer, drain=False)
+            return
+        for event, key in zip(events, keys, strict=True):
+            if key is None:
+                writer = self._take_turn()
+            else:
+                writer = self._writers[bisect_right(self._lows, routing_key_hash(key)) - 1]
+            if writer.add((0.0, _bytes_of(event))):
+                self._drive(writer, drain=False)
+
+    def flush(self) -> None:
+        """Return when every event is durable."""
+        for writer in self._writers:
+            self._drive(writer, drain=False)
+        for writer in self._writers:
+            self._drive(writer, drain=True)
+
+    def close(self) -> None:
+        """Drop all connections. Idempotent."""
+        for writer in self._writers:
+            writer.disconnect()
+
+    def _take_turn(self) -> SegmentWriter:
+        self._next = (self._next + 1) % len(self._writers)
+        return self._writers[self._next]
+
+    def _drive(self, writer: SegmentWriter, *, drain: bool) -> None:
+        try:
+            writer.drive(self._patience, drain=drain)
+        except SegmentEndedError:
+            raise RefusedError(
+                f"transaction segment {writer.name} is gone: the transaction has ended, by its"
+                " lease (transaction_timeout_ms) or with its stream"
+            ) from None
+
+
+def _bytes_of(event: bytes | str | None) -> bytes:
+    if event is None:
+        raise UsageError("a row has no event: the column event is null")
+    return event.encode() if isinstance(event, str) else event

@@ -1,0 +1,22 @@
+"""A transaction's id, as the controller's messages carry it, and the time they may leave out.
+
+Owns: the two forms of an id. What the bits of an id mean is the controller's own affair.
+"""
+
+from __future__ import annotations
+
+NO_TIME = -(2**63)
+"""What a writer sends instead of a time when it commits without one."""
+
+_UINT64 = 2**64 - 1
+
+
+def id_of_halves(high: int, low: int) -> bytes:
+    """Return the id of the two signed halves that messages carry."""
+    return (high & _UINT64).to_bytes(8, "big") + (low & _UINT64).to_bytes(8, "big")
+
+
+def halves_of_id(identifier: bytes) -> tuple[int, int]:
+    """Return the two signed halves of an id, as messages carry them."""
+    high = int.from_bytes(identifier[:8], "big", signed=True)
+    return high, int.from_bytes(identifier[8:], "big", signed=True)

@@ -1,0 +1,159 @@
+"""What writes one segment, against a server that breaks connections before and after it stores."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from pravega_blocking.backoff import Patience
+from pravega_blocking.errors import RefusedError, UnavailableError, UsageError
+from pravega_blocking.segment_writer import (
+    BATCH_EVENTS_MAX,
+    EVENT_BYTES_MAX,
+    Address,
+    SegmentEndedError,
+    SegmentWriter,
+)
+from pravega_wire.commands import (
+    HELLO,
+    AppendSetup,
+    Command,
+    DataAppended,
+    ErrorMessage,
+    Hello,
+    NoSuchSegment,
+    Reply,
+    SetupAppend,
+)
+from pravega_wire.connection import Append, Connection, Role
+from pravega_wire.event_framing import iterate_event_spans
+
+NEVER = -(2**63)
+
+
+class BreakingStore:
+    """Serves one segment, one connection after the other; breaks each for ``breaks`` times."""
+
+    def __init__(self, seed: int, breaks: int, refusal: Reply | None = None) -> None:
+        self.stored: list[bytes] = []
+        self.connections = 0
+        self._random = Random(seed)
+        self._breaks = breaks
+        self._refusal = refusal
+        self._last_event_number = NEVER
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: Address = self._listener.getsockname()
+        self._thread = threading.Thread(target=self._serve)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[BreakingStore]:
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            # A thread that waits for a connection is not woken by closing what it listens on.
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._thread.join(10)
+            self._listener.close()
+        assert not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection = Connection(Role.SERVER)
+            with peer, contextlib.suppress(EOFError, ConnectionError):
+                while data := peer.recv(65536):
+                    for command in connection.receive_data(data):
+                        for reply in self._answer(command):
+                            peer.sendall(connection.send(reply))
+
+    def _answer(self, command: Command | Append) -> list[Reply]:
+        match command:
+            case Hello():
+                return [HELLO]
+            case SetupAppend(request_id, writer_id, segment, _):
+                if self._refusal is not None:
+                    return [self._refusal]
+                return [AppendSetup(request_id, segment, writer_id, self._last_event_number)]
+            case Append():
+                return self._store(command)
+            case _:
+                raise AssertionError(command)
+
+    def _store(self, append: Append) -> list[Reply]:
+        breaks = self._breaks > 0 and self._random.random() < 0.5
+        stores_first = self._random.random() < 0.5
+        self._breaks -= breaks
+        if breaks and not stores_first:
+            raise EOFError
+        data = bytes(append.data)
+        previous, self._last_event_number = self._last_event_number, append.last_event_number
+        self.stored += [data[start:end] for start, end in iterate_event_spans(data)]
+        if breaks:
+            raise EOFError
+        number = append.last_event_number
+        return [DataAppended(append.writer_id, number, previous, append.request_id, 9)]
+
+
+def events_of(count: int) -> list[bytes]:
+    return [b"event %d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_event_is_stored_once_in_order_however_connections_break(seed: int) -> None:
+    with BreakingStore(seed, breaks=6).running() as store:
+        writer = SegmentWriter("s/a/0", lambda: store.address)
+        patience = Patience(30.0)
+        events = events_of(3 * BATCH_EVENTS_MAX + 7)
+        for event in events:
+            if writer.add((0.0, event)):
+                writer.drive(patience, drain=False)
+        writer.drive(patience, drain=True)
+        assert writer.is_idle
+        assert writer.acknowledged_events == len(events)
+        writer.disconnect()
+    assert store.stored == events
+    assert store.connections > 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (NoSuchSegment(1, "s/a/0"), SegmentEndedError),
+        (ErrorMessage(1, "s/a/0", "no", 0), RefusedError),
+    ],
+)
+def test_a_refusal_ends_it_with_its_meaning(reply: Reply, error: type[Exception]) -> None:
+    with BreakingStore(0, breaks=0, refusal=reply).running() as store:
+        writer = SegmentWriter("s/a/0", lambda: store.address)
+        writer.add((0.5, b"event"))
+        with pytest.raises(error):
+            writer.drive(Patience(30.0), drain=True)
+        assert writer.release() == [(0.5, b"event")]
+        assert writer.is_idle
+        writer.disconnect()
+
+
+def test_a_store_that_stays_away_is_named_with_its_segment() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address: Address = listener.getsockname()
+    writer = SegmentWriter("s/a/0", lambda: address)
+    writer.add((0.0, b"event"))
+    with pytest.raises(UnavailableError, match="s/a/0 could not be written to for 0 s"):
+        writer.drive(Patience(0.0), drain=True)
+
+
+def test_an_event_that_is_too_long_is_refused_before_it_is_sent() -> None:
+    writer = SegmentWriter("s/a/0", lambda: ("", 0))
+    with pytest.raises(UsageError, match="at most"):
+        writer.add((0.0, bytes(EVENT_BYTES_MAX + 1)))
+    assert writer.is_idle
