@@ -84,6 +84,10 @@ bench-budget: $(VENV)/.tested ## what one append block costs, by stage (perf and
 bench-scale: $(VENV)/.tested java ## many segments, writers, readers of 10 GB and restarts, in a quarter of an hour
 	$(BIN)/python -m benchmarks.bench_scale $(ARGS)
 
+.PHONY: bench-controller
+bench-controller: $(VENV)/.tested java ## transactions, streams and epochs beside the original, in 25 minutes
+	$(BIN)/python -m benchmarks.bench_controller $(ARGS)
+
 .PHONY: demo-scaling
 demo-scaling: $(VENV)/.tested ## a stream that grows and shrinks with its load, in three minutes; ARGS=--report draws it
 	$(BIN)/python -m benchmarks.demo_scaling $(ARGS)

@@ -46,6 +46,8 @@ class Load:
     connection_pooling: bool = False
     kept_stream: str | None = None
     """A stream of this name is loaded, and not deleted."""
+    scale_above: int | None = None
+    """Events a second of a segment above which it is split; None for a fixed number of segments."""
 
     def arguments(self) -> list[str]:
         """The options of the driver's command line."""
@@ -67,6 +69,8 @@ class Load:
         parts = [part for name, value in options.items() for part in (name, str(value))]
         if self.connection_pooling:
             parts.append("--connection-pooling")
+        if self.scale_above is not None:
+            parts += ["--scale-above", str(self.scale_above)]
         if self.kept_stream is not None:
             parts += ["--stream", self.kept_stream, "--keep-stream"]
         return parts

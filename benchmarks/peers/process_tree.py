@@ -75,6 +75,11 @@ class ProcessTree:
         return found
 
 
+def resident_bytes(process_id: int) -> int:
+    """Resident memory of one process, shared pages included."""
+    return int(Path("/proc", str(process_id), "statm").read_text().split()[1]) * PAGE_SIZE
+
+
 def _written_bytes(process_id: int) -> int:
     try:
         text = Path("/proc", str(process_id), "io").read_text()

@@ -80,6 +80,15 @@ class SegstoreStandalone:
         """Where the segment store of the last start listens."""
         return self._ports[1]
 
+    def process_id(self, kind: str) -> int:
+        """The process of the running server that is its ``controller`` or ``segment-store``."""
+        assert self._server is not None
+        for process_id in self._server.processes.process_ids():
+            words = Path("/proc", str(process_id), "cmdline").read_text().split("\0")
+            if words[3:5] == ["child", kind]:
+                return process_id
+        raise PeerFailedError(f"there is no process of a {kind}")
+
     def stop(self) -> None:
         """End all processes."""
         if self._server is not None:

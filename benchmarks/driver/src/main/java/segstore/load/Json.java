@@ -5,11 +5,11 @@ import java.util.Locale;
 import java.util.Map;
 
 /** Writes the few shapes that a result is made of: maps, lists, text, numbers, booleans and null. */
-final class Json {
+public final class Json {
     private Json() {
     }
 
-    static String write(Object value) {
+    public static String write(Object value) {
         StringBuilder out = new StringBuilder();
         append(out, value);
         return out.toString();

@@ -10,24 +10,24 @@ import org.HdrHistogram.Recorder;
  * Latencies recorded by any number of threads, in nanoseconds with three significant digits, from one microsecond to ten minutes.
  * What lies outside counts as the nearest that lies inside.
  */
-final class Latencies {
+public final class Latencies {
     private static final long LEAST_NANOS = 1_000;
     private static final long MOST_NANOS = 600_000_000_000L;
     private static final int DIGITS = 3;
 
     private final Recorder recorder = new Recorder(LEAST_NANOS, MOST_NANOS, DIGITS);
 
-    void record(long nanos) {
+    public void record(long nanos) {
         recorder.recordValue(Math.max(0, Math.min(nanos, MOST_NANOS)));
     }
 
     /** What was recorded since the last call. */
-    Histogram take() {
+    public Histogram take() {
         return recorder.getIntervalHistogram();
     }
 
     /** Takes what was recorded since the last call from each of these, as one summary in milliseconds. */
-    static Map<String, Object> summary(List<Latencies> parts) {
+    public static Map<String, Object> summary(List<Latencies> parts) {
         Histogram all = new Histogram(LEAST_NANOS, MOST_NANOS, DIGITS);
         for (Latencies part : parts) {
             all.add(part.take());

@@ -37,7 +37,8 @@ public final class LoadDriver {
         this.options = options;
         this.target = options.controller() == null
                 ? new KafkaTarget(options.kafka(), options.stream())
-                : new LoadStream(options.controller(), options.scope(), options.stream(), options.connectionPooling());
+                : new LoadStream(options.controller(), options.scope(), options.stream(),
+                        options.connectionPooling(), options.scaleAbove());
     }
 
     public static void main(String[] arguments) throws InterruptedException {

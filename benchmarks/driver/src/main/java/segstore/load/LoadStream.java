@@ -27,7 +27,10 @@ final class LoadStream implements Target {
     private static final long READY_LIMIT_NANOS = 60_000_000_000L;
     private static final long RETRY_NANOS = 200_000_000L;
 
+    private static final int SCALE_FACTOR = 2;
+
     private final boolean connectionPooling;
+    private final int scaleAbove;
     private final String scope;
     private final String stream;
     private final String group;
@@ -35,9 +38,11 @@ final class LoadStream implements Target {
     private final ReaderGroupManager groups;
     private final EventStreamClientFactory clients;
 
-    LoadStream(URI controller, String scope, String stream, boolean connectionPooling) {
+    /** {@code scaleAbove}: events a second above which a segment is split; 0 for never. */
+    LoadStream(URI controller, String scope, String stream, boolean connectionPooling, int scaleAbove) {
         ClientConfig config = ClientConfig.builder().controllerURI(controller).build();
         this.connectionPooling = connectionPooling;
+        this.scaleAbove = scaleAbove;
         this.scope = scope;
         this.stream = stream;
         this.group = stream + "-readers";
@@ -60,8 +65,9 @@ final class LoadStream implements Target {
         for (boolean isFirst = true;; isFirst = false) {
             try {
                 streams.createScope(scope);
-                boolean created = streams.createStream(scope, stream,
-                        StreamConfiguration.builder().scalingPolicy(ScalingPolicy.fixed(segments)).build());
+                ScalingPolicy policy = scaleAbove == 0
+                        ? ScalingPolicy.fixed(segments) : ScalingPolicy.byEventRate(scaleAbove, SCALE_FACTOR, segments);
+                boolean created = streams.createStream(scope, stream, StreamConfiguration.builder().scalingPolicy(policy).build());
                 // An attempt that failed may have created it all the same.
                 if (!created && isFirst) {
                     throw new IllegalArgumentException("the stream " + scope + "/" + stream + " exists already");

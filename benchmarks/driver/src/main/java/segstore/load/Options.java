@@ -25,7 +25,8 @@ record Options(
         int outstandingMax,
         LatencyFrom latencyFrom,
         boolean connectionPooling,
-        boolean keepStream) {
+        boolean keepStream,
+        int scaleAbove) {
 
     static final int EVENT_SIZE_MIN = Long.BYTES;
     static final int EVENT_SIZE_MAX = 8 * 1024 * 1024;
@@ -58,6 +59,8 @@ record Options(
                                       (128 MiB of events, 200000 at most)
               --latency-from send|intended                                                     (send)
               --connection-pooling    share connections between the segment writers            (off)
+              --keep-stream           do not delete the stream at the end                      (off)
+              --scale-above EVENTS    events a second of a segment above which it is split     (never)
             """;
 
     /** Thrown for a command line that cannot be run; the message says why. */
@@ -94,6 +97,7 @@ record Options(
         private LatencyFrom latencyFrom = LatencyFrom.SEND;
         private boolean pooling;
         private boolean keepStream;
+        private int scaleAbove;
 
         Parser(List<String> arguments) {
             this.arguments = arguments.iterator();
@@ -115,7 +119,8 @@ record Options(
             }
             int bounded = outstanding > 0 ? outstanding : outstandingDefault();
             return new Options(controller, kafka, scope, stream, rate, eventSize, segments, producers, consumers, keys, warmup,
-                    seconds, drain, readTimeout, Math.max(bounded, producers), latencyFrom, pooling, keepStream);
+                    seconds, drain, readTimeout, Math.max(bounded, producers), latencyFrom, pooling, keepStream,
+                    scaleAbove);
         }
 
         private int outstandingDefault() {
@@ -142,6 +147,7 @@ record Options(
                 case "--latency-from" -> latencyFrom = latencyFrom(option);
                 case "--connection-pooling" -> pooling = true;
                 case "--keep-stream" -> keepStream = true;
+                case "--scale-above" -> scaleAbove = count(option, 1, Integer.MAX_VALUE);
                 default -> throw new UsageException("unknown option " + option);
             }
         }

@@ -1,0 +1,1 @@
+"""A controller's work: the rows, the runs, and the report of `bench_controller.py`."""

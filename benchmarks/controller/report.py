@@ -1,0 +1,59 @@
+"""What a run leaves behind: a page with the targets, what misses and why, and all figures."""
+
+from datetime import datetime
+from pathlib import Path
+
+from benchmarks.comparison import markdown_table
+from benchmarks.controller.rows import BY_NAME
+from benchmarks.controller.run import Measured
+from benchmarks.machine import Machine, measured_on
+from benchmarks.streams.report import missing, targets
+
+PERFORMANCE = Path(__file__).parent.parent.parent / "docs" / "performance"
+TABLE = "controller.md"
+
+
+def markdown(
+    measured: Measured, *, machine: Machine, command: str, moment: datetime, reasons: str
+) -> str:
+    """The report of one run. ``reasons`` is the text of ``misses.md``."""
+    size, compared = measured.size, measured.compared()
+    work = "\n".join(f"| {name} | {BY_NAME[name].work} |" for name in measured.names)
+    servers = "\n".join(f"- **{s.name}**: {s.description}" for s in measured.servers.values())
+    remarks = "\n".join(f"- {remark}" for remark in measured.remarks()) or "- none"
+    missed = "\n".join(missing(compared, reasons)) or "Nothing."
+    figures = [row for row in compared if row.reach is None]
+    return f"""# The controller, {moment:%d %B %Y}
+
+## What has to be reached
+
+{markdown_table(targets(compared))}
+
+Ratio: ours divided by the peer's or by the limit, both the median of {size.rounds} interleaved
+rounds; rows with stores of their own run once. Every server is warmed up for
+{size.warm_seconds:g} s before its rows, with the transactions of {size.writers} writers. The client
+is the official one for Java, in one process for all rows of a server.
+
+| row | work |
+| --- | --- |
+{work}
+
+## What misses
+
+{missed}
+
+## Further figures
+
+{markdown_table(figures)}
+
+Servers:
+
+{servers}
+
+Remarks:
+
+{remarks}
+
+{measured_on(machine, moment, command)}
+It took {measured.elapsed_seconds / 60:.0f} minutes.
+"""

@@ -1,0 +1,176 @@
+"""Running rows: servers take turns, and every run of a row leaves an outcome.
+
+1. One server runs at a time, in an empty directory of its own, which is removed after it.
+2. Within a round each server is started once for all shared rows, warmed up, and asked row by row.
+   Who goes first alternates with the rounds. Rows with stores of their own run once, at the end.
+3. What goes wrong in a row is its outcome, not an error; the rows after it are still run.
+"""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.comparison import ComparedRow, Outcome, compare, limited
+from benchmarks.controller.driver import WorkFailedError
+from benchmarks.controller.rows import BY_NAME
+from benchmarks.controller.sizes import Size
+from benchmarks.controller.works import Numbers, Session, session
+from benchmarks.load import LoadFailedError
+from benchmarks.machine import busy_seconds
+from benchmarks.peers.api import Peer, PeerFailedError, running
+
+OURS = "ours"
+OTHER_CPU_SHARE_QUIET_MAX = 0.05
+FAILURES = (WorkFailedError, PeerFailedError, LoadFailedError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Every outcome, by row and server, one a round."""
+
+    names: Sequence[str]
+    size: Size
+    servers: Mapping[str, Peer]
+    outcomes: Mapping[tuple[str, str], Sequence[Outcome]]
+    elapsed_seconds: float
+
+    def of(self, row: str, server: str) -> Sequence[Outcome]:
+        """The outcomes of one server on one row, one a round."""
+        return self.outcomes.get((row, server), ())
+
+    def compared(self) -> list[ComparedRow]:
+        """Ours beside the peer and beside every limit, row by row."""
+        found = []
+        for name in self.names:
+            row, ours = BY_NAME[name], self.of(name, OURS)
+            found += limited(name, ours=ours, limits=row.limits)
+            if row.shared is None:
+                continue
+            for peer in self.peers or [""]:
+                found += compare(
+                    name, ours=ours, peer=self.of(name, peer), reaches=row.reaches, peer_name=peer
+                )
+        return found
+
+    @property
+    def peers(self) -> list[str]:
+        """The keys of all servers that are not ours."""
+        return [key for key in self.servers if key != OURS]
+
+    def remarks(self) -> list[str]:
+        """What failed and what disturbed, by row and server."""
+        remarks = []
+        for (row, server), outcomes in self.outcomes.items():
+            for index, each in enumerate(outcomes, start=1):
+                where = f"{row}, {server}, round {index}"
+                if each.failure:
+                    remarks.append(f"{where}: FAILED: {' '.join(each.failure.split())[:300]}")
+                if (each.other_cpu_share or 0) > OTHER_CPU_SHARE_QUIET_MAX:
+                    remarks.append(f"{where}: others used {each.other_cpu_share:.0%} of the CPUs")
+        return remarks
+
+    @property
+    def ours_failed(self) -> bool:
+        """Whether any run of ours failed."""
+        return any(
+            each.failure
+            for (_, server), outcomes in self.outcomes.items()
+            for each in outcomes
+            if server == OURS
+        )
+
+
+def run(
+    names: Sequence[str], size: Size, *, servers: Mapping[str, Peer], directory: Path
+) -> Measured:
+    """Run these rows. ``servers`` holds ours and the peers of the shared rows, by their keys."""
+    began = time.monotonic()
+    runner = _Runner(size, directory, began)
+    shared = [name for name in names if BY_NAME[name].shared is not None]
+    for index in range(size.rounds if shared else 0):
+        order = list(servers) if index % 2 == 0 else list(reversed(servers))
+        for key in order:
+            runner.run_shared(index, key, servers[key], shared)
+    for name in names:
+        own = BY_NAME[name].own
+        if own is not None and OURS in servers:
+            runner.run_own(name, own)
+    return Measured(names, size, servers, runner.outcomes, time.monotonic() - began)
+
+
+class _Runner:
+    """Runs rows and keeps their outcomes."""
+
+    def __init__(self, size: Size, directory: Path, began: float) -> None:
+        self.outcomes: dict[tuple[str, str], list[Outcome]] = {}
+        self._size = size
+        self._directory = directory
+        self._began = began
+
+    def run_shared(self, index: int, key: str, peer: Peer, names: Sequence[str]) -> None:
+        """All shared rows on one server, freshly started."""
+        place = self._directory / f"{key}-{index}"
+        place.mkdir(parents=True)
+        left = list(names)
+        try:
+            peer.prepare()
+            with (
+                running(peer, place / "server") as server,
+                session(place, server, self._size) as asked,
+            ):
+                self._tell(f"round {index + 1}: {peer.name} is warmed up")
+                asked.warm()
+                while left:
+                    self._tell(f"round {index + 1}: {left[0]} {peer.name}")
+                    self._keep(left[0], key, _shared_outcome(left[0], asked))
+                    left.pop(0)
+        except FAILURES as error:
+            for name in left:
+                self._keep(name, key, Outcome({}, failure=str(error)))
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def run_own(self, name: str, own: Callable[[Path, Size], Numbers]) -> None:
+        """A row that starts its servers itself."""
+        self._tell(name)
+        place = self._directory / name
+        place.mkdir(parents=True)
+        try:
+            self._keep(name, OURS, Outcome(own(place, self._size)))
+        except FAILURES as error:
+            self._keep(name, OURS, Outcome({}, failure=str(error)))
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _keep(self, name: str, key: str, outcome: Outcome) -> None:
+        self.outcomes.setdefault((name, key), []).append(outcome)
+        shown = {each.name: value for each, value in outcome.numbers.items()}
+        self._tell(f"  {outcome.failure or shown}")
+
+    def _tell(self, what: str) -> None:
+        print(f"{time.monotonic() - self._began:5.0f} s  {what}", file=sys.stderr, flush=True)
+
+
+def _shared_outcome(name: str, asked: Session) -> Outcome:
+    """One row on a running server."""
+    measure = BY_NAME[name].shared
+    assert measure is not None
+    began, busy, own = time.monotonic(), busy_seconds(), _own_cpu(asked)
+    try:
+        numbers = measure(asked)
+    except FAILURES as error:
+        return Outcome({}, failure=str(error))
+    others = busy_seconds() - busy - (_own_cpu(asked) - own)
+    elapsed = time.monotonic() - began
+    share = max(0.0, others) / (elapsed * (os.cpu_count() or 1))
+    return replace(Outcome(numbers), other_cpu_share=share)
+
+
+def _own_cpu(asked: Session) -> float:
+    """CPU seconds of the server and of the driver."""
+    parts = (asked.server.processes, asked.driver.processes)
+    return sum(part.usage().cpu_seconds for part in parts)
