@@ -11,6 +11,7 @@ from simulation.owners import OwnersError, simulate_owners
 from segstore import identity
 from segstore.data_directory import DataDirectory
 from segstore.identity import Claim, JournalIdentity, TierTwoIdentity, _Ownership
+from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.tier_two import TierTwo
 
 SEEDS = range(20)
@@ -22,6 +23,14 @@ SEEDS_MAX = 100
 def test_one_store_at_a_time_and_nothing_lost(seed: int, tmp_path: Path) -> None:
     counts, _ = simulate_owners(seed, tmp_path)
     assert counts["let in"] > 0
+
+
+@pytest.mark.parametrize("seed", [242, 20182])
+def test_a_tier_2_that_is_a_copy_of_the_life_that_was_killed_is_refused(
+    seed: int, tmp_path: Path
+) -> None:
+    counts, _ = simulate_owners(seed, tmp_path)
+    assert counts["tier 2 is older, of the same life"] > 0
 
 
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
@@ -56,6 +65,16 @@ def make_what_is_missing(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(identity, "check_tier_two", make)
     patch.setattr(_Ownership, "_read", read)
+    trust_older_tiers(patch)
+
+
+def trust_older_tiers(patch: pytest.MonkeyPatch) -> None:
+    """Of the same life of a killed store: only what is in them tells."""
+
+    async def trust(self: ChunkedSegmentStorage) -> None:
+        self._needed = {}
+
+    patch.setattr(ChunkedSegmentStorage, "_refuse_older", trust)
 
 
 def trust_older_journals(patch: pytest.MonkeyPatch) -> None:
@@ -76,23 +95,25 @@ def forget_to_note_the_next_owner(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "what"),
+    ("plant", "what", "first"),
     [
-        (take_copies_for_originals, "was let in"),
-        (look_for_nobody, "was let in beside"),
-        (make_what_is_missing, "older or empty tier 2"),
-        (trust_older_journals, "older or foreign journal"),
-        (forget_to_note_the_next_owner, "no data directory can be started any more"),
+        (take_copies_for_originals, "was let in", 0),
+        (look_for_nobody, "was let in beside", 0),
+        (make_what_is_missing, "older or empty tier 2", 0),
+        (trust_older_tiers, "older or empty tier 2", 242),
+        (trust_older_journals, "older or foreign journal", 80),
+        (forget_to_note_the_next_owner, "no data directory can be started any more", 0),
     ],
 )
 def test_a_planted_fault_is_found(
     plant: Callable[[pytest.MonkeyPatch], None],
     what: str,
+    first: int,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     plant(monkeypatch)
-    for seed in range(SEEDS_MAX):
+    for seed in range(first, first + SEEDS_MAX):
         try:
             simulate_owners(seed, tmp_path / str(seed))
         except OwnersError as error:

@@ -15,7 +15,12 @@ from simulation.run import FailedSeedError, simulate
 from simulation.scheduler import STEP_CPU_SECONDS_MAX
 from simulation.store import Faults, NoFaults
 
+from pravega_wire import codec
+from pravega_wire import commands as wire
+from segstore import handler_table, server
 from segstore.api import OnRead, ReadHandle, ReadResult
+from segstore.buffer_bytes import ReplyBytes, Reservation, Reservations
+from segstore.connection import ServerConnection
 from segstore.errors import SegmentStoreError
 from segstore.send_buffer import SendBuffer
 from segstore.storage import checksums
@@ -357,3 +362,66 @@ def test_a_store_that_checks_its_chunks_serves_no_wrong_bit(seed: int) -> None:
     plan = replace(plan, damages_chunks=True, historical_readers=3, cache_bytes=4 * MIB)
     result = simulate(seed, plan=plan)
     assert result.fault_counts["bit of a chunk is wrong"]
+
+
+HOSTILE = {
+    "half_frame_clients": 0,
+    "deaf_readers": 0,
+    "long_request_clients": 0,
+    "wire_writers": 2,
+    "operations": 100,
+}
+
+
+def test_half_frames_that_take_memory_without_a_bound_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def grant(self: Reservations, reservation: Reservation, count: int) -> bool:
+        self.count += count - reservation.count
+        reservation.count = count
+        self.holders[reservation] = None
+        return True
+
+    monkeypatch.setattr(Reservations, "grant", grant)
+    found = first_failure(NoFaults, **HOSTILE | {"half_frame_clients": 8})
+    assert "bytes of incomplete commands" in found, found
+
+
+def test_half_frames_that_are_not_counted_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reservation, "try_grow", lambda self, count: True)
+    found = first_failure(NoFaults, **HOSTILE | {"half_frame_clients": 4})
+    assert "bytes of commands that are not reserved" in found, found
+
+
+def test_half_frames_that_may_stay_for_ever_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServerConnection, "end_if_stalled", lambda self, now: None)
+    found = first_failure(NoFaults, **HOSTILE | {"half_frame_clients": 4})
+    assert "no reply" in found or "no answer" in found, found
+
+
+def test_unsent_replies_without_a_bound_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplyBytes, "read_bytes_max", 2 * MIB)
+    monkeypatch.setattr(SendBuffer, "is_full", False)
+    monkeypatch.setattr(SendBuffer, "has_room", True)
+    found = first_failure(
+        NoFaults, **HOSTILE | {"deaf_readers": 4, "bytes_max": 300 * KIB, "writers": 4}
+    )
+    assert "bytes of unsent replies" in found, found
+
+
+def test_a_request_of_200_000_items_that_is_served_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "REQUEST_ITEMS_MAX", wire.COMMAND_BYTES_MAX)
+    monkeypatch.setattr(handler_table, "SEGMENTS_MAX", wire.COMMAND_BYTES_MAX)
+    monkeypatch.setattr(codec, "_DECODERS", codec._Decoders())
+    found = first_failure(NoFaults, **HOSTILE | {"long_request_clients": 1})
+    assert "kept the processor" in found, found
+
+
+def test_a_lack_of_descriptors_that_ends_the_listener_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_LACKS", frozenset())
+    found = first_failure(NoFaults, **HOSTILE)
+    assert "OSError" in found or "sub-exception" in found, found

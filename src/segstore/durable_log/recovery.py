@@ -105,6 +105,11 @@ class Recovery:
         await self._storage.recovered(
             last_operation=self._metadata.sequence_number,
             next_segment_id=self._metadata.next_segment_id,
+            needed={
+                segment.storage_name: segment.storage_length
+                for segment in self._metadata.segments.values()
+                if segment.storage_length > segment.start_offset and not segment.merged
+            },
         )
 
     async def _replay_all(self, replayed: list[AppendBatch | tuple[int, bytes]]) -> None:

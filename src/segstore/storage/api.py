@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from segstore.tiers.api import Buffer
@@ -27,11 +27,15 @@ class SegmentStorage(Protocol):
         """
         ...
 
-    async def recovered(self, *, last_operation: int, next_segment_id: int) -> None:
+    async def recovered(
+        self, *, last_operation: int, next_segment_id: int, needed: Mapping[str, int]
+    ) -> None:
         """The recovery has asked for all lengths of which it has something to tell.
 
         The log ends with ``last_operation``, and the next segment that it makes would be
-        ``next_segment_id``. Raises ``LogBehindError`` when the log once had more.
+        ``next_segment_id``. It does not have the segments' bytes up to the offsets in ``needed``.
+        Raises ``LogBehindError`` when the log once had more, and ``StorageDamagedError`` when what
+        is needed is not stored; later, in ``run``, if it cannot be found out now.
         """
         ...
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import structlog
 import trio
 
 from segstore.errors import (
@@ -34,6 +35,7 @@ from segstore.errors import (
     DamageKind,
     InvalidChunkOffsetError,
     LogBehindError,
+    PermanentError,
     StorageDamagedError,
     StorageError,
 )
@@ -68,6 +70,10 @@ COPY_BYTES_MAX: Final = 4 * MIB
 MOVE_BYTES_MIN: Final = MIB
 """Merged segments whose chunks have so many bytes on average are moved, shorter ones are copied:
 for these a chunk of their own costs more, now and at every read, than their bytes."""
+
+NEEDED_RETRY_SECONDS: Final = 1.0
+
+logger = structlog.get_logger(__name__)
 
 
 class ChunkedSegmentStorage:
@@ -108,10 +114,13 @@ class ChunkedSegmentStorage:
         self._garbage_delay_seconds = garbage_delay_seconds
         self._move_bytes_min = move_bytes_min
         self._chunk_count = 0
+        self._needed: dict[str, int] = {}
+        """How much of each segment the log relies on, until it is known to be there."""
 
     async def run(self) -> None:
         """Delete what is no longer needed, note checksums and look for damage, until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._find_needed)
             nursery.start_soon(self._scrub.run)
             nursery.start_soon(note_checksums, self._journal)
             await collect_garbage(self._chunks, self._journal, self._garbage_delay_seconds)
@@ -134,20 +143,62 @@ class ChunkedSegmentStorage:
         await self._journal.check_log(last_epoch)
 
     async def recovered(
-        self, *, last_operation: int = 0, next_segment_id: int | None = None
+        self,
+        *,
+        last_operation: int = 0,
+        next_segment_id: int | None = None,
+        needed: Mapping[str, int] | None = None,
     ) -> None:
         """No length is asked for any more with what is ``certain`` of it.
 
         See ``SegmentStorage.recovered``.
         """
-        await self._journal.recovered(last_operation=last_operation)
-        if next_segment_id is not None and self._journal.opened.is_set():
+        self._needed = dict(needed or {})
+        await self._journal.recovered(last_operation=last_operation, was_used=bool(needed))
+        if not self._journal.opened.is_set():
+            return
+        if next_segment_id is not None:
             for segment in self._journal.metadata.segment_names():
                 if _segment_id(segment) >= next_segment_id:
                     raise LogBehindError(
                         f"tier 2 has {segment}, which the log never knew: the journal is an older"
                         " copy"
                     )
+        try:
+            await self._refuse_older()
+        except PermanentError:
+            raise
+        except StorageError as error:
+            logger.warning("segments are looked for later", error=str(error))
+
+    async def _find_needed(self) -> None:
+        """See that tier 2 has what the log relies on, if it was away during the recovery."""
+        await self._journal.opened.wait()
+        while self._needed:
+            try:
+                await self._refuse_older()
+            except PermanentError:
+                raise
+            except StorageError:
+                await trio.sleep(NEEDED_RETRY_SECONDS)
+
+    async def _refuse_older(self) -> None:
+        """Raise ``StorageDamagedError`` when tier 2 lacks bytes that the log had let go."""
+        metadata = self._journal.metadata
+        unsettled: dict[str, tuple[Chunk, int]] = {}
+        for segment, end in self._needed.items():
+            record = metadata.peek(segment)
+            if record is None or record.end < end:
+                last = record.chunks[-1] if record is not None and record.chunks else None
+                if last is None or not last.is_open:
+                    raise _older(segment, end, record.end if record is not None else 0)
+                unsettled[segment] = last, end
+        lengths = await self._chunks.lengths([chunk.name for chunk, _ in unsettled.values()])
+        for (segment, (chunk, end)), length in zip(unsettled.items(), lengths, strict=True):
+            found = chunk.start + (length or 0)
+            if found < end and segment in self._needed:  # else it was deleted meanwhile
+                raise _older(segment, end, found)
+        self._needed = {}
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
         """See ``SegmentStorage.keep_container``."""
@@ -276,6 +327,7 @@ class ChunkedSegmentStorage:
         When the target reaches to their end, an earlier call did it.
         """
         to, given = await self._unchanging(target), await self._unchanging(source)
+        self._needed.pop(source, None)
         end = to.end if to is not None else 0
         if length == 0 or end >= offset + length:
             return
@@ -304,6 +356,7 @@ class ChunkedSegmentStorage:
     async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
         """Forget the segment. Its chunks are deleted later."""
         target = None if merged_into is None else await self._unchanging(merged_into)
+        self._needed.pop(segment, None)
         async with self._journal.changing():
             if self._journal.metadata.get(segment) is None:
                 return
@@ -435,6 +488,13 @@ def _refuse_moved(segment: str, record: SegmentRecord | None) -> None:
     """Its chunks are another segment's: what is done to them would be done to that one."""
     if record is not None and record.is_moved:
         raise InvalidChunkOffsetError(f"segment {segment} was merged: it can only be deleted")
+
+
+def _older(segment: str, needed: int, found: int) -> StorageDamagedError:
+    return StorageDamagedError(
+        f"tier 2 has {segment} up to {found}, and had it up to {needed} when the log let go of it:"
+        " tier 2 is an older copy, or was damaged"
+    )
 
 
 def _segment_id(segment: str) -> int:

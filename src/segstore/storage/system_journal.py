@@ -229,15 +229,16 @@ class SystemJournal:
                 if look == LOOKS_MAX:
                     raise
 
-    async def recovered(self, *, last_operation: int = 0) -> None:
+    async def recovered(self, *, last_operation: int = 0, was_used: bool = False) -> None:
         """The lengths of all chunks that are in doubt are known now: let later owners know.
 
-        If that fails they are in doubt for the next owner, too. Raises ``LogBehindError`` when the
-        log ends with ``last_operation``, and the last owner knew of a later one.
+        If that fails they are in doubt for the next owner, too. ``was_used`` when the log knows of
+        bytes in tier 2, whether there are claims or not. Raises ``LogBehindError`` when the log
+        ends with ``last_operation``, and the last owner knew of a later one.
         """
         self._is_recovered = True
         self._known_operation = last_operation
-        if self._has_claims:
+        if self._has_claims or was_used:
             await self._open_early()
         async with self._lock:
             if self.opened.is_set():

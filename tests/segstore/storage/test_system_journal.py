@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from segstore.errors import (
     InvalidChunkOffsetError,
@@ -375,3 +377,57 @@ async def test_looking_changes_nothing() -> None:
     state = await owner(chunks, 0, boot_id="a").inspect()
     assert state.metadata.segment_names() == ["s0", "s1"]
     assert {name: bytes(data) for name, data in chunks._chunks.items()} == before
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+async def test_a_tier_2_that_lacks_what_the_log_let_go_is_refused(is_settled: bool) -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1)
+    await write_some(storage, 2)
+    if is_settled:
+        await storage.settle()
+    for epoch, needed in ((2, {"s0": 5}), (3, {"s1": 4, "s2": 1})):
+        with pytest.raises(StorageDamagedError, match="tier 2 is an older copy"):
+            await owner(chunks, epoch).recovered(needed=needed)
+    await owner(chunks, 4).recovered(needed={"s0": 4, "s1": 3})
+
+
+async def test_an_empty_tier_2_is_refused_where_the_log_relies_on_one() -> None:
+    with pytest.raises(StorageDamagedError, match="has s0 up to 0, and had it up to 4"):
+        await owner(MemoryChunkStorage(), 2).recovered(needed={"s0": 4})
+
+
+async def test_an_older_tier_2_that_was_away_at_the_start_is_refused_later(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    memory = MemoryChunkStorage()
+    await write_some(owner(memory, 1), 2)
+    refused = ["list_chunks", "lengths", "lengths"]
+
+    def next_fault(call: str) -> Fault:
+        return Fault.REFUSED if refused and refused[0] == call and refused.pop(0) else Fault.NONE
+
+    storage = owner(FaultyChunkStorage(memory, next_fault=next_fault), 2)
+    await storage.recovered(needed={"s0": 5})
+    assert refused == ["lengths", "lengths"]
+    with pytest.RaisesGroup(pytest.RaisesExc(StorageDamagedError), flatten_subgroups=True):
+        await storage.run()
+    assert not refused
+
+
+async def test_a_segment_that_is_deleted_before_it_was_looked_for_is_not_missing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    memory = MemoryChunkStorage()
+    await write_some(owner(memory, 1), 2)
+    refused = ["list_chunks"]
+
+    def next_fault(call: str) -> Fault:
+        return Fault.REFUSED if refused and refused[0] == call and refused.pop(0) else Fault.NONE
+
+    storage = owner(FaultyChunkStorage(memory, next_fault=next_fault), 2)
+    await storage.recovered(needed={"s0": 4, "s1": 4})
+    await storage.delete("s0")
+    with trio.move_on_after(100):
+        await storage.run()
+    assert storage._needed == {}

@@ -37,7 +37,7 @@ from segstore.errors import (
 )
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.registry import ContainerRegistry
-from segstore.server import ConnectionServer
+from segstore.server import ConnectionServer, _accept
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.wire_client import WireClient
@@ -47,10 +47,11 @@ from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal import Journal
 from segstore.writer.failing_segments import is_strange
+from simulation.buffers import check_buffers
 from simulation.checked_container import CheckedContainer
 from simulation.damage import DamagedReads
 from simulation.model import Model, Observed
-from simulation.network import Network
+from simulation.network import Network, SimulatedListener
 from simulation.plan import KIB, Plan
 
 if TYPE_CHECKING:
@@ -130,33 +131,46 @@ class Session:
             now_ms=lambda: int(trio.current_time() * 1000),
             random_bytes=random.randbytes,
         )
-        self._connections: trio.Nursery | None = None
+        self._listener: SimulatedListener | None = None
 
     @property
     def is_serving(self) -> bool:
         """Whether this life takes new clients."""
-        return self._connections is not None and self.container.accepting
+        return self._listener is not None and self.container.accepting
 
     def dial(self) -> WireClient:
         """A connection over the network; ``ContainerOfflineError`` when nobody listens."""
-        if self._connections is None:
+        if self._listener is None:
             raise ContainerOfflineError("nobody listens")
         client, server = self._network.connect()
-        self._connections.start_soon(self._server.serve, self._planted.stream(server))
+        self._listener.put(self._planted.stream(server))
         return WireClient(client)
+
+    def check_buffers(self) -> None:
+        """See that what connections have in buffers is within its bounds."""
+        if wrong := check_buffers(self._server):
+            raise self.container.violated(wrong)
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Serve connections inside the block, and drain them at its end."""
-        async with trio.open_nursery() as nursery:
-            self._connections = nursery
-            try:
-                yield
-            finally:
-                self._connections = None
-            self._hosted.take_offline()
-            self._server.drain()
-            nursery.cancel_scope.deadline = trio.current_time() + CONNECTIONS_DRAIN_SECONDS
+        server, listener, shutdown = self._server, self._network.listener(), trio.Event()
+        async with trio.open_nursery() as watching:
+            watching.start_soon(server.end_stalled)
+            async with trio.open_nursery() as connections:
+                connections.start_soon(
+                    _accept, server, [listener], connections, shutdown, trio.TASK_STATUS_IGNORED
+                )
+                self._listener = listener
+                try:
+                    yield
+                finally:
+                    self._listener = None
+                self._hosted.take_offline()
+                shutdown.set()
+                server.drain()
+                connections.cancel_scope.deadline = trio.current_time() + CONNECTIONS_DRAIN_SECONDS
+            watching.cancel_scope.cancel()
         if (left := self._server.buffered_bytes) != 0:
             raise self.container.violated(f"connections that ended left {left} bytes in buffers")
 
@@ -204,6 +218,15 @@ class Host:
         while self.session is None or not self.session.is_serving:
             await self._opened.wait()
         return self.session
+
+    def note(self, what: str) -> None:
+        """Count a fault that a client brings."""
+        self._store.fault_counts[what] += 1
+
+    def check_buffers(self) -> None:
+        """See to the bounds of what connections have in buffers."""
+        if self._container is not None and self.session is not None:
+            self.session.check_buffers()
 
     def calm_down(self) -> None:
         """No more faults from now on."""

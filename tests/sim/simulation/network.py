@@ -12,6 +12,8 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
@@ -25,6 +27,7 @@ WINDOW_BYTES = 64 * KIB
 HAUNT_SECONDS = 5.0
 """What is under way at a reset may take so long."""
 PIECES_MAX = 4
+ACCEPT_FAULT_RATE = 0.1
 
 
 class _Pipe:
@@ -184,6 +187,38 @@ class _Connection:
         self.to_client.break_off(keep=True)
 
 
+class SimulatedListener(trio.abc.Listener[trio.abc.HalfCloseableStream]):
+    """Where a server accepts connections. Now and then there is no descriptor for one."""
+
+    def __init__(self, next_error: Callable[[], int]) -> None:
+        self._next_error = next_error
+        self._waiting: deque[trio.abc.HalfCloseableStream] = deque()
+        self._came = trio.Event()
+        self._closed = False
+
+    def put(self, stream: trio.abc.HalfCloseableStream) -> None:
+        """Let a connection wait to be accepted."""
+        self._waiting.append(stream)
+        self._came.set()
+        self._came = trio.Event()
+
+    async def accept(self) -> trio.abc.HalfCloseableStream:
+        """The next connection."""
+        await trio.lowlevel.checkpoint()
+        while not self._waiting:
+            await self._came.wait()
+        if code := self._next_error():
+            raise OSError(code, os.strerror(code))
+        return self._waiting.popleft()
+
+    async def aclose(self) -> None:
+        """Reset what nobody has accepted."""
+        while self._waiting:
+            with trio.CancelScope(shield=True):
+                await self._waiting.popleft().aclose()
+        await trio.lowlevel.checkpoint()
+
+
 class Network:
     """All connections of one life of the store."""
 
@@ -213,6 +248,17 @@ class Network:
             NetworkStream(connection, to_client, to_server),
             NetworkStream(connection, to_server, to_client),
         )
+
+    def listener(self) -> SimulatedListener:
+        """Where connections are accepted, in spite of a lack of descriptors or memory."""
+        return SimulatedListener(self._next_accept_error)
+
+    def _next_accept_error(self) -> int:
+        if self._is_calm() or self._random.random() > ACCEPT_FAULT_RATE:
+            return 0
+        code = self._random.choice([errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+        self._fault_counts[f"accept fails, {errno.errorcode[code]}"] += 1
+        return code
 
     def forget(self, connection: _Connection) -> None:
         """It was reset."""

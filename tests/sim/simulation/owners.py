@@ -1,15 +1,17 @@
 """Stores that are started on each other's tiers: copied, restored, swapped, killed, all at once.
 
 Owns: ``simulate_owners``: data directories and a tier 2, the processes that are started on them,
-and an operator who does everything that identities (``segstore.identity``) are there for.
+and an operator who does everything that identities (``segstore.identity``) and the checks of a
+container's recovery are there for.
 
-A process here has no containers: it adds lines to a history in its journal, and brings them to tier
-2, which is what of a store matters here. Its chunks are behind delays, errors and lost replies.
+A process here has one container, the real one with the real journal, which adds numbered lines to a
+segment and brings them to tier 2. Data directories are real, but for the journal's disk. Its chunks
+are behind delays, errors and lost replies.
 
 Invariants:
 1. Of all processes on one tier 2 at most one is let in at a time.
-2. One that is let in has in its journal all that tier 2 has, and tier 2 has all that its journal
-   let go: nothing acknowledged is missing, nothing will be overwritten.
+2. One that serves has all that was acknowledged by its journal, whatever tier 2 it has, and all
+   that tier 2 has, whatever journal it has: nothing is missing, nothing will be overwritten.
 3. After every run a data directory with all that was ever acknowledged can still be started.
 """
 
@@ -19,8 +21,8 @@ import copy
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -28,19 +30,52 @@ from unittest.mock import patch
 
 import trio
 
+from _fast.cache import StreamingCache
+from segstore.api import SegmentContainer
+from segstore.cache.manager import CacheManager
 from segstore.config import SegmentStoreConfig
+from segstore.container import open_container
 from segstore.data_directory import DataDirectory
-from segstore.errors import DataDirectoryError, StorageError, leaf_errors
-from segstore.identity import RELEASED, STORE_PREFIX, owned
+from segstore.errors import (
+    ContainerOfflineError,
+    DataDirectoryError,
+    DataLogError,
+    NoSuchSegmentError,
+    StorageError,
+    leaf_errors,
+)
+from segstore.identity import owned
+from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
-from segstore.tier_two import open_storage
+from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
+from segstore.testing.simulated_journal import open_simulated_journal
+from segstore.tier_two import EpochNotingLogs, open_storage
+from segstore.tiers.journal import JournalSettings
 from segstore.tiers.memory import MemoryChunkStorage
+from simulation.logs import logs_dropped
 from simulation.scheduler import Trace, run_seeded
+from simulation.stored import parse_chunk_name
 
-HISTORY = "history"
+KIB = 1024
+HISTORY = "scope/stream/0.#epoch.0"
+DISK_FILE = "simulated-disk"
+"""Tells which of the simulated disks is a journal's."""
+BOOT_ID = "8d0b4ea6-3c1c-4f58-8d5b-3d4a2f4a9d55"
 ROUNDS = 30
 COPIES_MAX = 5
+BACKUPS_MAX = 8
 LIFE_SECONDS = 2.0
+TRY_SECONDS_MAX = 20.0
+LOOK_SECONDS_MAX = 10.0
+RETRY_SECONDS = 0.05
+CACHE_BYTES = 2048 * KIB
+LINE_BYTES_MAX = 400
+SETTINGS = JournalSettings(
+    file_bytes=384 * KIB,
+    journal_bytes_max=8 * 384 * KIB,
+    batch_bytes_max=384 * KIB,
+    files_spare_max=1,
+)
 
 
 class OwnersError(AssertionError):
@@ -49,52 +84,44 @@ class OwnersError(AssertionError):
 
 @dataclass
 class Journal:
-    """What a journal's directory has: the lines that were acknowledged, of which the first
-    ``let_go`` are in tier 2 alone."""
+    """A journal: its disk, and what the processes that used it have promised."""
 
-    lines: list[str] = field(default_factory=list)
-    let_go: int = 0
+    disk: SimulatedDisk = field(default_factory=SimulatedDisk)
+    acknowledged: list[int] = field(default_factory=list)
+    """The numbers of the lines."""
+    life_count: int = 0
+    """How many processes have served with it."""
 
-    @classmethod
-    def read(cls, path: Path) -> Journal:
-        """Read it from the directory."""
-        try:
-            let_go, *lines = (path / HISTORY).read_text().split()
-        except FileNotFoundError:
-            return cls()
-        return cls(lines, int(let_go))
-
-    def write(self, path: Path) -> None:
-        """Write it there."""
-        (path / HISTORY).write_text("\n".join([str(self.let_go), *self.lines]))
+    def copied(self) -> Journal:
+        """A copy of it, as it is now."""
+        return Journal(self.disk.after_kill(), list(self.acknowledged), self.life_count)
 
 
 class TierTwoDisk:
-    """A tier 2 that outlives processes: chunks, and the lines that it has."""
+    """A tier 2 that outlives processes."""
 
     def __init__(self) -> None:
         self.chunks = MemoryChunkStorage()
-        self.lines: list[str] = []
         self.owner: Process | None = None
-
-    async def is_of_killed_life(self, right: TierTwoDisk) -> bool:
-        """Whether it was copied in the last life of a store that was killed: then only what is in
-        it tells that it is older, which recoveries look at."""
-        names = [each.name for each in await self.chunks.list_chunks("")]
-        if names != [each.name for each in await right.chunks.list_chunks("")]:
-            return False
-        for each in await right.chunks.list_chunks(f"{STORE_PREFIX}claim"):
-            data = await right.chunks.read(each.name, offset=0, length=each.length)
-            if bytes(data).endswith(RELEASED):
-                return False
-        return True
+        self.life_count = 0
+        """How many processes have served on it."""
 
     def copied(self) -> TierTwoDisk:
         """A backup of it."""
         other = TierTwoDisk()
         other.chunks = copy.deepcopy(self.chunks)
-        other.lines = list(self.lines)
+        other.life_count = self.life_count
         return other
+
+    async def foreign_chunk(self, content: bytes) -> str | None:
+        """A chunk of the history that has other bytes than ``content``."""
+        for chunk in await self.chunks.list_chunks(""):
+            name, start = parse_chunk_name(chunk.name)
+            if name == HISTORY and start is not None and chunk.length:
+                data = await self.chunks.read(chunk.name, offset=0, length=chunk.length)
+                if content[start : start + chunk.length] != bytes(data):
+                    return chunk.name
+        return None
 
 
 class Process:
@@ -103,27 +130,31 @@ class Process:
     def __init__(self, world: World, path: Path) -> None:
         self.world = world
         self.path = path
+        self.tier = world.tier
+        self.is_dead = False
         self.was_let_in = False
-        self.refusal: Exception | None = None
+        self.found: set[int] = set()
+        """The numbers of the lines that it had when it began to serve."""
+        self.refusal: BaseException | None = None
         self.scope = trio.CancelScope()
         self.stopping = trio.Event()
+        self.journal: Journal | None = None
         self.chunks = FaultyChunkStorage(
-            world.tier.chunks,
+            self.tier.chunks,
             next_fault=lambda _: world.next_fault(),
             next_delay=lambda _: world.next_delay(),
             next_reply_delay=lambda _: world.next_delay(),
         )
 
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal-0"
-
     def kill(self) -> None:
         """Nothing that it does has an effect from now on."""
+        self.is_dead = True
         self.chunks.abandon()
-        tier = self.world.tier
-        if tier.owner is self:
-            tier.owner = None
+        if self.journal is not None:
+            self.world.replace_journal(self.journal, self.journal.copied())
+            self.journal.disk.power_cut_at = 0
+        if self.tier.owner is self:
+            self.tier.owner = None
         self.scope.cancel()
 
     async def run(self) -> None:
@@ -136,32 +167,113 @@ class Process:
                     async with (
                         open_storage(config, directory, given=self.chunks) as tier,
                         owned(directory, tier, [0], random_bytes=self.world.random.randbytes),
+                        self.owning(),
                     ):
-                        await self.work()
-            except (DataDirectoryError, StorageError) as error:
-                self.refusal = error
+                        await self.serve()
+            except* PowerCutError:
+                assert self.is_dead
+            except* (DataDirectoryError, StorageError, DataLogError) as group:
+                self.refusal = next(leaf_errors(group))
 
-    async def work(self) -> None:
-        world, tier = self.world, self.world.tier
-        world.check(self)
+    @asynccontextmanager
+    async def owning(self) -> AsyncIterator[None]:
+        """Be the owner of tier 2, alone."""
+        if self.tier.owner is not None:
+            raise OwnersError(f"{self.path} was let in beside {self.tier.owner.path}")
+        self.tier.owner = self
+        try:
+            yield
+        finally:
+            if self.tier.owner is self:
+                self.tier.owner = None
+
+    async def serve(self) -> None:
+        """Recover the container, and work with it."""
+        world, random = self.world, self.world.random
+        self.journal = world.journal_in(self.path / "journal-0")
+        async with open_simulated_journal(self.journal.disk, SETTINGS, random=random) as journal:
+            logs = EpochNotingLogs(journal)
+            segments = ChunkedSegmentStorage(
+                self.chunks,
+                epoch=logs.epoch_now,
+                garbage_delay_seconds=random.choice([0.05, 60]),
+                snapshot_bytes_min=random.choice([1, 4]) * KIB,
+                boot_id=BOOT_ID,
+            )
+            logs.check_log = segments.check_log
+            async with open_container(
+                0,
+                logs,
+                segments,
+                CacheManager(StreamingCache(CACHE_BYTES)),
+                now_ms=lambda: int(trio.current_time() * 1000),
+                drain_seconds=random.choice([0, 1, 5]),
+                held_bytes_max=random.choice([1, 1000, 1_000_000]),
+            ) as container:
+                try:
+                    await self.work(container)
+                except ContainerOfflineError:
+                    await trio.sleep_forever()  # its own end comes, and tells why
+
+    async def work(self, container: SegmentContainer) -> None:
+        """Add lines to the history until it is told to stop."""
+        world, journal = self.world, self.journal
+        assert journal is not None
+        content = await self.read(container)
+        if content is None:
+            return
+        await self.check(content)
         self.was_let_in = True
-        tier.owner = self
-        journal = Journal.read(self.journal)
+        journal.life_count += 1
+        self.tier.life_count += 1
+        world.note("let in")
         while not self.stopping.is_set():
             with trio.move_on_after(world.random.random() / 4):
                 await self.stopping.wait()
-            if tier.owner is not self:
-                return  # killed
-            world.line_count += 1
-            line = f"{world.line_count}"
-            journal.lines.append(line)
-            world.acknowledged.append(line)
-            if world.random.random() < 0.5:
-                tier.lines = list(journal.lines)
-                if world.random.random() < 0.5:
-                    journal.let_go = len(tier.lines)
-            journal.write(self.journal)
-        tier.owner = None
+            number = world.line_count = world.line_count + 1
+            filler = b"x" * world.random.randrange(LINE_BYTES_MAX)
+            await container.append(HISTORY, b"%d %s\n" % (number, filler))
+            if self.is_dead:
+                return
+            journal.acknowledged.append(number)
+            world.acknowledged.append(number)
+
+    async def read(self, container: SegmentContainer) -> bytes | None:
+        """All lines; None when it is to stop before it has them."""
+        content = bytearray()
+        began = trio.current_time()
+        while not self.stopping.is_set():
+            try:
+                await container.activate(HISTORY)
+                length = container.segment_info(HISTORY).length
+                while len(content) < length:
+                    offset = len(content)
+                    found = await container.read(HISTORY, offset=offset, length_max=64 * KIB)
+                    content += found.data
+                return bytes(content)
+            except NoSuchSegmentError:
+                await container.create_segment(HISTORY)
+            except StorageError as error:
+                # What tier 2 refused to tell the recovery is looked for soon after.
+                if trio.current_time() > began + LOOK_SECONDS_MAX:
+                    raise OwnersError(
+                        f"{self.path} was let in with an older or empty tier 2: {error}"
+                    ) from error
+                await trio.sleep(RETRY_SECONDS)
+        return None
+
+    async def check(self, content: bytes) -> None:
+        """See that the tiers fit each other."""
+        assert self.journal is not None
+        self.found = {int(line.split()[0]) for line in content.splitlines()}
+        if lost := set(self.journal.acknowledged) - self.found:
+            raise OwnersError(
+                f"{self.path} was let in with an older or empty tier 2: it has lost {sorted(lost)}"
+            )
+        if chunk := await self.tier.foreign_chunk(content):
+            raise OwnersError(
+                f"{self.path} was let in with an older or foreign journal: it does not have {chunk}"
+            )
 
 
 class World:
@@ -171,7 +283,7 @@ class World:
         self.random = Random(seed)
         self.folder = folder
         self.tier = TierTwoDisk()
-        self.acknowledged: list[str] = []
+        self.acknowledged: list[int] = []
         self.line_count = 0
         self.trace = Trace()
         self.counts: Counter[str] = Counter()
@@ -180,6 +292,10 @@ class World:
         self.paths = [self.new_path()]
         self.processes: list[Process] = []
         self.tier_backups: list[TierTwoDisk] = []
+        self.journals: dict[int, Journal] = {}
+        self.journal_count = 0
+        self.journal_backups: list[tuple[Path, Path]] = []
+        """Data directories, and where an older state of their journals is."""
 
     def new_path(self) -> Path:
         self.path_count += 1
@@ -192,17 +308,6 @@ class World:
 
     def next_delay(self) -> float:
         return self.random.choice([0.0, 0.001, 0.01, 0.05])
-
-    def check(self, process: Process) -> None:
-        """A process was let in: it must be alone, and its tiers must fit each other."""
-        journal = Journal.read(process.journal)
-        if self.tier.owner is not None:
-            raise OwnersError(f"{process.path} was let in beside {self.tier.owner.path}")
-        if journal.lines[: len(self.tier.lines)] != self.tier.lines:
-            raise OwnersError(f"{process.path} was let in with an older or foreign journal")
-        if journal.let_go > len(self.tier.lines):
-            raise OwnersError(f"{process.path} was let in with an older or empty tier 2")
-        self.note("let in")
 
     def note(self, what: str) -> None:
         self.counts[what] += 1
@@ -244,7 +349,7 @@ class World:
     async def run_process(self, process: Process) -> None:
         await process.run()
         self.processes.remove(process)
-        if process.refusal is not None:
+        if process.refusal is not None and not process.is_dead:
             self.note(f"refused: {type(process.refusal).__name__}")
         # What a dead process had under way may still arrive, much later.
         await trio.sleep(self.random.choice([0.0, 0.1, 1.0]))
@@ -271,80 +376,156 @@ class World:
         await trio.sleep(2)  # nothing is under way any more
 
     async def copy_one(self, nursery: trio.Nursery) -> None:
-        """``cp -r`` of a data directory, whether it is in use or not."""
+        """``cp -r`` of a data directory, a journal and tier 2, whether they are in use or not."""
         source = self.random.choice(self.paths)
         if source.exists() and len(self.paths) < COPIES_MAX:
             self.paths.append(self.new_path())
-            shutil.copytree(source, self.paths[-1])
+            self.copy_directory(source, self.paths[-1])
             self.note("copied")
         self.tier_backups.append(self.tier.copied())
+        source = self.random.choice(self.paths)
+        if (source / "journal-0").exists() and len(self.journal_backups) < BACKUPS_MAX:
+            self.journal_backups.append((source, self.new_path()))
+            self.copy_directory(source / "journal-0", self.journal_backups[-1][1])
 
     async def try_new_store(self, nursery: trio.Nursery) -> None:
         """Start another store on this tier 2, once it has data."""
         if self.acknowledged:
+            self.note("new store on a tier 2 in use")
             process = self.start(self.new_path(), nursery)
             await trio.sleep(1)
             if process.was_let_in:
                 raise OwnersError("a new store was let in to a tier 2 that has data")
 
     async def try_other_tier(self, nursery: trio.Nursery) -> None:
-        """For a while tier 2 is an empty or older one."""
+        """For a while tier 2 is an empty one, an older one, or that of another store."""
         if not self.acknowledged:
             return
         await self.end_all()
-        right = self.tier
-        self.tier = self.random.choice([TierTwoDisk(), *self.tier_backups]).copied()
-        if await self.tier.is_of_killed_life(right):
-            self.tier = right
+        kind = self.random.choice(["empty", "older", "older", "foreign"])
+        if kind == "older" and not self.tier_backups:
             return
-        self.note("other tier 2")
-        with self.paths_restored():
+        async with self.in_a_copy():
+            if kind == "empty":
+                self.tier = TierTwoDisk()
+            elif kind == "older":
+                right, self.tier = self.tier, self.random.choice(self.tier_backups).copied()
+                if right.life_count == self.tier.life_count:
+                    kind = "older, of the same life"
+            else:
+                self.tier = TierTwoDisk()
+                if not (await self.try_alone(self.new_path(), nursery)).was_let_in:
+                    return
+            self.note(f"tier 2 is {kind}")
             for path in self.paths:
-                await self.try_alone(path, nursery)
-        self.tier = right
+                process = await self.try_alone(path, nursery)
+                if process.was_let_in:
+                    self.note(f"let in, tier 2 is {kind}")
+                if kind == "foreign" and process.was_let_in:
+                    raise OwnersError(f"{path} was let in to another store's tier 2")
 
     async def try_other_journal(self, nursery: trio.Nursery) -> None:
-        """For a while the journal of a data directory is gone, empty, or that of another one."""
+        """For a while the journal of a data directory is gone, empty, an older one, or that of
+        another data directory or store."""
         await self.end_all()
-        path, other = self.random.choice(self.paths), self.random.choice(self.paths)
+        path = self.random.choice(self.paths)
         journal = path / "journal-0"
-        if not (journal / HISTORY).exists() or not (other / "journal-0").exists():
+        if not (journal / DISK_FILE).exists():
             return
-        self.note("other journal")
-        right = self.folder / "right"
-        journal.rename(right)
-        kind = self.random.randrange(3)
-        if kind == 1:
-            journal.mkdir()
-        elif kind == 2 and path != other:
-            shutil.copytree(other / "journal-0", journal)
-        if kind != 2:
+        older = [backup for of, backup in self.journal_backups if of == path]
+        kind = self.random.choice(["gone", "empty", "copied", "foreign", *["older"] * len(older)])
+        async with self.in_a_copy():
+            right = self.journal_in(journal)
+            shutil.rmtree(journal)
+            if kind == "empty":
+                journal.mkdir()
+            elif kind == "copied":
+                other = self.random.choice(self.paths)
+                if other == path or not (other / "journal-0" / DISK_FILE).exists():
+                    return
+                self.copy_directory(other / "journal-0", journal)
+            elif kind == "foreign":
+                tier, self.tier = self.tier, TierTwoDisk()
+                foreign = self.new_path()
+                if not (await self.try_alone(foreign, nursery)).was_let_in:
+                    return
+                self.tier = tier
+                self.copy_directory(foreign / "journal-0", journal)
+            elif kind == "older":
+                self.copy_directory(self.random.choice(older), journal)
+                if (journal / DISK_FILE).exists():
+                    same = self.journal_in(journal).life_count == right.life_count
+                    kind = "older, of the same life" if same else "older"
+            self.note(f"journal is {kind}")
             process = await self.try_alone(path, nursery)
             if process.was_let_in:
+                self.note(f"let in, journal is {kind}")
+            if process.was_let_in and kind in ("gone", "empty", "foreign"):
                 raise OwnersError(f"{path} was let in without its journal")
-        shutil.rmtree(journal, ignore_errors=True)
-        right.rename(journal)
+            if process.was_let_in and kind == "older" and set(right.acknowledged) - process.found:
+                raise OwnersError(f"{path} was let in with an older or foreign journal")
 
     async def try_alone(self, path: Path, nursery: trio.Nursery) -> Process:
+        """Start a store, and stop it when it has served a little, or was refused."""
         process = self.start(path, nursery)
-        await trio.sleep(1)
+        with trio.move_on_after(TRY_SECONDS_MAX):
+            while not process.was_let_in and process in self.processes:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        await trio.sleep(self.random.random())
         await self.end_all()
         return process
 
+    # ---- Data directories ------------------------------------------------------------------------
+
+    def journal_in(self, path: Path) -> Journal:
+        """The journal that lies in a directory."""
+        file = path / DISK_FILE
+        if not file.exists():
+            self._put_journal(path, Journal())
+        return self.journals[int(file.read_text())]
+
+    def _put_journal(self, path: Path, journal: Journal) -> None:
+        self.journal_count += 1
+        self.journals[self.journal_count] = journal
+        (path / DISK_FILE).write_text(f"{self.journal_count}")
+
+    def replace_journal(self, old: Journal, new: Journal) -> None:
+        """Let another one be found where that one was."""
+        for number, journal in self.journals.items():
+            if journal is old:
+                self.journals[number] = new
+
+    def copy_directory(
+        self, source: Path, target: Path, copy_file: Callable[[str, str], object] = shutil.copy2
+    ) -> None:
+        """``cp -r``: a journal in it is another one from then on."""
+        shutil.copytree(source, target, copy_function=copy_file)
+        for file in target.rglob(DISK_FILE):
+            self._put_journal(file.parent, self.journals[int(file.read_text())].copied())
+
+    @asynccontextmanager
+    async def in_a_copy(self) -> AsyncIterator[None]:
+        """What happens meanwhile happens to copies, and does not count."""
+        tier, acknowledged = self.tier, list(self.acknowledged)
+        self.tier = tier.copied()
+        with self.paths_restored():
+            yield
+            await self.end_all()
+        self.tier, self.acknowledged = tier, acknowledged
+
     @contextmanager
     def paths_restored(self) -> Iterator[None]:
-        """What happens meanwhile happens to copies, and does not count."""
-        aside, acknowledged = self.folder / "aside", list(self.acknowledged)
+        """Put all data directories back as they were."""
+        aside = self.folder / "aside"
         aside.mkdir()
         existing = [path for path in self.paths if path.exists()]
         for path in existing:
-            shutil.copytree(path, aside / path.name, copy_function=_copy_keeping_locks)
+            self.copy_directory(path, aside / path.name, _copy_keeping_locks)
         yield
         for path in existing:
             shutil.rmtree(path)
             (aside / path.name).rename(path)
         aside.rmdir()
-        self.acknowledged = acknowledged
 
     async def finish(self) -> None:
         """With everything in its place and no faults, one data directory has all and starts."""
@@ -355,12 +536,11 @@ class World:
             for path in [*self.paths, *self.paths]:
                 if not path.exists():
                     continue
-                acknowledged = list(self.acknowledged)
+                acknowledged = set(self.acknowledged)
                 process = await self.try_alone(path, nursery)
                 if process.was_let_in:
                     let_in += 1
-                    lines = Journal.read(process.journal).lines
-                    if lines[: len(acknowledged)] != acknowledged:
+                    if acknowledged - process.found:
                         raise OwnersError(f"{path} has lost what was acknowledged")
         if self.acknowledged and not let_in:
             raise OwnersError("no data directory can be started any more")
@@ -377,7 +557,7 @@ def simulate_owners(seed: int, folder: Path) -> tuple[Counter[str], int]:
     """Run one seed; what happened how often, and the trace's hash. Raises ``OwnersError``."""
     world = World(seed, folder)
     # Here processes die, machines do not.
-    with patch("os.fsync", lambda _: None):
+    with patch("os.fsync", lambda _: None), logs_dropped():
         try:
             run_seeded(seed, world.run, world.trace, lambda: None, lambda _: None)
         except BaseExceptionGroup as group:

@@ -70,6 +70,9 @@ class Plan:
     """Above this idle segments leave memory."""
     active_seconds_max: float
     """Idle for so long, any segment does."""
+    half_frame_clients: int
+    deaf_readers: int
+    long_request_clients: int
     with_objects: bool
     """Tier 2 is an object store, where requests are lost or late."""
     containers: int = 1
@@ -167,4 +170,7 @@ class Plan:
             active_segments_max=random.choice([0, 3, 2500]),
             active_seconds_max=random.choice([0.2, 5, 1e9]),
             with_objects=random.random() < 0.25,
+            half_frame_clients=random.choice([0, 0, 1, 6]),
+            deaf_readers=random.choice([0, 0, 1, 4]),
+            long_request_clients=int(random.random() < 0.1),
         )

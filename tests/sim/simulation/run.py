@@ -9,17 +9,17 @@ import os
 import sys
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, NoReturn
 
-import structlog
 import trio
 
 from simulation import clients
 from simulation.clients import Budget, Client, EventWriter, World
 from simulation.completions import completions_noted
+from simulation.hostile_clients import DeafReader, HalfFrameClient, LongRequestClient
+from simulation.logs import logs_kept
 from simulation.model import Model, ViolationError
 from simulation.plan import Plan
 from simulation.scheduler import Trace, run_seeded, waiting_tasks
@@ -186,6 +186,9 @@ def make_clients(world: World) -> Iterator[Client]:
         (TableClient, plan.table_clients),
         (WireWriter, plan.wire_writers),
         (WireReader, plan.wire_readers),
+        (HalfFrameClient, plan.half_frame_clients),
+        (DeafReader, plan.deaf_readers),
+        (LongRequestClient, plan.long_request_clients),
     ]
     for kind, count in counts:
         for number in range(count):
@@ -199,26 +202,13 @@ class _Logs:
         self._violated = violated
         self.entries: deque[dict[str, Any]] = deque(maxlen=LOG_LINES_MAX)
 
-    def __call__(self, logger: object, method: str, entry: MutableMapping[str, Any]) -> NoReturn:
+    def __call__(self, entry: MutableMapping[str, Any]) -> None:
         self.entries.append(dict(entry))
         error = sys.exc_info()[1]
         if entry["event"] in DEFECTS and error is not None:
             violation = ViolationError(f"the server logged a defect: {entry}")
             violation.__cause__ = error
             self._violated(violation)
-        raise structlog.DropEvent
-
-    @contextmanager
-    def captured(self) -> Iterator[None]:
-        """Keep the lines inside the block."""
-        processors = structlog.get_config()["processors"]
-        kept = list(processors)
-        # Loggers that are bound already have this very list.
-        processors[:] = [self]
-        try:
-            yield
-        finally:
-            processors[:] = kept
 
 
 def simulate(seed: int, *, plan: Plan | None = None, planted: Faults | None = None) -> Report:
@@ -226,7 +216,7 @@ def simulate(seed: int, *, plan: Plan | None = None, planted: Faults | None = No
     simulation = Simulation(seed, plan, planted or NoFaults())
     trace = simulation.trace
     logs = _Logs(simulation.violated)
-    with logs.captured(), completions_noted():
+    with logs_kept(logs), completions_noted():
         try:
             run_seeded(seed, simulation.main, trace, simulation.on_step, simulation.on_long_step)
         except BaseException as error:

@@ -55,6 +55,8 @@ JOURNAL_FILE_BYTES = 1280 * KIB
 """Little more than the longest data frame takes."""
 DAMAGED_SECONDS_MAX = 100.0
 """A container that is offline keeps files that the others may have no room without."""
+BUFFERS_STEPS = 8
+"""Between looks at what connections have in buffers."""
 OBJECT_LIMITS = RetryLimits(attempts_max=3, retry_seconds_max=5.0)
 
 
@@ -175,6 +177,9 @@ class Store:
             self._steps_left -= 1
             if self._steps_left < 0:
                 self._kill("killed")
+        if self.trace.step_count % BUFFERS_STEPS == 0 and not self.dead:
+            for host in self.hosts:
+                host.check_buffers()
         if self._mishaps:
             steps, host, mishap = self._mishaps[-1]
             self._mishaps[-1] = (steps - 1, host, mishap)

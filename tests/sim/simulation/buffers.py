@@ -1,0 +1,37 @@
+"""What a server has in buffers for its connections, counted from outside.
+
+Owns: ``check_buffers``.
+"""
+
+from __future__ import annotations
+
+from pravega_wire.commands import COMMAND_BYTES_MAX
+from segstore.buffer_bytes import COMMAND_BYTES_FREE, READ_BYTES_SHORT, REPLY_BYTES_FREE
+from segstore.server import ConnectionServer
+from simulation.plan import KIB
+
+OWN_BYTES_MAX = COMMAND_BYTES_FREE + REPLY_BYTES_FREE + 4 * READ_BYTES_SHORT + 64 * KIB
+"""What a connection may have besides: what it may have whatever the others have, and what it has
+received or made in one step."""
+
+
+def check_buffers(server: ConnectionServer) -> str:
+    """What is wrong with what a server has in buffers; empty when nothing is."""
+    commands = replies = 0
+    for connection in server._connections:
+        commands += connection._protocol.pending_bytes
+        replies += connection._replies.size
+    count = len(server._connections)
+    own = count * OWN_BYTES_MAX
+    half = server._settings.buffer_bytes_total_max // 2
+    # One command may go beyond what all may have, and one reply about a table.
+    bounds = {
+        "incomplete commands": (commands, max(half, COMMAND_BYTES_MAX) + COMMAND_BYTES_MAX + own),
+        "commands that are not reserved": (commands, server._buffers.commands.count + own),
+        "unsent replies": (replies, 2 * half + COMMAND_BYTES_MAX + own),
+        "unsent replies that are not counted": (replies, server._buffers.replies.count),
+    }
+    for what, (found, bound) in bounds.items():
+        if found > bound:
+            return f"{count} connections have {found} bytes of {what}: the bound is {bound}"
+    return ""
