@@ -7,15 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from benchmarks.peers.original_standalone import OriginalStandalone
 from compat_harness.server import Server
 
 from pravega_blocking.controller_client import ControllerClient
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))  # the benchmarks know how to start the original
-
-from benchmarks.peers.original_standalone import OriginalStandalone  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,211 @@
+"""Flink with the official connector: exactly-once jobs, the batch source and the table API.
+
+The jobs lie in ``src`` and run in JVMs of their own, each with a cluster in it. ``Job`` reads what
+they say, a line beginning with ``#`` for each step, and kills them.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+from benchmarks.maven import MavenFailedError, compiled_class_path
+from compat_harness.server import TARGET_VARIABLE, Server
+
+HERE = Path(__file__).parent
+MAIN_CLASS = "flinkjobs.ExactlyOnce"
+STEP_SECONDS_MAX = 240.0
+EVENTS = int(os.environ.get("SEGSTORE_COMPAT_FLINK_EVENTS", "12000"))
+"""Events that the exactly-once job copies; each takes one of its two tasks 2.5 ms."""
+MICROSECONDS = 2_500
+TABLE_ROWS = 2_000
+
+# Flink 1.11 is older than the walls between the modules of Java 17.
+OPENED_PACKAGES = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.ref",
+    "java.lang.reflect",
+    "java.io",
+    "java.math",
+    "java.net",
+    "java.nio",
+    "java.text",
+    "java.time",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "jdk.internal.misc",
+    "jdk.internal.ref",
+    "sun.nio.ch",
+)
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
+
+
+class Job:
+    """A JVM with a job; a context manager that kills what still runs at its end."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._listener = threading.Thread(target=self._listen)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """kill -9, unless it has ended."""
+        self._process.kill()
+        self._process.wait()
+        self._listener.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def wait_for(self, step: str) -> str:
+        """What follows the step in its line; the test fails if it does not come."""
+        while True:
+            line = self._next_line()
+            if line is None:
+                pytest.fail(f"the job ended before {step!r}:\n{self._log_tail()}", pytrace=False)
+            if line.startswith(f"# {step}"):
+                return line.removeprefix(f"# {step}").strip()
+
+    def read_to_end(self) -> list[str]:
+        """All lines that are left, once the JVM has ended well."""
+        lines = []
+        while (line := self._next_line()) is not None:
+            lines.append(line)
+        if self._process.wait(STEP_SECONDS_MAX) != 0:
+            pytest.fail(f"the job failed:\n{self._log_tail()}", pytrace=False)
+        return lines
+
+    def _next_line(self) -> str | None:
+        try:
+            return self._lines.get(timeout=STEP_SECONDS_MAX)
+        except queue.Empty:
+            pytest.fail(f"nothing for {STEP_SECONDS_MAX:g} s:\n{self._log_tail()}", pytrace=False)
+
+    def _log_tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-60:])
+
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture(scope="session")
+def class_path() -> str:
+    try:
+        return compiled_class_path(HERE, MAIN_CLASS)
+    except MavenFailedError as error:
+        reason = str(error)
+    pytest.fail(reason, pytrace=False)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server | None]:
+    """A store that the test may kill, unless one that runs already is to be tested."""
+    if os.environ.get(TARGET_VARIABLE):
+        yield None
+        return
+    with Server(tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def start(class_path: str, server: Server | None, tmp_path: Path) -> Start:
+    """Start a main class with arguments; all jobs of a test use one scope and directory."""
+    controller = server.controller_uri if server else os.environ[TARGET_VARIABLE]
+    settings = {
+        "controller": controller,
+        "scope": f"flink-{uuid.uuid4().hex[:8]}",
+        "directory": str(tmp_path / "flink"),
+        "microseconds": str(MICROSECONDS),
+    }
+
+    def start_job(main_class: str, *arguments: str, events: int = EVENTS) -> Job:
+        command = ["java", "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED_PACKAGES]
+        command += [f"-Dflinkjobs.{name}={value}" for name, value in settings.items()]
+        command += [f"-Dflinkjobs.events={events}", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
+        command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        return Job(
+            [*command, "-cp", class_path, f"flinkjobs.{main_class}", *arguments],
+            tmp_path / "flink.log",
+        )
+
+    return start_job
+
+
+def find_checkpoint(directory: Path) -> str:
+    """The newest checkpoint that is complete, of all jobs."""
+    metadata = directory.glob("checkpoints/*/chk-*/_metadata")
+    return str(max(metadata, key=lambda path: path.stat().st_mtime_ns).parent)
+
+
+def test_a_job_copies_a_stream_exactly_once(
+    start: Start, server: Server | None, tmp_path: Path
+) -> None:
+    """A task fails; the job stops with a savepoint, goes on, is killed, goes on from a checkpoint;
+    then everything of the server is killed and starts again."""
+    with start("ExactlyOnce", "first") as job:
+        job.wait_for("to be killed")
+    with start("ExactlyOnce", "last", find_checkpoint(tmp_path / "flink")) as job:
+        job.wait_for("resumed")
+        if server is not None:
+            server.kill_all()
+            server.start()
+        job.wait_for("done")
+        job.read_to_end()
+    expected = Counter(f"event: event {number} seen" for number in range(EVENTS))
+    assert read_batch(start, "sink", EVENTS) == expected
+
+
+def read_batch(start: Start, stream: str, count: int) -> Counter[str]:
+    """A stream's events, by the batch source; read again while the last commit is on its way."""
+    deadline = time.monotonic() + STEP_SECONDS_MAX
+    while True:
+        with start("BatchRead", stream) as job:
+            events = [line for line in job.read_to_end() if line.startswith("event: ")]
+        if len(events) >= count or time.monotonic() > deadline:
+            return Counter(events)
+
+
+def test_tables_are_written_and_asked(start: Start) -> None:
+    """Half of the rows go on, exactly once, by a query without an end; batch queries count."""
+    with start("Tables", events=TABLE_ROWS) as job:
+        rows = job.wait_for("rows").split()
+        dearest = job.wait_for("dearest")
+        groups = job.wait_for("groups")
+        job.read_to_end()
+    passed = [number for number in range(TABLE_ROWS) if number % 10 < 5]
+    assert rows == [str(len(passed)), str(len(passed)), str(sum(passed))]
+    assert (dearest, groups) == ("4.0", "7")
