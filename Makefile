@@ -7,6 +7,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# Processes that share the unit tests: one for each core, or JOBS=1, or JOBS=0 for one with a debugger.
+JOBS ?= auto
 SEEDS ?= 1000
 SEED ?=
 
@@ -34,7 +36,8 @@ build: $(VENV)/.installed ## install into .venv, with the Cython extensions comp
 
 .PHONY: test
 test: $(VENV)/.tested lint java versitygw ## everything: lint, unit tests, official clients, small benchmarks
-	$(BIN)/pytest tests compat-tests --durations=25 $(ARGS)
+	$(BIN)/pytest tests -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
+	$(BIN)/pytest compat-tests --durations=25 $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.tested ## style and types
@@ -45,7 +48,7 @@ lint: $(VENV)/.tested ## style and types
 
 .PHONY: unit
 unit: $(VENV)/.tested ## unit tests only, without Java
-	$(BIN)/pytest tests --ignore tests/benchmarks $(ARGS)
+	$(BIN)/pytest tests --ignore tests/benchmarks -n $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: sim
 sim: $(VENV)/.tested ## containers on simulated tiers that crash and fail: SEEDS=1000, or SEED=17 to replay one

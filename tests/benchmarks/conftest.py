@@ -1,8 +1,21 @@
-"""Benchmarks are not installed: their package is found at the repository's root."""
+"""Benchmarks are not installed: their package is found at the repository's root.
+
+Where several processes share the tests, one of them runs all of these: they build the same Java
+programs, and measure.
+"""
 
 import sys
 from pathlib import Path
 
-ROOT = str(Path(__file__).parents[2])
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = str(HERE.parents[1])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("benchmarks"))

@@ -90,8 +90,8 @@ def written_bytes(file: Path) -> int:
 
 
 def newest_file(journal: Path) -> Path:
-    """The file that the journal goes on in."""
-    return max(journal.glob("*.journal"), key=written_bytes)
+    """The file that the journal goes on in; a quiet store may have begun one that is short."""
+    return max(journal.glob("*.journal"), key=lambda file: file.stat().st_mtime_ns)
 
 
 def cut(file: Path) -> str:
