@@ -74,8 +74,17 @@ class ChildProcess:
 def spawn(spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = None) -> ChildProcess:
     """Start the process; the descriptor ``log_file`` takes its output, else our stderr does."""
     process = start_child_process(spec, directory, log_file=log_file)
-    directory.write_pid(spec.name, process.pid)
+    note_pid(process, spec, directory)
     return process
+
+
+def note_pid(process: ChildProcess, spec: ChildSpec, directory: RunDirectory) -> None:
+    """Write the pid file of a process that nobody has taken over yet; without one it ends."""
+    try:
+        directory.write_pid(spec.name, process.pid)
+    except OSError:
+        process.abandon()
+        raise
 
 
 def start_child_process(

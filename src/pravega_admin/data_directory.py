@@ -15,31 +15,33 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pravega_admin.errors import ConfigurationError
+from pravega_admin.errors import cannot_start
 from pravega_admin.run_directory import SUPERVISOR, RunDirectory
 from segstore.data_directory import DataDirectory
 from segstore.errors import DataDirectoryError
+from segstore.refused_files import reason_of
 
 
 @contextlib.contextmanager
 def open_run_directory(data_dir: Path, *, container_count: int = 4) -> Iterator[RunDirectory]:
     """Be the supervisor of a data directory, which is made if there is none.
 
-    Raises ``ConfigurationError`` when it cannot be used, or is in use.
+    Raises ``ConfigurationError`` when it cannot be used, or is in use, and ``NoRoomError`` when its
+    disk is full.
     """
     with contextlib.ExitStack() as stack:
         try:
             directory = DataDirectory.open(data_dir, container_count=container_count)
             descriptor = stack.enter_context(directory.lock(SUPERVISOR))
         except DataDirectoryError as error:
-            raise ConfigurationError(str(error)) from error
+            raise cannot_start(str(error), error.__cause__) from error
         run = RunDirectory(data_dir / "run", descriptor)
         try:
             (data_dir / "run").mkdir(exist_ok=True)
             run.write_pid(SUPERVISOR, os.getpid())
         except OSError as error:
-            raise ConfigurationError(
-                f"data directory {data_dir} cannot be written: {error.strerror}"
+            raise cannot_start(
+                f"data directory {data_dir} cannot be written: {reason_of(error, data_dir)}", error
             ) from error
         stack.callback(run.remove_pid, SUPERVISOR)
         yield run

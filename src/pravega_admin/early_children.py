@@ -18,7 +18,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from pravega_admin.child_process import ChildProcess, ChildSpec, spawn, start_process
+from pravega_admin.child_process import ChildProcess, ChildSpec, note_pid, spawn, start_process
 from pravega_admin.run_directory import RunDirectory
 
 RECEIVED_BYTES = 64 * 1024
@@ -57,7 +57,7 @@ def start_child(
     except OSError:  # it has ended already
         process.abandon()
         return spawn(spec, directory, log_file=log_file)
-    directory.write_pid(spec.name, process.pid)
+    note_pid(process, spec, directory)
     return process
 
 

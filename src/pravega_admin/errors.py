@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 
@@ -24,6 +25,7 @@ from pravega_blocking.errors import (
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_NO_ROOM = 75
 EXIT_CONFIGURATION = 78
 EXIT_INTERRUPTED = 130
 
@@ -34,6 +36,10 @@ class AdminError(PravegaError):
 
 class DamageFoundError(AdminError):
     """Stored data are damaged."""
+
+
+class NoRoomError(AdminError):
+    """A server cannot start since a disk is full: once there is room, the same start succeeds."""
 
 
 class ConfigurationError(AdminError):
@@ -49,9 +55,16 @@ _EXIT_CODES: dict[type[BaseException], int] = {
     ConflictError: 6,
     TimedOutError: 7,
     DamageFoundError: 8,
+    NoRoomError: EXIT_NO_ROOM,
     ConfigurationError: EXIT_CONFIGURATION,
     KeyboardInterrupt: EXIT_INTERRUPTED,
 }
+
+
+def cannot_start(sentence: str, cause: BaseException | None) -> AdminError:
+    """The error of a server that cannot start, because of files that the system refuses."""
+    is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    return NoRoomError(sentence) if is_full else ConfigurationError(sentence)
 
 
 def exit_code_of(error: BaseException) -> int:

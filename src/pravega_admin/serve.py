@@ -26,7 +26,14 @@ import msgspec
 import trio
 
 from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
-from pravega_admin.errors import EXIT_INTERRUPTED, AdminError, ConfigurationError, leaf_errors
+from pravega_admin.errors import (
+    EXIT_INTERRUPTED,
+    AdminError,
+    ConfigurationError,
+    cannot_start,
+    leaf_errors,
+)
+from segstore.refused_files import is_refusal, reason_of
 
 Serve: TypeAlias = Callable[..., Awaitable[Any]]
 """``serve(config, *, shutdown, task_status)``: serves until ``shutdown`` is set, then drains."""
@@ -189,9 +196,10 @@ def _meaning(error: BaseException, parts: Parts, config: Any) -> AdminError | No
             f" --data-dir {config.data_dir}' tells what can be saved"
         )
     if isinstance(error, parts.refusals):
-        return ConfigurationError(str(error))
+        return cannot_start(str(error), error.__cause__)
     if isinstance(error, parts.failures):
-        return AdminError(str(error))
+        cause = error.__cause__
+        return cannot_start(str(error), cause) if is_refusal(cause) else AdminError(str(error))
     if isinstance(error, socket.gaierror):
         return ConfigurationError(f"{config.host} is not a known host")
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
@@ -200,4 +208,7 @@ def _meaning(error: BaseException, parts: Parts, config: Any) -> AdminError | No
         )
     if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
         return ConfigurationError(f"{config.host} is not an address of this machine")
+    if is_refusal(error) and error.filename:
+        path = Path(os.fsdecode(error.filename))
+        return cannot_start(f"{path} cannot be used: {reason_of(error, path)}", error)
     return None

@@ -24,10 +24,11 @@ from pravega_admin.child_process import ChildSpec
 from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.data_directory import open_run_directory
 from pravega_admin.early_children import child_command, start_child
-from pravega_admin.errors import ConfigurationError
+from pravega_admin.errors import ConfigurationError, cannot_start
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.supervise import hand_over
 from pravega_admin.version import VERSION
+from segstore.refused_files import reason_of
 
 CHILD_KINDS = {"segment-store-0": SEGMENT_STORE, "controller": CONTROLLER}
 """The processes of a store, by their names."""
@@ -78,7 +79,14 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
         started = []
         for spec in specs:
             kind = CHILD_KINDS[spec.name]
-            child = start_child(kind, spec, directory, log_file=log_descriptor)
+            try:
+                child = start_child(kind, spec, directory, log_file=log_descriptor)
+            except OSError as error:
+                raise cannot_start(
+                    f"{spec.name} cannot be started in {settings.data_dir}:"
+                    f" {reason_of(error, settings.data_dir)}",
+                    error,
+                ) from error
             first_children.callback(child.abandon)
             started.append(child)
         # What the command line has in memory is three times what a supervisor needs.
@@ -178,8 +186,10 @@ def _open_log(settings: StandaloneSettings) -> Iterator[IO[bytes] | None]:
         # Unbuffered appending: several processes write whole lines into one file.
         log = settings.log_file.open("ab", buffering=0)
     except OSError as error:
-        raise ConfigurationError(
-            f"log file {settings.log_file} cannot be written: {error.strerror}"
+        raise cannot_start(
+            f"log file {settings.log_file} cannot be written:"
+            f" {reason_of(error, settings.log_file)}",
+            error,
         ) from error
     with log:
         yield log

@@ -31,7 +31,13 @@ from pravega_admin.child_process import (
     start_child_process,
 )
 from pravega_admin.child_protocol import Verdict, parse_verdict
-from pravega_admin.errors import EXIT_CONFIGURATION, AdminError, ConfigurationError
+from pravega_admin.errors import (
+    EXIT_CONFIGURATION,
+    EXIT_NO_ROOM,
+    AdminError,
+    ConfigurationError,
+    NoRoomError,
+)
 from pravega_admin.run_directory import RunDirectory
 from pravega_blocking.backoff import delays
 
@@ -258,16 +264,19 @@ class Supervisor:
             raise ConfigurationError(verdict.error or f"{child.spec.name} cannot start")
         how = describe_exit(code)
         if not child.was_ready:
-            self._count_failed_start(child, verdict.error or f"it {how}; see its log")
+            kind = NoRoomError if code == EXIT_NO_ROOM else AdminError
+            self._count_failed_start(child, verdict.error or f"it {how}; see its log", kind)
         if child.ready_at is not None and time.monotonic() - child.ready_at >= STABLE_SECONDS:
             child.pauses = _pauses()
         self._report(f"{child.spec.name} {how}; starting it again")
         child.start_at = time.monotonic() + next(child.pauses)
 
-    def _count_failed_start(self, child: _Child, reason: str) -> None:
+    def _count_failed_start(
+        self, child: _Child, reason: str, kind: type[AdminError] = AdminError
+    ) -> None:
         child.failed_starts += 1
         if child.failed_starts >= START_ATTEMPTS:
-            raise AdminError(f"{child.spec.name} cannot start: {reason}")
+            raise kind(f"{child.spec.name} cannot start: {reason}")
 
     def _stop_children(self) -> None:
         """End the children, the last one first; by force those that do not end in time."""

@@ -90,7 +90,7 @@ async def open_containers(
             yield _Opener(config, directory, storage_of, data_logs, journals, boot, scrub).open
     except BaseExceptionGroup as group:
         if not is_open and len(group.exceptions) == 1:
-            raise group.exceptions[0] from None
+            raise group.exceptions[0] from group.exceptions[0].__cause__
         raise
 
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from segstore.errors import DataDirectoryError
+from segstore.refused_files import reason_of
 
 FORMAT_VERSION = 3
 OLDER_VERSIONS = frozenset({1, 2})
@@ -84,7 +85,7 @@ class DataDirectory:
                 found = _read_version_file(path)
         except OSError as error:
             raise DataDirectoryError(
-                f"data directory {path} cannot be used: {error.strerror or error}"
+                f"data directory {path} cannot be used: {reason_of(error, path)}"
             ) from error
         assert found is not None, "it was just made"
         if found.container_count != container_count:
@@ -101,7 +102,7 @@ class DataDirectory:
             found = _read_version_file(path)
         except OSError as error:
             raise DataDirectoryError(
-                f"data directory {path} cannot be read: {error.strerror or error}"
+                f"data directory {path} cannot be read: {reason_of(error, path)}"
             ) from error
         if found is None:
             raise DataDirectoryError(
@@ -126,7 +127,7 @@ class DataDirectory:
             sync_directory(self.path)
         except OSError as error:
             raise DataDirectoryError(
-                f"data directory {self.path} cannot be used: {error.strerror or error}"
+                f"data directory {self.path} cannot be used: {reason_of(error, self.path)}"
             ) from error
         return written
 
@@ -161,7 +162,9 @@ class DataDirectory:
         try:
             return path.stat().st_ino
         except OSError as error:
-            raise DataDirectoryError(f"{path} cannot be looked up: {error.strerror}") from error
+            raise DataDirectoryError(
+                f"{path} cannot be looked up: {reason_of(error, path)}"
+            ) from error
 
     @contextmanager
     def lock(self, role: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[int]:
@@ -173,10 +176,17 @@ class DataDirectory:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise DataDirectoryError(f"{path} cannot be opened: {error.strerror}") from error
+            raise DataDirectoryError(
+                f"{path} cannot be opened: {reason_of(error, path)}"
+            ) from error
         try:
             self._acquire(descriptor, role, wait_seconds)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode().ljust(16), 0)
+            try:
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode().ljust(16), 0)
+            except OSError as error:
+                raise DataDirectoryError(
+                    f"{path} cannot be written: {reason_of(error, path)}"
+                ) from error
             yield descriptor
         finally:
             os.close(descriptor)

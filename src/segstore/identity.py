@@ -57,6 +57,7 @@ from segstore.errors import (
     StorageUnreachableError,
 )
 from segstore.older_store import refuse_implausible
+from segstore.refused_files import is_refusal, reason_of
 from segstore.tier_two import NOTE_FILE, TierTwo, read_older_note
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal.files import IDENTITY_FILE, parse_name
@@ -177,7 +178,7 @@ def write_journal_identity(path: Path, identity: JournalIdentity) -> None:
         sync_directory(path)
     except OSError as error:
         kind = DataLogError if error.errno in PASSING_ERRORS else DataDirectoryError
-        raise kind(f"{file} cannot be written: {error.strerror}") from error
+        raise kind(f"{file} cannot be written: {reason_of(error, file)}") from error
 
 
 def check_journal(directory: DataDirectory, journal: int) -> JournalIdentity:
@@ -423,7 +424,7 @@ def _make_journals(directory: DataDirectory) -> None:
             make_directory(path)
         except OSError as error:
             raise DataDirectoryError(
-                f"journal directory {path} cannot be made: {error.strerror}"
+                f"journal directory {path} cannot be made: {reason_of(error, path)}"
             ) from error
         if read_journal_identity(path) is None:
             write_journal_identity(
@@ -473,6 +474,12 @@ async def owned(
     except (StorageConfigurationError, StorageUnreachableError):
         raise
     except StorageError as error:
+        cause = error.__cause__
+        if is_refusal(cause):
+            reason = reason_of(cause, Path(tier.where))
+            raise StorageUnreachableError(
+                f"tier 2 in {tier.where} cannot be used: {reason}"
+            ) from cause
         raise StorageUnreachableError(f"tier 2 in {tier.where} cannot be used: {error}") from error
     if directory.tier_2 != tier.where:
         with directory.lock(LOCK):

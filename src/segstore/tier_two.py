@@ -25,6 +25,7 @@ from segstore.config import SegmentStoreConfig
 from segstore.data_directory import DataDirectory, StoreState, make_directory
 from segstore.descriptors import descriptor_limit, share_out
 from segstore.errors import StorageConfigurationError
+from segstore.refused_files import reason_of
 from segstore.storage.older_layout import Belongs
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
 from segstore.tiers.doubtful_files import DoubtNotes
@@ -169,7 +170,7 @@ class _Directory:
             make_directory(self.path)
         except OSError as error:
             raise StorageConfigurationError(
-                f"tier 2 in {self.path} cannot be made: {error.strerror}"
+                f"tier 2 in {self.path} cannot be made: {reason_of(error, self.path)}"
             ) from error
 
     def unclaimed(self) -> FilesystemChunkStorage:

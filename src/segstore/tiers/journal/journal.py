@@ -26,6 +26,7 @@ import trio
 
 from _fast.journal import EntryIndex
 from segstore.errors import DataLogError
+from segstore.refused_files import reason_of
 from segstore.tiers.api import (
     Buffer,
     DigestedEntry,
@@ -476,7 +477,9 @@ async def open_journal(
         try:
             await preparer.prepare_first()
         except OSError as error:
-            raise DataLogError(f"the journal's first file cannot be made: {error}") from error
+            raise DataLogError(
+                f"the first file in {directory} cannot be made: {reason_of(error, directory)}"
+            ) from error
     writer = BatchWriter(queue, pool, recovered.tail, recovered.state, settings, clock)
     journal = Journal(disk, runner, queue, preparer, recovered, run_blocking, settings)
     helpers: list[Helper] = [partial(_prepare_files, preparer, runner, writer)]
