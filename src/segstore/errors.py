@@ -110,6 +110,10 @@ class DataLogError(SegmentStoreError):
     """Tier 1 failed: what was in flight may or may not be durable, so the container stops."""
 
 
+class JournalDamagedError(DataLogError):
+    """A container's journal is damaged, and is tried again for as long as others can be served."""
+
+
 class LogBehindError(PermanentError, DataLogError):
     """Tier 2 has what the log never had: the log is an older copy, or was lost."""
 

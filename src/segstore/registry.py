@@ -5,8 +5,8 @@ a segment's name to the container that holds it.
 
 Invariants:
 1. A failed container goes offline alone: its error is logged, the others and the process go on.
-   One that cannot be opened for a ``PermanentError`` stays offline. When no other kind is left,
-   ``run`` ends with ``NoContainerLeftError``.
+   One that cannot be opened for a ``PermanentError`` stays offline, and one whose journal is
+   damaged is tried again. When no other kind is left, ``run`` ends with ``NoContainerLeftError``.
 2. A container is online only between a recovery that succeeded and its end. Whoever still holds the
    old object gets ``ContainerOfflineError`` from it.
 3. An unusable data directory ends ``run`` with the error: nothing would get better by waiting.
@@ -29,6 +29,7 @@ from segstore.config import TableSettings
 from segstore.errors import (
     ContainerOfflineError,
     DataDirectoryError,
+    JournalDamagedError,
     NoContainerLeftError,
     PermanentError,
     SegmentStoreError,
@@ -83,6 +84,7 @@ class HostedContainer:
         self._failure = ""
         self._failure_count = 0
         self._restart_seconds = 0.0
+        self._is_hopeless = False
         self.tried = trio.Event()
         """Set when the container has been opened, or has failed, once."""
         self._online: tuple[SegmentContainer, TableSegments] | None = None
@@ -92,6 +94,11 @@ class HostedContainer:
     def is_online(self) -> bool:
         """Whether the container serves."""
         return self._online is not None
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it serves again only after somebody has seen to its data."""
+        return self._is_hopeless
 
     @property
     def container(self) -> SegmentContainer:
@@ -128,12 +135,14 @@ class HostedContainer:
     def note_offline(self, error: Exception) -> None:
         """It failed, and stays offline."""
         self._note_failure(error, anew=False)
+        self._is_hopeless = True
         self._restart_seconds = inf
         self._enter(ContainerState.OFFLINE)
 
     def _note_failure(self, error: Exception, *, anew: bool) -> None:
         self._failure = ", ".join(f"{type(e).__name__}: {e}" for e in leaf_errors(error))
         self._failure_count = 1 if anew else self._failure_count + 1
+        self._is_hopeless = any(isinstance(e, JournalDamagedError) for e in leaf_errors(error))
 
     def _enter(self, state: ContainerState) -> None:
         self._state = state
@@ -141,6 +150,7 @@ class HostedContainer:
 
     def put_online(self, container: SegmentContainer, tables: TableSegments) -> None:
         """Serve from now on."""
+        self._is_hopeless = False
         self._online = (container, tables)
         self._enter(ContainerState.ONLINE)
         self._came_online.set()
@@ -268,16 +278,22 @@ class ContainerRegistry:
                     restart_seconds=pause,
                     exc_info=ours,
                 )
+                self._end_without_hope(error)
             hosted.tried.set()
             await trio.sleep(pause)
             pause = min(2 * pause, self._restart_seconds_max)
 
     def _leave_offline(self, hosted: HostedContainer, error: PermanentError) -> None:
-        """Open the container no more; raise ``NoContainerLeftError`` if it was the last one."""
+        """Open the container no more."""
         hosted.note_offline(error)
         logger.error(
             "container stays offline", container=hosted.container_id, error=hosted.status.failure
         )
         hosted.tried.set()
-        if all(each.state is ContainerState.OFFLINE for each in self.statuses()):
-            raise NoContainerLeftError(f"no container of this store can be opened: {error}")
+        self._end_without_hope(error)
+
+    def _end_without_hope(self, error: Exception) -> None:
+        """Raise ``NoContainerLeftError`` when no container can be served as things are."""
+        if all(hosted.is_hopeless for hosted in self._hosted.values()):
+            reason = ", ".join(str(leaf) for leaf in leaf_errors(error))
+            raise NoContainerLeftError(f"no container of this store can be opened: {reason}")

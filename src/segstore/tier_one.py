@@ -7,7 +7,7 @@ Invariants:
    anew, and only then containers get logs from it.
 2. Whoever holds a log of an opening that failed learns of it by ``raise_when_failed``.
 3. Nobody else is touched: other journals of the process go on.
-4. While a journal cannot be opened, whoever asks for it is told why.
+4. While a journal cannot be opened, whoever asks for it is told why, and whether it is damaged.
 5. A journal that one container finds to be older than tier 2 is older for all of its containers,
    also for those of which tier 2 has nothing: none of them is served from it.
 """
@@ -21,7 +21,7 @@ from typing import Never
 import structlog
 import trio
 
-from segstore.errors import DataLogError, LogBehindError
+from segstore.errors import DataLogError, JournalDamagedError, LogBehindError, PermanentError
 from segstore.tiers.journal import Journal
 
 OpenJournal = Callable[[], AbstractAsyncContextManager[Journal]]
@@ -54,11 +54,14 @@ class KeptJournal:
         self.failure_count = 0
 
     async def wait_open(self) -> Journal:
-        """The journal, as soon as it can be used. Raises ``DataLogError`` when it cannot."""
+        """The journal, as soon as it can be used. Raises ``DataLogError`` when it cannot, and
+        ``JournalDamagedError`` when it is for the journal's damage."""
         self._refuse_older()
         while self._journal is None:
             if (failure := self._opening_failure) is not None:
-                raise DataLogError(f"journal {self.number}: {failure}") from failure
+                is_damaged = isinstance(failure, PermanentError)
+                kind = JournalDamagedError if is_damaged else DataLogError
+                raise kind(f"journal {self.number}: {failure}") from failure
             await self._tried.wait()
         return self._journal
 

@@ -1,6 +1,7 @@
 """Stores that are started on files that are older, shorter or damaged: what a user gets to see."""
 
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -119,6 +120,26 @@ def test_a_journal_file_that_is_damaged_is_named_with_its_offset(
     expected = harm(newest_file(journal))
     assert expected in start_refused(new_store())
     assert expected in start_server_refused(new_store())
+
+
+def test_damage_that_a_running_store_meets_ends_it_with_file_and_offset(
+    new_store: NewStore,
+) -> None:
+    store = new_store()
+    store.start()
+    create_stream(store, "first", 2)
+    write_numbers(store, "first", 100, every=200, meanwhile=lambda: None)
+    expected = flip(newest_file(store.data_dir / "journal-0"))
+    # The next write to the journal fails, so that it is opened again.
+    resource.prlimit(store.pid_of("segment-store-0"), resource.RLIMIT_FSIZE, (4096, 4096))
+    assert store.process is not None
+    command = [sys.executable, "-m", "pravega_admin", "scope", "create", "more"]
+    with subprocess.Popen([*command, "--controller", store.controller]) as writer:
+        try:
+            assert store.process.wait(timeout=60) == EXIT_REFUSED
+        finally:
+            writer.kill()
+    assert expected in start_refused(store)
 
 
 def test_a_damaged_last_frame_of_chunk_metadata_is_named_after_a_gentle_stop(

@@ -162,6 +162,42 @@ async def test_a_journal_whose_disk_has_gone_is_waited_for_and_never_made_anew(
             assert await content(registry, IN_0) == b"durable"
 
 
+async def test_damage_that_a_running_store_meets_in_its_only_journal_ends_it(
+    tmp_path: Path,
+) -> None:
+    disks: list[FaultyDisk] = []
+
+    def disk_of(path: Path) -> FaultyDisk:
+        disks.append(FaultyDisk(path))
+        return disks[-1]
+
+    async def live() -> None:
+        async with hosted(tmp_path, disk_of=disk_of) as registry:
+            for name in (IN_0, IN_1):
+                await registry.container_for(name).create_segment(name)
+            damage_first_file(tmp_path / "journal-0")
+            disks[0].error = errno.EIO
+            with pytest.raises(ContainerOfflineError):
+                await registry.container_for(IN_0).append(IN_0, b"lost")
+            await trio.sleep_forever()
+
+    with (
+        trio.fail_after(60),
+        pytest.RaisesGroup(
+            pytest.RaisesExc(NoContainerLeftError, match=r"journal 0: .*\.journal, offset \d+"),
+            flatten_subgroups=True,
+        ),
+    ):
+        await live()
+
+
+def damage_first_file(journal: Path) -> None:
+    """Let the disk lose the first half of the journal."""
+    [file] = sorted(journal.glob("*.journal"))[:1]
+    with file.open("r+b") as opened:
+        opened.write(bytes(file.stat().st_size // 2))
+
+
 async def test_a_journal_that_is_stopped_has_not_failed(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with hosted(tmp_path) as registry:
