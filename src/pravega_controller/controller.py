@@ -133,8 +133,7 @@ def _assemble(
     random, now_ms, finish_later = environment.random, environment.now_ms, background.finish_later
     table_client = TableClient(segments)
     deaths: list[Callable[[], None]] = []
-    own_deaths: list[Callable[[], None]] = []
-    members, intents = _join_later(config, table_client, background, random, deaths, own_deaths)
+    members, intents = _join_later(config, table_client, background, random, deaths)
     store = MetadataStore(table_client, intents, random=random)
     tags = TagIndex(table_client, store)
     workflows = StreamWorkflows(
@@ -156,7 +155,6 @@ def _assemble(
         now_ms=now_ms,
     )
     deaths.append(transaction_workflows.take_over_soon)
-    own_deaths.append(transaction_workflows.doubt_all)
     transactions = TransactionOperations(
         store, segments, open_transactions, archive, transaction_workflows, now_ms=now_ms
     )
@@ -191,12 +189,10 @@ def _join_later(
     background: Background,
     random: Random,
     deaths: Sequence[Callable[[], None]],
-    own_deaths: Sequence[Callable[[], None]],
 ) -> tuple[Members, Intents]:
     """This controller as a member, which it is not yet, and its intents.
 
-    ``deaths`` are called, too, when another one is found dead, and ``own_deaths`` when this one was
-    taken for dead.
+    ``deaths`` are called, too, when another one is found dead.
     """
     instance_id = f"{random.getrandbits(64):016x}"
 
@@ -209,11 +205,6 @@ def _join_later(
         for note_death in deaths:
             note_death()
 
-    async def write_again() -> None:
-        for note_death in own_deaths:
-            note_death()
-        await intents.write_again()
-
     intents = Intents(tables, instance_id, is_trusted=lambda: members.is_trusted)
     place = f"{socket.gethostname()}:{config.port}" if config.port else instance_id
     record = MemberRecord(config.published_address or config.host, config.port, place, beat=0)
@@ -223,7 +214,7 @@ def _join_later(
         record,
         beat_seconds=config.heartbeat_seconds,
         take_over=take_over,
-        write_again=write_again,
+        write_again=intents.write_again,
     )
     return members, intents
 

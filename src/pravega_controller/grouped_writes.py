@@ -1,7 +1,7 @@
-"""Writes of many tasks to one table, sent together: what waits while a request is under way is the
-next request.
+"""Writes of many tasks, sent together: what waits while a request is under way is the next request.
 
-Owns: the order of the writes of one table, and who is told what became of them.
+Owns: the order of what is handed in, and who is told what became of it; and, for the writes of one
+table, what a group of them becomes.
 
 Invariants:
 1. Writes reach the table in the order in which they were handed in: a write that is stored tells
@@ -14,7 +14,8 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
 
 import trio
 
@@ -27,57 +28,73 @@ from pravega_controller.table_client import Change, TableClient
 
 GROUPED_CHANGES_MAX = 500
 
+W = TypeVar("W")
+A = TypeVar("A")
 
-class _Write:
+
+class Waiting(Generic[W, A]):
     """A write that waits to be sent, or for its answer."""
 
-    __slots__ = ("changes", "error", "versions", "woken")
+    __slots__ = ("answer", "error", "size", "woken", "write")
 
-    def __init__(self, changes: Sequence[Change]) -> None:
-        self.changes = changes
-        self.versions: list[int] | None = None
+    def __init__(self, write: W, size: int) -> None:
+        self.write = write
+        self.size = size
+        self.answer: A | None = None
         self.error: Exception | None = None
         self.woken = trio.Event()
-        """Set when the write has its answer, and when its task is to send the next request."""
+        """Set when the write has its answer, and when its task is to send the next group."""
 
     @property
     def is_answered(self) -> bool:
-        return self.versions is not None or self.error is not None
+        return self.answer is not None or self.error is not None
+
+    def give(self, answer: A) -> None:
+        """Tell the task that handed the write in what came of it."""
+        self.answer = answer
+        self.woken.set()
+
+    def refuse(self, error: Exception) -> None:
+        """Tell the task that handed the write in why nothing, or nothing known, came of it."""
+        self.error = error
+        self.woken.set()
 
 
-class GroupedWrites:
-    """Writes to one table."""
+class Groups(Generic[W, A]):
+    """Sends what many tasks hand in, one group after the other.
 
-    def __init__(self, tables: TableClient, table: str) -> None:
-        self._tables = tables
-        self._table = table
-        self._waiting: deque[_Write] = deque()
+    ``send`` gives an answer to every write of a group; the next group waits until it returns.
+    """
+
+    def __init__(self, send: Callable[[list[Waiting[W, A]]], Awaitable[None]]) -> None:
+        self._send_group = send
+        self._waiting: deque[Waiting[W, A]] = deque()
         self._is_sending = False
 
-    async def write(self, changes: Sequence[Change]) -> list[int]:
-        """Write these keys, all or none, and return their new versions. ``VersionConflictError``.
+    async def hand_in(self, write: W, *, size: int = 1) -> A:
+        """Send a write with its group, and return its answer.
 
-        Raises ``StoreUnavailableError`` when it is not known whether they were written.
+        Raises what it was refused with, and ``StoreUnavailableError`` when nothing is known of it.
         """
-        write = _Write(changes)
-        self._waiting.append(write)
+        waiting: Waiting[W, A] = Waiting(write, size)
+        self._waiting.append(waiting)
         if self._is_sending:
-            await self._wait(write)
-        if not write.is_answered:
+            await self._wait(waiting)
+        if not waiting.is_answered:
             # The task of the write at the head of the line sends for all that wait behind it.
             await self._send()
-        if write.error is not None:
-            raise write.error
-        assert write.versions is not None
-        return write.versions
+        if waiting.error is not None:
+            raise waiting.error
+        assert waiting.answer is not None
+        return waiting.answer
 
-    async def _wait(self, write: _Write) -> None:
+    async def _wait(self, waiting: Waiting[W, A]) -> None:
         try:
-            await write.woken.wait()
+            await waiting.woken.wait()
         except trio.Cancelled:
-            if write in self._waiting:
-                is_next = self._waiting[0] is write and write.woken.is_set()
-                self._waiting.remove(write)
+            if waiting in self._waiting:
+                is_next = self._waiting[0] is waiting and waiting.woken.is_set()
+                self._waiting.remove(waiting)
                 if is_next:
                     self._hand_over()
             raise
@@ -86,20 +103,19 @@ class GroupedWrites:
         self._is_sending = True
         group = self._take()
         try:
-            await self._store(group)
+            await self._send_group(group)
         finally:
-            for write in group:
-                if not write.is_answered:
-                    write.error = StoreUnavailableError("the controller stopped while it wrote")
-                write.woken.set()
+            for waiting in group:
+                if not waiting.is_answered:
+                    waiting.refuse(StoreUnavailableError("the controller stopped while it wrote"))
             self._hand_over()
 
-    def _take(self) -> list[_Write]:
+    def _take(self) -> list[Waiting[W, A]]:
         group = [self._waiting.popleft()]
-        count = len(group[0].changes)
+        size = group[0].size
         while self._waiting:
-            count += len(self._waiting[0].changes)
-            if count > GROUPED_CHANGES_MAX:
+            size += self._waiting[0].size
+            if size > GROUPED_CHANGES_MAX:
                 break
             group.append(self._waiting.popleft())
         return group
@@ -110,23 +126,42 @@ class GroupedWrites:
         if self._waiting:
             self._waiting[0].woken.set()
 
-    async def _store(self, group: list[_Write]) -> None:
+
+_TableWrite = Waiting[Sequence[Change], list[int]]
+
+
+class GroupedWrites:
+    """Writes to one table."""
+
+    def __init__(self, tables: TableClient, table: str) -> None:
+        self._tables = tables
+        self._table = table
+        self._groups: Groups[Sequence[Change], list[int]] = Groups(self._store)
+
+    async def write(self, changes: Sequence[Change]) -> list[int]:
+        """Write these keys, all or none, and return their new versions. ``VersionConflictError``.
+
+        Raises ``StoreUnavailableError`` when it is not known whether they were written.
+        """
+        return await self._groups.hand_in(changes, size=len(changes))
+
+    async def _store(self, group: list[_TableWrite]) -> None:
         try:
-            versions = await self._update([c for write in group for c in write.changes])
+            versions = await self._update([c for waiting in group for c in waiting.write])
         except VersionConflictError as error:
             if len(group) == 1:
-                group[0].error = error
+                group[0].refuse(error)
                 return
-            for write in group:
-                await self._store([write])
+            for waiting in group:
+                await self._store([waiting])
         except Exception as error:
-            for write in group:
-                write.error = error
+            for waiting in group:
+                waiting.refuse(error)
         else:
             position = 0
-            for write in group:
-                end = position + len(write.changes)
-                write.versions = versions[position:end]
+            for waiting in group:
+                end = position + waiting.size
+                waiting.give(versions[position:end])
                 position = end
 
     async def _update(self, changes: list[Change]) -> list[int]:

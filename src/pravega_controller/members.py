@@ -15,7 +15,9 @@ Invariants:
    it but who begins: whatever two controllers do at a time is decided by conditional updates.
 3. A controller trusts what it wrote as a member only as long as nobody can have removed it: until
    ``TRUSTED_BEATS`` after it began the last heartbeat that succeeded.
-4. Of the living, one owns a key, and all who see the same members agree which; it changes for a key
+4. A controller that joins others waits for so long before it does anything: so one that has seen
+   nobody else in the table is alone for ``TRUSTED_BEATS`` after it began to look.
+5. Of the living, one owns a key, and all who see the same members agree which; it changes for a key
    only when its owner dies or a new owner comes.
 """
 
@@ -32,6 +34,7 @@ import trio
 from pravega_controller.errors import (
     ControllerError,
     CorruptMetadataError,
+    StoreUnavailableError,
     VersionConflictError,
 )
 from pravega_controller.records import decode, encode
@@ -93,6 +96,10 @@ class Members:
         self._others: dict[str, _Seen] = {}
         self._observed = -1.0
         self._began_beat = -1.0
+        self._joined = -1.0
+        """Since when the others can see this controller."""
+        self._solitude = 0
+        self._solitude_end = -1.0
 
     # ---- Questions -------------------------------------------------------------------------------
 
@@ -100,6 +107,21 @@ class Members:
     def is_trusted(self) -> bool:
         """Whether nobody can have taken this controller for dead."""
         return 0 <= trio.current_time() - self._began_beat < TRUSTED_BEATS * self._beat_seconds
+
+    @property
+    def solitude(self) -> int | None:
+        """A number for the time in which no other controller has been at work, until now.
+
+        None if another may be at work. What was read or written at some time of a solitude, and not
+        changed by this controller, is the same as long as that solitude lasts.
+        """
+        return self._solitude if trio.current_time() < self._solitude_end else None
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether no other controller can believe itself alone."""
+        seen_at = self._joined + TRUSTED_BEATS * self._beat_seconds
+        return self.is_trusted and trio.current_time() >= seen_at
 
     def living(self) -> list[MemberRecord]:
         """This controller, and the others that live."""
@@ -126,8 +148,20 @@ class Members:
         await self._tables.create(MEMBERS)
         await self._beat()
         await self._observe()
+        # One that comes to this place later, while this one still ends, is another one that lives.
         for seen in self._others.values():
             seen.is_dead = seen.record.place == self._record.place
+        self._note_solitude(self._began_beat)
+        if all(seen.is_dead for seen in self._others.values()):
+            # Nobody was there before, or nobody is any more: nobody can believe to be alone.
+            self._joined = -float("inf")
+            return
+        while not self.is_seen:
+            await trio.sleep(self._beat_seconds)
+            try:
+                await self._beat()
+            except StoreUnavailableError as error:
+                log.warning("cannot be seen yet", reason=str(error))
 
     async def run(self) -> None:
         """Show that this controller lives, and take over from those that do not; runs for ever."""
@@ -142,6 +176,7 @@ class Members:
 
     async def _beat(self) -> None:
         began = trio.current_time()
+        is_new = self._version == NOT_EXISTS
         record = msgspec.structs.replace(self._record, beat=self._record.beat + 1)
         key = self.instance_id.encode()
         try:
@@ -149,12 +184,16 @@ class Members:
         except VersionConflictError:
             # Somebody took this controller for dead and removed its record.
             log.warning("taken for dead by another controller; joining again")
-            self._began_beat = -1.0
+            self._began_beat = self._solitude_end = -1.0
             version = await self._tables.put(MEMBERS, key, encode(record))
+            is_new = True
             await self._write_again()
+        if is_new:
+            self._joined = trio.current_time()
         self._version, self._record, self._began_beat = version, record, began
 
     async def _observe(self) -> None:
+        began = trio.current_time()
         entries = [entry async for page in self._tables.pages(MEMBERS) for entry in page]
         now = trio.current_time()
         # What passed while nothing could be read says nothing of the others.
@@ -166,6 +205,17 @@ class Members:
             if identifier != self.instance_id and (seen := self._see(entry, passed)) is not None:
                 present[identifier] = seen
         self._others = present
+        self._note_solitude(began)
+
+    def _note_solitude(self, began: float) -> None:
+        """Take note of having been alone when this look at the table began, or of not being it."""
+        place = self._record.place
+        if not all(seen.is_dead and seen.record.place == place for seen in self._others.values()):
+            self._solitude_end = -1.0
+            return
+        if began >= self._solitude_end:
+            self._solitude += 1
+        self._solitude_end = min(began, self._began_beat) + TRUSTED_BEATS * self._beat_seconds
 
     def _see(self, entry: Entry, passed: float) -> _Seen | None:
         known = self._others.get(entry.key.decode())

@@ -3,14 +3,14 @@
 Owns: the indexes by stream and id. No I/O: the caller writes a record before it changes the index.
 
 Invariants:
-1. Every transaction without an end is here, from the start of the controller on: questions about
-   one are answered from memory.
+1. Every transaction whose lease this controller watches is here, from its start on, and those whose
+   ends it carries out. Questions are answered from memory while no other controller is at work.
 2. A transaction is in ``transactions`` until its end is stored, then in ``ended`` until the archive
    has it; it is never in neither in between.
 3. What is known of a stream ends with the stream: one that was deleted and created anew has another
    id, and begins with nothing. What is left of the old one stays apart until it is done with.
 4. Of streams without any of either, and without a task at work on them, a bounded number takes
-   memory, for the epoch of their latest batch.
+   memory, for their lines of commits.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 
 import trio
 
+from pravega_controller.commit_lines import KnownLine
 from pravega_controller.transaction_records import Outcome, TransactionRecord
-from pravega_controller.transactions import Commit, TransactionState
+from pravega_controller.transactions import TransactionState
 from pravega_wire import names
 
 IDLE_STREAMS_MAX = 10_000
@@ -32,9 +33,9 @@ class Transaction:
     """A transaction without an end."""
 
     __slots__ = (
+        "certain_in",
         "execution_end",
         "identifier",
-        "is_doubted",
         "lease_end",
         "owner",
         "record",
@@ -50,6 +51,7 @@ class Transaction:
         *,
         lease_end: float,
         execution_end: float,
+        certain_in: int | None,
     ) -> None:
         self.owner = owner
         self.identifier = identifier
@@ -58,8 +60,8 @@ class Transaction:
         self.lease_end = lease_end
         """By trio's clock, as is the next."""
         self.execution_end = execution_end
-        self.is_doubted = False
-        """Whether another controller may hold it: this one was taken for dead while it held it."""
+        self.certain_in = certain_in
+        """The time of solitude (see ``members``) since when nobody else can have changed it."""
 
     @property
     def state(self) -> TransactionState:
@@ -85,17 +87,16 @@ class StreamTransactions:
     stream_id: str = ""
     """The stream's id; empty as long as only its name is known."""
     transactions: dict[bytes, Transaction] = field(default_factory=dict)
-    committing: dict[bytes, Transaction] = field(default_factory=dict)
-    """Transactions whose commits are recorded."""
+    line: KnownLine = field(default_factory=KnownLine)
+    """The transactions whose commits are recorded and not carried out."""
     ended: dict[bytes, Outcome] = field(default_factory=dict)
     """Outcomes that are not archived yet, in the order in which the transactions ended."""
-    next_order: int = 0
-    begun_epoch: int | None = None
-    """The epoch that the stored record names for the latest batch, if known."""
     is_closed: bool = False
     """Whether none can be begun any more: the stream is being sealed."""
     is_committing: bool = False
     """Whether a task commits batches."""
+    is_looking: bool = False
+    """Whether a task looks for commits that another controller may have left."""
     _begins: int = 0
     _begins_ended: trio.Event = field(default_factory=trio.Event)
 
@@ -120,26 +121,9 @@ class StreamTransactions:
     def in_state(self, state: TransactionState) -> list[Transaction]:
         return [t for t in self.transactions.values() if t.record.state is state]
 
-    def commits(self) -> list[Commit]:
-        """The transactions whose commits are recorded and not carried out."""
-        return [Commit(t.identifier, t.record.order) for t in self.committing.values()]
-
-    def knows(self, identifier: bytes) -> bool:
-        """Whether a transaction is here, maybe with an end that is not in the archive yet."""
-        return identifier in self.transactions or identifier in self.ended
-
     def note(self, transaction: Transaction) -> None:
-        """A transaction was begun, or its record has changed."""
+        """A transaction is here from now on."""
         self.transactions[transaction.identifier] = transaction
-        if transaction.record.state is TransactionState.COMMITTING:
-            self.committing[transaction.identifier] = transaction
-            self.next_order = max(self.next_order, transaction.record.order + 1)
-
-    def take_order(self) -> int:
-        """The place of the next commit."""
-        order = self.next_order
-        self.next_order += 1
-        return order
 
     def note_end(self, identifier: bytes, outcome: Outcome) -> None:
         """A transaction's end is stored."""
@@ -149,12 +133,14 @@ class StreamTransactions:
     def drop(self, identifier: bytes) -> None:
         """A transaction is here no more."""
         self.transactions.pop(identifier, None)
-        self.committing.pop(identifier, None)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing would be lost by forgetting this."""
-        return not (self.transactions or self.ended or self.is_committing or self._begins)
+        is_at_work = (
+            self.is_committing or self.is_looking or self._begins or self.line.record.waiting
+        )
+        return not (self.transactions or self.ended or is_at_work)
 
 
 class TransactionRegistry:

@@ -6,7 +6,7 @@ Invariants:
 1. A transaction is recorded before its first segment is created: whatever happens, it is found
    again, and its segments with it.
 2. A decision is recorded before it is answered, and stays: who asks again gets the same answer.
-3. One controller holds a transaction: it answers for it, and others tell who asks to ask again.
+3. Any controller answers for any transaction. Who renews a lease watches it from then on.
 4. A lease that was promised is stored: renewing it by the same or a shorter time stores nothing.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import structlog
 import trio
 from msgspec import structs
 
@@ -25,6 +26,7 @@ from pravega_controller.errors import (
     ControllerError,
     IllegalStateError,
     InvalidRequestError,
+    StreamNotFoundError,
     VersionConflictError,
 )
 from pravega_controller.open_transactions import StreamTransactions, Transaction
@@ -35,7 +37,7 @@ from pravega_controller.streams import ScaleType, Segment
 from pravega_controller.table_client import NOT_EXISTS
 from pravega_controller.transaction_outcomes import LISTED_MAX, OutcomeArchive
 from pravega_controller.transaction_records import Outcome, TransactionRecord
-from pravega_controller.transaction_store import TransactionStore
+from pravega_controller.transaction_store import Stored, TransactionStore
 from pravega_controller.transaction_workflows import CONFLICTS_MAX, TransactionWorkflows
 from pravega_controller.transactions import (
     LEASE_MS_MAX,
@@ -49,6 +51,8 @@ from pravega_controller.transactions import (
 
 SEGMENTS_AT_A_TIME_MAX = 512
 """Segments of a transaction that are created at a time: they are all asked for at once."""
+
+log = structlog.get_logger(__name__)
 
 
 class PingAnswer(enum.Enum):
@@ -138,6 +142,7 @@ class TransactionOperations:
             holder=self._workflows.instance_id,
         )
         async with self._workflows.locks.hold(identifier):
+            solitude = self._workflows.solitude
             (version,) = await self._transactions.write(
                 owner.scope, owner.stream, [(identifier, record, NOT_EXISTS)]
             )
@@ -150,6 +155,7 @@ class TransactionOperations:
                     version,
                     lease_end=now + lease_ms / 1000,
                     execution_end=now + execution_ms_max(lease_ms) / 1000,
+                    certain_in=solitude,
                 )
             )
 
@@ -172,20 +178,33 @@ class TransactionOperations:
         """Renew a transaction's lease."""
         if lease_ms <= 0:
             raise InvalidRequestError(f"a lease of {lease_ms} ms ends before it begins")
-        found = await self._find(scope, name, identifier)
-        if isinstance(found, Transaction):
-            async with self._workflows.locks.hold(identifier):
-                return await self._renew(found, lease_ms)
-        if found is TransactionState.OPEN:
-            raise _held_elsewhere(identifier)
-        return PingAnswer.UNKNOWN if found is None else _ENDED_ANSWERS[found]
+        for _ in range(CONFLICTS_MAX):
+            # Another controller that is asked from now on promises no less than this one may.
+            now = trio.current_time()
+            found = await self._find(scope, name, identifier)
+            if found is None:
+                return PingAnswer.UNKNOWN
+            if isinstance(found, TransactionState):
+                return _ENDED_ANSWERS[found]
+            if isinstance(found, Stored):
+                self._refuse_unless_seen(identifier)
+            try:
+                async with self._workflows.locks.hold(identifier):
+                    if isinstance(found, Stored):
+                        return await self._take(scope, name, identifier, found, lease_ms)
+                    if found.owner.transactions.get(identifier) is found:
+                        return await self._renew(found, lease_ms, now)
+            except VersionConflictError as error:
+                log.info("reading again", transaction=identifier.hex(), reason=str(error))
+        raise VersionConflictError(f"others change transaction {identifier.hex()}")
 
-    async def _renew(self, transaction: Transaction, lease_ms: int) -> PingAnswer:
+    async def _renew(self, transaction: Transaction, lease_ms: int, now: float) -> PingAnswer:
+        """Renew a lease that this controller watches, from a time before it looked."""
         if not transaction.is_running:
             return _ENDED_ANSWERS[transaction.state]
         if lease_ms > LEASE_MS_MAX:
             return PingAnswer.LEASE_TOO_LARGE
-        lease_end = trio.current_time() + lease_ms / 1000
+        lease_end = now + lease_ms / 1000
         if lease_end > transaction.execution_end:
             return PingAnswer.EXECUTION_TIME_EXCEEDED
         record = transaction.record
@@ -195,6 +214,21 @@ class TransactionOperations:
         transaction.lease_end = lease_end
         if is_earlier:
             self._workflows.timer.add(transaction)
+        return PingAnswer.OK
+
+    async def _take(
+        self, scope: str, name: str, identifier: bytes, stored: Stored, lease_ms: int
+    ) -> PingAnswer:
+        """Renew a lease that another controller watches: watch it from now on."""
+        record = stored.record
+        if lease_ms > LEASE_MS_MAX:
+            return PingAnswer.LEASE_TOO_LARGE
+        # The clocks of two machines tell how much is left; no lease that was promised ends by them.
+        age_ms = self._now_ms() - record.created_ms
+        if lease_ms > execution_ms_max(record.begin_lease_ms) - age_ms:
+            return PingAnswer.EXECUTION_TIME_EXCEEDED
+        record = structs.replace(record, lease_ms=max(lease_ms, record.lease_ms))
+        await self._workflows.take(scope, name, identifier, Stored(record, stored.version))
         return PingAnswer.OK
 
     # ---- Decisions -------------------------------------------------------------------------------
@@ -207,11 +241,10 @@ class TransactionOperations:
         The first to decide says the writer and its time.
         """
 
-        def committed(owner: StreamTransactions, record: TransactionRecord) -> TransactionRecord:
+        def committed(record: TransactionRecord) -> TransactionRecord:
             return structs.replace(
                 record,
                 state=TransactionState.COMMITTING,
-                order=owner.take_order(),
                 writer_id=writer_id,
                 writer_ms=writer_ms,
             )
@@ -221,7 +254,7 @@ class TransactionOperations:
     async def abort(self, scope: str, name: str, identifier: bytes) -> bool:
         """Decide to abort a transaction; False if it is unknown, or was decided otherwise."""
 
-        def aborted(owner: StreamTransactions, record: TransactionRecord) -> TransactionRecord:
+        def aborted(record: TransactionRecord) -> TransactionRecord:
             return structs.replace(record, state=TransactionState.ABORTING)
 
         return await self._decide(scope, name, identifier, aborted, is_commit=False)
@@ -231,35 +264,51 @@ class TransactionOperations:
         scope: str,
         name: str,
         identifier: bytes,
-        decided: Callable[[StreamTransactions, TransactionRecord], TransactionRecord],
+        decided: Callable[[TransactionRecord], TransactionRecord],
         *,
         is_commit: bool,
     ) -> bool:
+        record_end = self._workflows.commit if is_commit else self._workflows.abort
         for _ in range(CONFLICTS_MAX):
             found = await self._find(scope, name, identifier)
-            if found is TransactionState.OPEN:
-                raise _held_elsewhere(identifier)
-            if not isinstance(found, Transaction):
-                return found is not None and _is_commit(found) is is_commit
+            if found is None:
+                return False
+            if isinstance(found, TransactionState):
+                return _is_commit(found) is is_commit
             async with self._workflows.locks.hold(identifier):
-                if not found.is_running:
-                    return _is_commit(found.state) is is_commit
+                if isinstance(found, Transaction):
+                    if found.owner.transactions.get(identifier) is not found:
+                        continue
+                    if not found.is_running:
+                        return _is_commit(found.state) is is_commit
+                else:
+                    self._refuse_unless_seen(identifier)
+                changed = Stored(decided(found.record), found.version)
                 try:
-                    await self._workflows.decide(found, decided(found.owner, found.record))
-                except VersionConflictError:
+                    await record_end(scope, name, identifier, changed)
+                except VersionConflictError as error:
+                    log.info("reading again", transaction=identifier.hex(), reason=str(error))
                     continue
-            if is_commit:
-                self._workflows.commit_soon(found.owner)
-            else:
-                self._workflows.abort_soon(found.owner, [found])
+                except StreamNotFoundError:
+                    return False
             return True
-        raise VersionConflictError(f"another controller changes transaction {identifier.hex()}")
+        raise VersionConflictError(f"others change transaction {identifier.hex()}")
+
+    def _refuse_unless_seen(self, identifier: bytes) -> None:
+        """Clients ask again when they are told so, and ask each controller in turn."""
+        if not self._workflows.may_take:
+            raise VersionConflictError(
+                f"another controller holds transaction {identifier.hex()}, "
+                "and may not know that this one is there"
+            )
 
     # ---- Questions -------------------------------------------------------------------------------
 
     async def state(self, scope: str, name: str, identifier: bytes) -> TransactionState | None:
         """Where a transaction is in its life, or None if there is none, or no such stream."""
         found = await self._find(scope, name, identifier)
+        if isinstance(found, Stored):
+            return found.record.state
         return found.state if isinstance(found, Transaction) else found
 
     async def completed(self, scope: str, name: str) -> list[Outcome]:
@@ -270,16 +319,23 @@ class TransactionOperations:
         latest = {outcome.identifier: outcome for outcome in archived}
         if owner is not None and owner.stream_id in ("", stream.stream_id):
             latest.update((o.identifier, o) for o in owner.ended.values())
+        if self._workflows.solitude is None:
+            others = await self._workflows.outcomes_stored(scope, name)
+            latest.update((o.identifier, o) for o in others)
         return list(latest.values())[-LISTED_MAX:]
 
     async def _find(
         self, scope: str, name: str, identifier: bytes
-    ) -> Transaction | TransactionState | None:
-        """A transaction that this controller holds, or the state of another, or None."""
+    ) -> Transaction | Stored | TransactionState | None:
+        """A transaction, as it is now, or None.
+
+        As this controller has it in memory if it watches its lease or carries out its end; as it is
+        stored if it is open and another one watches it; else its state.
+        """
         owner = self._workflows.registry.find(scope, name)
         if owner is not None:
             transaction = owner.transactions.get(identifier)
-            if transaction is not None and transaction.is_doubted:
+            if transaction is not None and not self._workflows.is_certain(transaction):
                 await self._workflows.check(transaction)
                 transaction = owner.transactions.get(identifier)
             if transaction is not None:
@@ -308,11 +364,6 @@ def _is_commit(state: TransactionState) -> bool:
 
 def _ended_state(*, is_committed: bool) -> TransactionState:
     return TransactionState.COMMITTED if is_committed else TransactionState.ABORTED
-
-
-def _held_elsewhere(identifier: bytes) -> VersionConflictError:
-    """Clients ask again when they are told so, and ask each controller in turn."""
-    return VersionConflictError(f"another controller holds transaction {identifier.hex()}")
 
 
 def _refuse_unless_open(stream: Stream, owner: StreamTransactions) -> None:

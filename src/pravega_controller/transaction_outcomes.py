@@ -70,6 +70,8 @@ class OutcomeArchive:
 
     async def latest(self, scope: str, stream: str) -> list[Outcome]:
         """The outcomes that were archived last, up to ``LISTED_MAX``, oldest first."""
+        # Another controller may have archived more.
+        self._known.pop((scope, stream), None)
         archive = await self._load(scope, stream)
         found: dict[str, Outcome] = {}
         for number in range(archive.record.end - 1, archive.record.first - 1, -1):

@@ -21,17 +21,30 @@ class TransactionRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, 
     lease_ms: int
     """The longest lease it was ever promised: what a restart gives it again."""
     order: int = 0
-    """Its place among the commits of its stream, once its commit is recorded."""
+    """Its place among the commits of its stream, if an earlier version recorded its commit."""
     writer_id: str = ""
     writer_ms: int | None = None
     """The writer's own time, given with the commit."""
     ended_ms: int = 0
     holder: str = ""
-    """The controller that watches its lease and carries out its end."""
+    """The controller that watches its lease, carries out its abort, and archives its outcome."""
+
+
+class CommitLineRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, omit_defaults=True):
+    """The commits of a stream that are recorded and not carried out, and who carries them out."""
+
+    waiting: tuple[str, ...] = ()
+    """The ids of the transactions, in hexadecimal, in the order of their commits."""
+    leader: str = ""
+    """The controller that carries them out; none if there are none, or if it gave up."""
+    epoch: int | None = None
+    """The epoch whose transactions the latest batch was made of."""
+    write: str = ""
+    """Drawn for each write: two controllers never write the same value."""
 
 
 class BegunEpochRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """The epoch whose transactions a stream's latest batch was made of."""
+    """The epoch of a stream's latest batch, as earlier versions recorded it."""
 
     epoch: int
 

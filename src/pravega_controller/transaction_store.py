@@ -2,16 +2,19 @@
 
 Owns: the tables of transactions and their keys, and the counter.
 
-    _system/_tables/controller/transactions-<n>   t/<scope>/<stream>/<id>  -> TransactionRecord
-                                                  b/<scope>/<stream>       -> BegunEpochRecord
-    _system/_tables/controller/numbers            transactions             -> CounterRecord
+    _system/_tables/controller/transactions-<n>  t/<scope>/<stream>/<id>        -> TransactionRecord
+                                                 c/<scope>/<stream>/<stream id> -> CommitLineRecord
+                                                 b/<scope>/<stream>             -> BegunEpochRecord
+    _system/_tables/controller/numbers           transactions                   -> CounterRecord
 
 A stream's name chooses its table ``n``. These tables hold what is under way and little else: a
 starting controller reads them whole, so what has ended goes to ``transaction_outcomes``.
 
 Invariants:
 1. A record changes only by a conditional update on the version that was read.
-2. A number is handed out once in the life of the cluster; a controller that is killed wastes the
+2. A transaction's record says that it is committing if, and only if, it stands in the line of its
+   stream's commits: one update changes both.
+3. A number is handed out once in the life of the cluster; a controller that is killed wastes the
    rest of its block.
 """
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import TypeAlias
 
 import structlog
 import trio
@@ -35,6 +39,7 @@ from pravega_controller.store import NUMBERS
 from pravega_controller.table_client import NOT_EXISTS, Change, Entry, TableClient
 from pravega_controller.transaction_records import (
     BegunEpochRecord,
+    CommitLineRecord,
     CounterRecord,
     TransactionRecord,
 )
@@ -81,12 +86,27 @@ class StoredTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredLine:
+    """The line of a stream's commits as it is stored, with the version to change it by."""
+
+    scope: str
+    stream: str
+    stream_id: str
+    record: CommitLineRecord
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredBegunEpoch:
-    """The epoch of a stream's latest batch, found at the start."""
+    """The epoch of a stream's latest batch, which an earlier version left."""
 
     scope: str
     stream: str
     epoch: int
+
+
+Found: TypeAlias = StoredTransaction | StoredLine | StoredBegunEpoch
+"""What the tables of transactions hold."""
 
 
 class TransactionStore:
@@ -136,25 +156,68 @@ class TransactionStore:
             return None
         return Stored(decode(entry.value, TransactionRecord), entry.version)
 
+    async def read_all(
+        self, scope: str, stream: str, identifiers: Sequence[bytes]
+    ) -> list[Stored | None]:
+        """The records of some transactions, None where there is none."""
+        keys = [_key(scope, stream, identifier) for identifier in identifiers]
+        try:
+            entries = await self._tables.get_all(self._names[table_index(scope, stream)], keys)
+        except NoSuchTableError:
+            return [None] * len(keys)
+        return [
+            None if entry is None else Stored(decode(entry.value, TransactionRecord), entry.version)
+            for entry in entries
+        ]
+
     async def remove(self, scope: str, stream: str, identifiers: Sequence[bytes]) -> None:
         """Remove transactions that are archived, or whose stream is gone."""
         keys = [_key(scope, stream, identifier) for identifier in identifiers]
         await self._tables.remove_all(self._names[table_index(scope, stream)], keys)
 
-    async def write_begun_epoch(self, scope: str, stream: str, epoch: int) -> None:
-        """Record of which epoch a stream's batches are now."""
-        change = Change(_begun_key(scope, stream), encode(BegunEpochRecord(epoch)))
-        await self._writes[table_index(scope, stream)].write([change])
+    async def write_line(
+        self,
+        scope: str,
+        stream: str,
+        stream_id: str,
+        line: tuple[CommitLineRecord, int],
+        records: Sequence[tuple[bytes, TransactionRecord, int]],
+    ) -> list[int]:
+        """Write a stream's line of commits, and with it transactions of the stream; as ``write``.
 
-    async def remove_begun_epoch(self, scope: str, stream: str) -> None:
-        """Forget a stream's latest batch: the stream is being deleted."""
+        Returns the new versions, the line's first.
+        """
+        record, version = line
+        changes = [Change(_line_key(scope, stream, stream_id), encode(record), version)]
+        changes += [
+            Change(_key(scope, stream, identifier), encode(changed), known)
+            for identifier, changed, known in records
+        ]
+        return await self._writes[table_index(scope, stream)].write(changes)
+
+    async def read_line(
+        self, scope: str, stream: str, stream_id: str
+    ) -> tuple[CommitLineRecord, int]:
+        """A stream's line of commits and its version; an empty one if none is stored."""
         table = self._names[table_index(scope, stream)]
         try:
-            await self._tables.remove(table, _begun_key(scope, stream))
+            entry = await self._tables.get(table, _line_key(scope, stream, stream_id))
+        except NoSuchTableError:
+            entry = None
+        if entry is None:
+            return CommitLineRecord(), NOT_EXISTS
+        return decode(entry.value, CommitLineRecord), entry.version
+
+    async def remove_line(self, scope: str, stream: str, stream_id: str) -> None:
+        """Remove a stream's line of commits: the stream is being deleted."""
+        table = self._names[table_index(scope, stream)]
+        keys = [_line_key(scope, stream, stream_id), _begun_key(scope, stream)]
+        try:
+            await self._tables.remove_all(table, keys)
         except NoSuchTableError:
             log.debug("no transaction was ever begun", table=table)
 
-    async def load(self) -> AsyncIterator[StoredTransaction | StoredBegunEpoch]:
+    async def load(self) -> AsyncIterator[Found]:
         """Everything that is stored. A record that cannot be read is told and left alone."""
         for table in self._names:
             async for entry in self._entries(table):
@@ -203,11 +266,15 @@ def _key(scope: str, stream: str, identifier: bytes) -> bytes:
     return f"t/{scope}/{stream}/{identifier.hex()}".encode()
 
 
+def _line_key(scope: str, stream: str, stream_id: str) -> bytes:
+    return f"c/{scope}/{stream}/{stream_id}".encode()
+
+
 def _begun_key(scope: str, stream: str) -> bytes:
     return f"b/{scope}/{stream}".encode()
 
 
-def _loaded(entry: Entry) -> StoredTransaction | StoredBegunEpoch | None:
+def _loaded(entry: Entry) -> Found | None:
     """What an entry says, or None for one that is damaged, which the log tells."""
     try:
         return _parse(entry)
@@ -217,11 +284,15 @@ def _loaded(entry: Entry) -> StoredTransaction | StoredBegunEpoch | None:
         return None
 
 
-def _parse(entry: Entry) -> StoredTransaction | StoredBegunEpoch:
+def _parse(entry: Entry) -> Found:
     try:
         kind, scope, stream, *rest = entry.key.decode().split("/")
         if kind == "b" and not rest:
             return StoredBegunEpoch(scope, stream, decode(entry.value, BegunEpochRecord).epoch)
+        if kind == "c":
+            (stream_id,) = rest
+            line = decode(entry.value, CommitLineRecord)
+            return StoredLine(scope, stream, stream_id, line, entry.version)
         (digits,) = rest
         identifier = bytes.fromhex(digits)
         if kind != "t" or len(identifier) != 16:

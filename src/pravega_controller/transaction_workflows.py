@@ -13,31 +13,35 @@ Invariants:
 1. A controller merges one batch of a stream at a time, under the lock that also orders its other
    workflows on the stream: a batch never meets a scale, a truncation or an update of the same
    controller halfway. The lock is fair.
-2. A batch is complete in every segment before the same controller begins the next, also across a
-   restart: the epoch of a batch is recorded before it unless it was the last one's too, and within
-   an epoch the order of the commits decides. Two controllers do not wait for each other: in each
-   segment a transaction is in one piece, but two that were committed through different controllers
-   may come in one order in one segment and in the other order in another.
+2. A batch is complete in every segment before the next begins, through however many controllers
+   its commits came: one controller leads the line of a stream's commits (``commit_lines``), the
+   epoch of a batch is recorded before it unless it was the last one's too, and within an epoch the
+   order of the line decides.
 3. Transactions of an epoch that repeats no other than the active one's are merged where they stand.
    For any other, the stream is rolled: it gets an epoch that repeats theirs, and one that repeats
    the active one. What is being rolled is a member of the stream's record.
 4. A stream is sealed only when none of its transactions is without an end.
-5. Each transaction is held by one controller, which its record names. Another takes it over when
-   that one has died, by a conditional write. A controller that learns that it was taken for dead
-   answers for what it held then only after a look at the record.
+5. The lease of each transaction is watched by one controller, which its record names: the one that
+   was asked last to begin or to renew it. Another that is asked becomes it by a conditional write,
+   and so does one that finds it dead. What a controller has in memory answers a question only while
+   it is alone; else it looks at the record before it answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import structlog
 import trio
 from msgspec import structs
 
 from pravega_controller.background import RETRIED_ERRORS, Background
+from pravega_controller.commit_lines import CommitLines, KnownLine, RecordChange
+from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
+    ControllerError,
     CorruptMetadataError,
     InvalidRequestError,
     NotFoundError,
@@ -65,6 +69,7 @@ from pravega_controller.transaction_records import Outcome, TransactionRecord
 from pravega_controller.transaction_store import (
     Stored,
     StoredBegunEpoch,
+    StoredLine,
     StoredTransaction,
     TransactionStore,
 )
@@ -84,8 +89,10 @@ HELD_AT_A_TIME_MAX = 500
 ARCHIVED_STREAMS_AT_A_TIME_MAX = 16
 EXPIRE_AGAIN_SECONDS = 5.0
 """How long after a failure a transaction whose lease has ended is tried again."""
-CONFLICTS_MAX = 3
+CONFLICTS_MAX = 5
 """How often a change is tried again that met another controller's."""
+SWEEP_SECONDS = 60.0
+"""How often to look for what a controller left that wrote it when it had been taken for dead."""
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +122,7 @@ class TransactionWorkflows:
         self._transactions = transactions
         self._archive = archive
         self._background = background
+        self._lines = CommitLines(transactions, members)
         self._now_ms = now_ms
         self.registry = TransactionRegistry()
         self.locks = KeyedLocks()
@@ -123,42 +131,58 @@ class TransactionWorkflows:
         self.timer: LeaseTimer[Transaction] = LeaseTimer(self._expire)
         streams.take_transactions(self)
 
-    # ---- The controller's start ------------------------------------------------------------------
+    # ---- What others left ------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read all transactions, and go on with those whose end is decided.
+        """Read all transactions, and take over what dead controllers held and led.
 
-        Open ones get their whole lease again: nobody could renew it while the controller was away.
+        Open ones get their whole lease again: nobody could renew it while their holder was away.
         Those that another living controller holds stay with it.
         """
         # What this controller itself holds is in memory, or about to be.
         dead: dict[str, bool] = {"": True, self.instance_id: False}
         taken: list[Transaction] = []
         owners: dict[tuple[str, str], StreamTransactions] = {}
-        begun: list[StoredBegunEpoch] = []
+        committing: dict[tuple[str, str], list[StoredTransaction]] = {}
         async for found in self._transactions.load():
-            if isinstance(found, StoredBegunEpoch):
-                begun.append(found)
+            if isinstance(found, StoredLine):
+                self._learn_line(found)
                 continue
-            holder = found.stored.record.holder
-            if holder not in dead:
-                dead[holder] = await self._members.is_dead(holder)
-            if not dead[holder]:
+            if isinstance(found, StoredBegunEpoch):
+                self._learn_epoch(found)
                 continue
             name = (found.scope, found.stream)
+            record = found.stored.record
+            if record.state is TransactionState.COMMITTING:
+                committing.setdefault(name, []).append(found)
+                continue
+            if record.holder not in dead:
+                dead[record.holder] = await self._members.is_dead(record.holder)
+            if not dead[record.holder]:
+                continue
             if name not in owners:
                 owners[name] = await self._find_owner(*name)
-            owner = owners[name]
-            if found.identifier not in owner.transactions and found.identifier not in owner.ended:
-                transaction = self._take_up(owner, found)
-                if transaction is not None:
-                    taken.append(transaction)
-        for one in begun:
-            self.registry.of(one.scope, one.stream).begun_epoch = one.epoch
+            transaction = self._take_up(owners[name], found)
+            if transaction is not None:
+                taken.append(transaction)
         for owner in self.registry.all():
             owner.ended = dict(sorted(owner.ended.items(), key=lambda item: item[1].ended_ms))
             self.go_on_soon(owner)
+            if owner.line.record.waiting and not self._lines.leads(owner):
+                self.look_soon(owner)
         self._hold_soon(taken)
+        self._line_up_soon(committing)
+
+    def _learn_line(self, found: StoredLine) -> None:
+        owner = self.registry.of_stream(found.scope, found.stream, found.stream_id)
+        if owner.line.version < found.version:
+            owner.line.record, owner.line.version = found.record, found.version
+
+    def _learn_epoch(self, found: StoredBegunEpoch) -> None:
+        """An earlier version left this; it counts until the stream has a line of commits."""
+        owner = self.registry.of(found.scope, found.stream)
+        if owner.line.version == NOT_EXISTS:
+            owner.line.record = structs.replace(owner.line.record, epoch=found.epoch)
 
     def take_over_soon(self) -> None:
         """Take over what a controller held that has died."""
@@ -166,13 +190,21 @@ class TransactionWorkflows:
 
     async def take_over_one(
         self, scope: str, stream: str, identifier: bytes, stored: Stored
-    ) -> Transaction | TransactionState:
-        """A transaction that is not known here: held from now on if its holder is dead."""
-        holder, state = stored.record.holder, stored.record.state
-        if state in (TransactionState.COMMITTED, TransactionState.ABORTED):
-            return state
-        if holder not in ("", self.instance_id) and not await self._members.is_dead(holder):
-            return state
+    ) -> Transaction | Stored | TransactionState:
+        """A transaction that is not known here: held from now on if its holder is dead.
+
+        The record is returned as it is of an open one that a living controller holds.
+        """
+        record = stored.record
+        is_abandoned = record.holder == "" or await self._members.is_dead(record.holder)
+        if record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
+            return record.state
+        if record.state is TransactionState.COMMITTING:
+            if is_abandoned:
+                self.look_soon(await self.owner_now(scope, stream))
+            return record.state
+        if not is_abandoned:
+            return stored if record.state is TransactionState.OPEN else record.state
         owner = await self._find_owner(scope, stream)
         transaction = owner.transactions.get(identifier)
         if transaction is None:
@@ -181,25 +213,20 @@ class TransactionWorkflows:
             self.go_on_soon(owner)
         return transaction
 
-    def doubt_all(self) -> None:
-        """Read what this controller holds again: it was taken for dead, and others may hold it now.
+    def is_certain(self, transaction: Transaction) -> bool:
+        """Whether what memory says of a transaction is what is stored."""
+        solitude = self._members.solitude
+        return solitude is not None and transaction.certain_in == solitude
 
-        As the one that took it for dead may be slow, each transaction is doubted until it ends.
-        """
-        held = [t for owner in self.registry.all() for t in owner.transactions.values()]
-        for transaction in held:
-            transaction.is_doubted = True
+    @property
+    def solitude(self) -> int | None:
+        """As ``Members.solitude``."""
+        return self._members.solitude
 
-        async def check(transaction: Transaction) -> None:
-            try:
-                await self.check(transaction)
-            except CorruptMetadataError as error:
-                digits = transaction.identifier.hex()
-                log.error("a transaction is damaged", transaction=digits, reason=str(error))
-
-        self._background.start(
-            lambda: for_each(held, check, limit=HELD_AT_A_TIME_MAX), work="read transactions again"
-        )
+    @property
+    def may_take(self) -> bool:
+        """Whether to change what another controller holds: it must not believe to be alone."""
+        return self._members.is_seen
 
     async def check(self, transaction: Transaction) -> None:
         """Make memory what is stored of a transaction; drop it if another controller holds it."""
@@ -218,9 +245,12 @@ class TransactionWorkflows:
         owner = self.registry.of(scope, name)
         if owner.stream_id:
             with suppress(NotFoundError, CorruptMetadataError):
-                stream = await self._store.stream(scope, name)
-                owner = self.registry.of_stream(scope, name, stream.stream_id)
+                owner = await self.owner_now(scope, name)
         return owner
+
+    async def owner_now(self, scope: str, name: str) -> StreamTransactions:
+        """Where transactions of the stream belong that has the name now. ``NotFoundError``."""
+        return self._owner_of(await self._store.stream(scope, name))
 
     def _hold_soon(self, transactions: Sequence[Transaction]) -> None:
         """Write down that this controller holds transactions which a dead one held.
@@ -236,7 +266,7 @@ class TransactionWorkflows:
     async def _hold(self, transaction: Transaction) -> None:
         async with self.locks.hold(transaction.identifier):
             record = transaction.record
-            is_here = transaction.identifier in transaction.owner.transactions
+            is_here = transaction.owner.transactions.get(transaction.identifier) is transaction
             if is_here and record.holder != self.instance_id:
                 try:
                     await self.change(transaction, structs.replace(record, holder=self.instance_id))
@@ -249,16 +279,76 @@ class TransactionWorkflows:
         if aborting := owner.in_state(TransactionState.ABORTING):
             self.abort_soon(owner, aborting)
 
+    def look_soon(self, owner: StreamTransactions) -> None:
+        """Look whether transactions of a stream wait to be committed, and nobody does it."""
+        if owner.is_looking:
+            return
+        owner.is_looking = True
+
+        async def look() -> None:
+            if not owner.stream_id:
+                owner.stream_id = (await self._store.stream(owner.scope, owner.stream)).stream_id
+            await self._lines.lead(owner)
+            owner.is_looking = False
+            self.commit_soon(owner)
+
+        async def try_to_look() -> None:
+            try:
+                await look()
+            except RETRIED_ERRORS:
+                raise
+            except Exception:
+                owner.is_looking = False
+                raise
+
+        self._background.start(
+            try_to_look, work="look for commits", scope=owner.scope, stream=owner.stream
+        )
+
+    def _line_up_soon(self, committing: dict[tuple[str, str], list[StoredTransaction]]) -> None:
+        """Put commits into their streams' lines that an earlier version recorded without one."""
+
+        async def line_up(scope: str, stream: str, found: list[StoredTransaction]) -> None:
+            owner = await self.owner_now(scope, stream)
+            await self._lines.look(owner)
+            await self._line_up(owner, found)
+            self.commit_soon(owner)
+
+        for (scope, stream), found in committing.items():
+            waiting = self.registry.of(scope, stream).line.record.waiting
+            left = [one for one in found if one.identifier.hex() not in waiting]
+            if left:
+                self._background.start(
+                    partial(line_up, scope, stream, left), work="line up", scope=scope, name=stream
+                )
+
+    async def _line_up(self, owner: StreamTransactions, found: list[StoredTransaction]) -> None:
+        """As ``_line_up_soon``, for one stream whose line was read after ``found``."""
+        for one in sorted(found, key=lambda one: one.stored.record.order):
+            if one.identifier.hex() not in owner.line.record.waiting:
+                change = (one.identifier, one.stored.record, one.stored.version)
+                # What was committed meanwhile has another version.
+                with suppress(VersionConflictError):
+                    await self._lines.enter(owner, change)
+
     def _take_up(self, owner: StreamTransactions, found: StoredTransaction) -> Transaction | None:
-        """Take a transaction into memory; returns it if it has no end."""
+        """Take what nobody has into memory; returns the transaction if it is new and has no end."""
         record = found.stored.record
+        if found.identifier in owner.ended:
+            return None
         if record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
             owner.note_end(found.identifier, _outcome(found.identifier, record))
+            return None
+        known = owner.transactions.get(found.identifier)
+        if known is not None and known.version == found.stored.version:
             return None
         return self.adopt(owner, found.identifier, found.stored)
 
     def adopt(self, owner: StreamTransactions, identifier: bytes, stored: Stored) -> Transaction:
-        """Take a transaction into memory as it is stored, with a whole lease."""
+        """Take a transaction into memory as it is stored, with a whole lease.
+
+        Its record may change until it names this controller: it is not certain before.
+        """
         record, now = stored.record, trio.current_time()
         left = execution_ms_left(
             record.begin_lease_ms, record.lease_ms, age_ms=self._now_ms() - record.created_ms
@@ -270,6 +360,7 @@ class TransactionWorkflows:
             stored.version,
             lease_end=now + record.lease_ms / 1000,
             execution_end=now + left / 1000,
+            certain_in=None,
         )
         self.watch(transaction)
         return transaction
@@ -285,8 +376,87 @@ class TransactionWorkflows:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.timer.run)
             nursery.start_soon(self._archive_rounds)
+            nursery.start_soon(self._sweep)
+
+    async def _sweep(self) -> None:
+        """Look for what a dead controller's last requests did after it was taken over."""
+        while True:
+            await trio.sleep(SWEEP_SECONDS)
+            if self._members.owns("transactions of the dead"):
+                try:
+                    await self.load()
+                except ControllerError as error:
+                    log.warning("cannot look for transactions", reason=str(error))
 
     # ---- Decisions -------------------------------------------------------------------------------
+
+    async def take(self, scope: str, name: str, identifier: bytes, stored: Stored) -> Transaction:
+        """Hold a transaction that another controller holds, with a whole lease from now on.
+
+        For whoever holds its lock; ``stored`` is what it is to be, and the version that it has.
+        ``VersionConflictError`` if it was changed meanwhile.
+        """
+        owner = await self.owner_now(scope, name)
+        solitude = self._members.solitude
+        record = structs.replace(stored.record, holder=self.instance_id)
+        change = (identifier, record, stored.version)
+        (version,) = await self._transactions.write(scope, name, [change])
+        transaction = self.adopt(owner, identifier, Stored(record, version))
+        transaction.certain_in = solitude
+        return transaction
+
+    async def commit(self, scope: str, name: str, identifier: bytes, stored: Stored) -> None:
+        """Record the commit of an open transaction, for whoever holds its lock, and carry it out.
+
+        ``stored`` is what it is to be, and the version that it has. ``VersionConflictError``.
+        """
+        owner = await self._known_owner(scope, name, identifier)
+        solitude = self._members.solitude
+        record = structs.replace(stored.record, holder=self.instance_id)
+        try:
+            version = await self._lines.enter(owner, (identifier, record, stored.version))
+        except VersionConflictError:
+            await self._reload_known(owner, identifier)
+            raise
+        except ControllerError:
+            # It may be recorded all the same, and then with nobody else to carry it out.
+            self.look_soon(owner)
+            raise
+        if identifier in owner.transactions:
+            self.timer.note_end()
+        if self._lines.leads(owner):
+            transaction = self.adopt(owner, identifier, Stored(record, version))
+            transaction.certain_in = solitude
+            self.commit_soon(owner)
+        else:
+            owner.drop(identifier)
+
+    async def abort(self, scope: str, name: str, identifier: bytes, stored: Stored) -> None:
+        """Record the abort of an open transaction, and carry it out; as ``commit``."""
+        owner = await self._known_owner(scope, name, identifier)
+        transaction = owner.transactions.get(identifier)
+        record = structs.replace(stored.record, holder=self.instance_id)
+        if transaction is None:
+            solitude = self._members.solitude
+            change = (identifier, record, stored.version)
+            (version,) = await self._transactions.write(scope, name, [change])
+            transaction = self.adopt(owner, identifier, Stored(record, version))
+            transaction.certain_in = solitude
+        else:
+            await self.decide(transaction, record)
+        self.abort_soon(owner, [transaction])
+
+    async def _known_owner(self, scope: str, name: str, identifier: bytes) -> StreamTransactions:
+        """Where a transaction belongs: to the stream that it is known of, else to the present."""
+        owner = self.registry.find(scope, name)
+        if owner is not None and owner.stream_id and identifier in owner.transactions:
+            return owner
+        return await self.owner_now(scope, name)
+
+    async def _reload_known(self, owner: StreamTransactions, identifier: bytes) -> None:
+        transaction = owner.transactions.get(identifier)
+        if transaction is not None:
+            await self._reload(transaction)
 
     async def decide(self, transaction: Transaction, record: TransactionRecord) -> None:
         """Record a transaction's decided end, for whoever holds its lock.
@@ -302,6 +472,7 @@ class TransactionWorkflows:
     async def change(self, transaction: Transaction, record: TransactionRecord) -> None:
         """Replace a transaction's record, for whoever holds its lock. As ``decide``."""
         owner = transaction.owner
+        solitude = self._members.solitude
         change = (transaction.identifier, record, transaction.version)
         try:
             (version,) = await self._transactions.write(owner.scope, owner.stream, [change])
@@ -309,27 +480,40 @@ class TransactionWorkflows:
             await self._reload(transaction)
             raise
         transaction.record, transaction.version = record, version
-        owner.note(transaction)
+        transaction.certain_in = solitude
 
     async def _reload(self, transaction: Transaction) -> None:
-        """Make memory what is stored, after another controller has changed it."""
-        owner = transaction.owner
-        stored = await self._transactions.read(owner.scope, owner.stream, transaction.identifier)
-        if stored is None or stored.record.holder not in ("", self.instance_id):
-            # Gone, or taken over by a controller that took this one for dead.
-            owner.drop(transaction.identifier)
-        elif stored.record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
-            self._note_ends(owner, [(transaction.identifier, stored.record)])
-        elif stored.version != transaction.version:
-            transaction.record, transaction.version = stored.record, stored.version
-            owner.note(transaction)
+        """Make memory what is stored, for whoever holds the transaction's lock."""
+        owner, identifier = transaction.owner, transaction.identifier
+        solitude = self._members.solitude
+        stored = await self._transactions.read(owner.scope, owner.stream, identifier)
+        if stored is None:
+            owner.drop(identifier)
+            return
+        record = stored.record
+        if record.state is TransactionState.COMMITTING and not self._lines.leads(owner):
+            owner.drop(identifier)
+            self.look_soon(owner)
+            return
+        if record.holder not in ("", self.instance_id):
+            if not await self._members.is_dead(record.holder):
+                # Another controller was asked to renew it, or took this one for dead.
+                owner.drop(identifier)
+                return
+            self._hold_soon([transaction])
+        if record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
+            self._note_ends(owner, [(identifier, record)])
+            return
+        transaction.certain_in = solitude
+        if stored.version != transaction.version:
+            transaction.record, transaction.version = record, stored.version
             self.go_on_soon(owner)
 
     # ---- Commits ---------------------------------------------------------------------------------
 
     def commit_soon(self, owner: StreamTransactions) -> None:
-        """Commit what is to be committed; does nothing if that is under way."""
-        if owner.committing and not owner.is_committing:
+        """Commit what this controller is to commit; does nothing if that is under way."""
+        if self._lines.leads(owner) and not owner.is_committing:
             owner.is_committing = True
             self._background.start(
                 lambda: self._commit_all(owner),
@@ -340,51 +524,102 @@ class TransactionWorkflows:
 
     async def _commit_all(self, owner: StreamTransactions) -> None:
         try:
-            while owner.committing:
-                await self._commit_next(owner)
+            while self._lines.leads(owner):
+                await until_unchanged(lambda: self._commit_next(owner))
         except RETRIED_ERRORS:
             raise
         except Exception:
             owner.is_committing = False
+            await self._give_up(owner)
             raise
         # Without an await since the last look: a commit that comes now begins another task.
         owner.is_committing = False
 
+    async def _give_up(self, owner: StreamTransactions) -> None:
+        """Leave the commits of a stream to whoever tries next."""
+        try:
+            await self._lines.give_up(owner)
+        except ControllerError as error:
+            log.warning(
+                "commits not given up",
+                scope=owner.scope,
+                stream=owner.stream,
+                reason=str(error),
+            )
+
     async def _commit_next(self, owner: StreamTransactions) -> None:
+        known: Stream | None = None
         async with self._streams.exclusive(owner.scope, owner.stream):
             try:
-                stream = await self._streams.settled_as_known(owner.scope, owner.stream)
-                if owner.committing:
-                    await self._commit_batch(owner, stream)
+                known = await self._streams.settled_as_known(owner.scope, owner.stream)
+                if known.stream_id != owner.stream_id:
+                    raise StreamNotFoundError(f"stream {owner.scope}/{owner.stream} is gone")
+                if self._lines.leads(owner):
+                    await self._commit_batch(owner, known)
             except StreamNotFoundError:
                 await self._discard(owner)
-            except (SegmentStoreError, VersionConflictError):
+            except SegmentStoreError as error:
                 # Another controller may have changed the stream since it was last read.
+                found = await self._streams.settled(owner.scope, owner.stream)
+                if known is not None and found.version != known.version:
+                    raise VersionConflictError(f"the stream was changed: {error}") from error
+                raise
+            except VersionConflictError:
                 await self._streams.settled(owner.scope, owner.stream)
                 raise
 
     async def _discard(self, owner: StreamTransactions) -> None:
         """Drop the transactions of a stream that is gone: there is nothing to merge them into."""
         log.warning("transactions of no stream", scope=owner.scope, stream=owner.stream)
-        identifiers = list(owner.transactions)
+        waiting = [commit.identifier for commit in owner.line.commits()]
+        identifiers = list(dict.fromkeys([*owner.transactions, *waiting]))
         await self._transactions.remove(owner.scope, owner.stream, identifiers)
+        await self._transactions.remove_line(owner.scope, owner.stream, owner.stream_id)
+        owner.line = KnownLine()
         for identifier in identifiers:
             owner.drop(identifier)
 
     async def _commit_batch(self, owner: StreamTransactions, stream: Stream) -> Stream:
         """Commit the transactions that are next, for whoever holds the stream exclusively."""
-        batch = choose_batch(owner.commits(), begun_epoch=owner.begun_epoch)
+        line = owner.line
+        batch = choose_batch(line.commits(), begun_epoch=line.record.epoch)
         epoch = batch[0].epoch
-        if owner.begun_epoch != epoch:
-            await self._transactions.write_begun_epoch(owner.scope, owner.stream, epoch)
-            owner.begun_epoch = epoch
-        transactions = [owner.committing[commit.identifier] for commit in batch]
+        if line.record.epoch != epoch and not await self._lines.begin_epoch(owner, epoch):
+            return stream
+        identifiers = [commit.identifier for commit in batch]
+        transactions = await self._load_committing(owner, identifiers)
+        if len(transactions) < len(identifiers):
+            # Another controller has committed the others meanwhile, and takes them out of the line.
+            there = {transaction.identifier for transaction in transactions}
+            absent = [one for one in identifiers if one not in there]
+            await self._lines.leave(owner, [], absent=absent)
+            return stream
         active = await stream.history.epoch(stream.record.epoch)
         if active.reference != epoch:
             return await self._roll(stream, active, epoch, transactions)
         offsets = await self._merge(stream, stream.active, transactions)
         await self._end(owner, transactions, offsets)
         return stream
+
+    async def _load_committing(
+        self, owner: StreamTransactions, identifiers: Sequence[bytes], *, is_known: bool = True
+    ) -> list[Transaction]:
+        """Those of some transactions that are committing; read unless memory has them as such."""
+        found: dict[bytes, Transaction] = {}
+        if is_known:
+            for identifier in identifiers:
+                transaction = owner.transactions.get(identifier)
+                if transaction and transaction.state is TransactionState.COMMITTING:
+                    found[identifier] = transaction
+        missing = [identifier for identifier in identifiers if identifier not in found]
+        if missing:
+            records = await self._transactions.read_all(owner.scope, owner.stream, missing)
+            for identifier, stored in zip(missing, records, strict=True):
+                if stored is not None and stored.record.state is TransactionState.COMMITTING:
+                    found[identifier] = self.adopt(owner, identifier, stored)
+                else:
+                    owner.drop(identifier)
+        return [found[identifier] for identifier in identifiers if identifier in found]
 
     async def _merge(
         self, stream: Stream, segments: Iterable[Segment], transactions: Sequence[Transaction]
@@ -415,7 +650,7 @@ class TransactionWorkflows:
         """Record that transactions are committed, and before that what their writers say of time:
         done again after a crash, it means the same."""
         await self._note_times(owner, transactions, offsets)
-        await self._write_ends(owner, transactions, TransactionState.COMMITTED)
+        await self._write_committed(owner, transactions)
         log.debug(
             "transactions committed",
             scope=owner.scope,
@@ -447,30 +682,48 @@ class TransactionWorkflows:
                 # A watermark must never hold back a commit.
                 log.error("a writer's time cannot be noted", writer=writer, reason=str(error))
 
-    async def _write_ends(
-        self,
-        owner: StreamTransactions,
-        transactions: Sequence[Transaction],
-        state: TransactionState,
+    async def _write_committed(
+        self, owner: StreamTransactions, transactions: Sequence[Transaction]
     ) -> None:
-        now = self._now_ms()
+        left = list(transactions)
         for _ in range(CONFLICTS_MAX):
-            left = [t for t in transactions if t.identifier in owner.transactions]
-            if not left:
-                return
-            ends = [
-                (t.identifier, structs.replace(t.record, state=state, ended_ms=now), t.version)
-                for t in left
-            ]
+            ends = [self._end_of(t, TransactionState.COMMITTED) for t in left]
             try:
-                await self._transactions.write(owner.scope, owner.stream, ends)
+                await self._lines.leave(owner, ends)
             except VersionConflictError:
-                for transaction in left:
-                    await self._reload(transaction)
+                # Another controller, which took this one for dead, has committed some of them.
+                identifiers = [transaction.identifier for transaction in left]
+                left = await self._load_committing(owner, identifiers, is_known=False)
+                if not left:
+                    await self._lines.leave(owner, [], absent=identifiers)
+                    return
                 continue
             self._note_ends(owner, [(identifier, record) for identifier, record, _ in ends])
             return
         raise VersionConflictError("another controller changes the same transactions")
+
+    async def _write_aborted(self, transaction: Transaction) -> None:
+        """For whoever holds the transaction's lock."""
+        owner, identifier = transaction.owner, transaction.identifier
+        for _ in range(CONFLICTS_MAX):
+            if owner.transactions.get(identifier) is not transaction:
+                return
+            end = self._end_of(transaction, TransactionState.ABORTED)
+            try:
+                await self._transactions.write(owner.scope, owner.stream, [end])
+            except VersionConflictError:
+                await self._reload(transaction)
+                continue
+            self._note_ends(owner, [(identifier, end[1])])
+            return
+        raise VersionConflictError("another controller changes the same transaction")
+
+    def _end_of(self, transaction: Transaction, state: TransactionState) -> RecordChange:
+        """What a transaction's record is to be once it has ended."""
+        record = structs.replace(
+            transaction.record, state=state, ended_ms=self._now_ms(), holder=self.instance_id
+        )
+        return transaction.identifier, record, transaction.version
 
     def _note_ends(
         self, owner: StreamTransactions, ends: Iterable[tuple[bytes, TransactionRecord]]
@@ -504,8 +757,7 @@ class TransactionWorkflows:
         """
         owner = self._owner_of(stream)
         wanted = [bytes.fromhex(digits) for digits in rolling.transactions]
-        await self._load_missing(owner, wanted)
-        transactions = [owner.transactions[i] for i in wanted if i in owner.transactions]
+        transactions = await self._load_committing(owner, wanted)
         number = stream.record.epoch + 1
         merged = await stream.history.epoch(number)
         resumed = await stream.history.epoch(number + 1)
@@ -516,19 +768,9 @@ class TransactionWorkflows:
         await streams.create_segments([(stream, s) for s in resumed.created])
         sizes[merged.number] = await streams.seal_segments(stream, merged.sealed_ids)
         await self._end(owner, transactions, offsets)
+        # Others may wait behind them, with a leader that died.
+        self.commit_soon(owner)
         return await streams.end_roll(stream, resumed.number, sizes)
-
-    async def _load_missing(self, owner: StreamTransactions, wanted: Sequence[bytes]) -> None:
-        """Take up what another controller began to roll, before it is looked for.
-
-        What is taken over from a dead controller may not be loaded yet.
-        """
-        for identifier in wanted:
-            if not owner.knows(identifier):
-                stored = await self._transactions.read(owner.scope, owner.stream, identifier)
-                if stored is not None and not owner.knows(identifier):
-                    found = StoredTransaction(owner.scope, owner.stream, identifier, stored)
-                    self._take_up(owner, found)
 
     # ---- Aborts ----------------------------------------------------------------------------------
 
@@ -558,7 +800,7 @@ class TransactionWorkflows:
                 owner.drop(transaction.identifier)
                 return
             await self._delete_segments(stream, segments, transaction)
-            await self._write_ends(owner, [transaction], TransactionState.ABORTED)
+            await self._write_aborted(transaction)
 
     async def _delete_segments(
         self, stream: Stream, segments: Iterable[Segment], transaction: Transaction
@@ -614,7 +856,9 @@ class TransactionWorkflows:
         """Record an open transaction's abort, for whoever holds its lock."""
         is_here = transaction.owner.transactions.get(transaction.identifier) is transaction
         if is_here and transaction.is_running:
-            record = structs.replace(transaction.record, state=TransactionState.ABORTING)
+            record = structs.replace(
+                transaction.record, state=TransactionState.ABORTING, holder=self.instance_id
+            )
             await self.decide(transaction, record)
 
     # ---- Begins that went wrong ------------------------------------------------------------------
@@ -647,11 +891,13 @@ class TransactionWorkflows:
             await self._decide_abort(transaction)
             if transaction.state is TransactionState.ABORTING:
                 await self._delete_segments(stream, stream.active, transaction)
-                await self._write_ends(owner, [transaction], TransactionState.ABORTED)
+                await self._write_aborted(transaction)
 
     async def _forestall(self, owner: StreamTransactions, identifier: bytes) -> Stored:
         now = self._now_ms()
-        record = TransactionRecord(TransactionState.ABORTED, now, 0, 0, ended_ms=now)
+        record = TransactionRecord(
+            TransactionState.ABORTED, now, 0, 0, ended_ms=now, holder=self.instance_id
+        )
         (version,) = await self._transactions.write(
             owner.scope, owner.stream, [(identifier, record, NOT_EXISTS)]
         )
@@ -668,23 +914,45 @@ class TransactionWorkflows:
         owner = self._owner_of(stream)
         await owner.close()
 
-        async def abort(transaction: Transaction) -> None:
+        async def abort(found: StoredTransaction) -> None:
             # Another controller that decides otherwise at this moment is found by the next look.
             with suppress(VersionConflictError):
-                async with self.locks.hold(transaction.identifier):
+                async with self.locks.hold(found.identifier):
+                    transaction = owner.transactions.get(found.identifier)
+                    if transaction is None or transaction.version != found.stored.version:
+                        transaction = self.adopt(owner, found.identifier, found.stored)
                     await self._decide_abort(transaction)
                 await self._finish_abort(transaction)
 
         while True:
+            committing: list[StoredTransaction] = []
+            aborted: list[StoredTransaction] = []
             async for found in self._transactions.load_stream(owner.scope, owner.stream):
-                if not owner.knows(found.identifier):
-                    self._take_up(owner, found)
-            if not owner.transactions:
+                if found.stored.record.state is TransactionState.COMMITTING:
+                    committing.append(found)
+                elif found.stored.record.state in (
+                    TransactionState.OPEN,
+                    TransactionState.ABORTING,
+                ):
+                    aborted.append(found)
+            if not committing and not aborted:
                 return stream
-            pending = list(owner.transactions.values())
-            await for_each(pending, abort, limit=ABORTS_AT_A_TIME_MAX)
-            while owner.committing:
+            await for_each(aborted, abort, limit=ABORTS_AT_A_TIME_MAX)
+            if committing:
+                # Another that leads would wait for this workflow, and this workflow for it.
+                await self._lines.lead(owner, takes_over=True)
+                await self._line_up(owner, committing)
+            while self._lines.leads(owner):
                 stream = await self._commit_batch(owner, stream)
+
+    async def outcomes_stored(self, scope: str, name: str) -> list[Outcome]:
+        """The outcomes of a stream that no controller has archived yet, oldest first."""
+        found = [
+            _outcome(one.identifier, one.stored.record)
+            async for one in self._transactions.load_stream(scope, name)
+            if one.stored.record.state in (TransactionState.COMMITTED, TransactionState.ABORTED)
+        ]
+        return sorted(found, key=lambda outcome: outcome.ended_ms)
 
     async def forget_all(self, stream: Stream) -> None:
         """Remove what is stored of a stream's transactions, all of which have ended."""
@@ -692,9 +960,13 @@ class TransactionWorkflows:
         async with self._archiving.hold((scope, name)):
             owner = self._owner_of(stream)
             identifiers = [*owner.ended, *owner.transactions]
+            if self._members.solitude is None:
+                # Another controller may have outcomes that it has not archived.
+                stored = self._transactions.load_stream(scope, name)
+                identifiers += [found.identifier async for found in stored]
             if identifiers:
                 await self._transactions.remove(scope, name, identifiers)
-            await self._transactions.remove_begun_epoch(scope, name)
+            await self._transactions.remove_line(scope, name, stream.stream_id)
             await self._archive.remove(scope, name)
             self.registry.forget(owner)
 

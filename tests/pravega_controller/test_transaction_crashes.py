@@ -1,9 +1,10 @@
-"""Kill the controller at every change a transaction makes, and see that its successor finishes.
+"""Kill the controller at every change a transaction makes, and see that the next one finishes.
 
 Each scenario is run once for every change, stopping there: once with the change carried out and its
-reply lost, once without. The next controller then gets the same request again, as a client whose
-call failed sends it. In the end every transaction must be whole or gone, in every segment, and
-nothing may be left of any: no segment, no record outside of the archive, no intent.
+reply lost, once without. The next controller, at the same place or at another, then gets the same
+request again, as a client whose call failed sends it. In the end every transaction must be whole or
+gone, in every segment, and nothing may be left of any: no segment, no record outside of the
+archive, no intent.
 """
 
 from __future__ import annotations
@@ -232,11 +233,16 @@ async def check_nothing_left(memory: MemorySegmentStore) -> None:
             assert not [key for key in content.entries if key.startswith(b"t/")]
 
 
-@pytest.mark.parametrize("is_applied", [False, True], ids=["not applied", "applied"])
+@pytest.mark.parametrize(
+    ("is_applied", "port"),
+    [(False, 9090), (True, 9090), (True, 9091)],
+    ids=["not applied", "applied", "applied, another"],
+)
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_a_controller_killed_anywhere_is_finished_by_the_next(
+async def test_a_controller_killed_anywhere_is_finished_by_the_next_or_another(
     name: str,
     is_applied: bool,
+    port: int,
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,
     autojump_clock: trio.testing.MockClock,
@@ -257,7 +263,9 @@ async def test_a_controller_killed_anywhere_is_finished_by_the_next(
         if not killed:
             break
         memory_store.fault = None
-        async with open_on_memory() as successor:
+        async with open_on_memory(port=port) as successor:
+            # One at another place first waits to see whether the first still lives.
+            await trio.sleep(0 if port == 9090 else 8)
             await scenario.request(successor, run)
             await scenario.check(successor, run)
             await check_nothing_left(memory_store)

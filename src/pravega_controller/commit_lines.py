@@ -1,0 +1,294 @@
+"""The line of each stream's commits: one order for all controllers, and one of them that merges.
+
+Owns: the stored line (``CommitLineRecord``), what is known of it in memory, and who leads it.
+
+    commit recorded by any controller  ->  end of the line  ->  merged by the leader  ->  out of it
+
+A transaction's commit is recorded by one update that also puts the transaction at the end of its
+stream's line, on condition of the line's version. So all commits of a stream have one order,
+through however many controllers they come, and who reads the line knows all that was answered.
+
+The controller that records a commit while nobody leads becomes the leader by the same update, and
+carries out what waits. It stops to lead by the update that takes the last transaction out: if
+somebody has put one in meanwhile, this update fails, and the leader goes on. So nobody has to be
+told of a commit, and nobody has to look for one while the leader lives.
+
+Invariants:
+1. The line changes only by a conditional update on the version that was read, and no two writes of
+   it are equal.
+2. While transactions wait, somebody leads, unless the leader gave up for an error. A dead leader's
+   place is taken by whoever writes the line next; the end of a stream takes it from a living one.
+3. What a leader merges are the first transactions of one epoch in the line, and the line says which
+   epoch. Two that lead, because one is slow to learn that it does not any more, therefore merge the
+   same transactions in the same order: what one has merged, the other finds merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeAlias
+
+import trio
+from msgspec import structs
+
+from pravega_controller.errors import StoreUnavailableError, VersionConflictError
+from pravega_controller.grouped_writes import Groups, Waiting
+from pravega_controller.members import Members
+from pravega_controller.segment_client import run_together
+from pravega_controller.table_client import NOT_EXISTS
+from pravega_controller.transaction_records import CommitLineRecord, TransactionRecord
+from pravega_controller.transaction_store import Stored, TransactionStore
+from pravega_controller.transactions import Commit
+
+CONFLICTS_MAX = 50
+"""How often a group of changes is tried again that met another controller's."""
+WAITING_MAX = 10_000
+"""Commits that wait for one stream: their ids fit one value of a table."""
+GIVING_WAY_WRITES = 3
+"""A controller among others leaves a line alone for as long as so many writes took, after each."""
+GIVING_WAY_SECONDS_MAX = 0.1
+
+RecordChange: TypeAlias = tuple[bytes, TransactionRecord, int]
+"""A transaction's id, its new record, and the version that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineChange:
+    """A change of the line, and the transactions that change with it."""
+
+    apply: Callable[[CommitLineRecord], CommitLineRecord]
+    """Make the change; may raise ``StoreUnavailableError``, which is the answer then."""
+    records: Sequence[RecordChange] = ()
+    takes_over: bool = False
+    """Whether to lead from now on, also if somebody lives that leads."""
+    gives_up: bool = False
+    """Whether to lead no more, although transactions wait."""
+
+
+_Change = Waiting[LineChange, list[int]]
+
+
+@dataclass(slots=True, eq=False)
+class KnownLine:
+    """What one controller knows of a stream's line: it may have changed since."""
+
+    record: CommitLineRecord = field(default_factory=CommitLineRecord)
+    version: int = NOT_EXISTS
+    groups: Groups[LineChange, list[int]] | None = None
+    gives_way_until: float = -1.0
+    """By trio's clock: another controller may want to write before."""
+
+    def commits(self) -> list[Commit]:
+        """The transactions that wait, by their places."""
+        return [Commit(bytes.fromhex(one), at) for at, one in enumerate(self.record.waiting)]
+
+    def is_led_by(self, instance_id: str) -> bool:
+        """Whether that controller has something to carry out."""
+        return bool(self.record.waiting) and self.record.leader == instance_id
+
+
+class LineOwner(Protocol):
+    """A stream, and what is known of its line."""
+
+    scope: str
+    stream: str
+    stream_id: str
+    line: KnownLine
+
+
+class CommitLines:
+    """Changes the lines of streams for one controller."""
+
+    def __init__(self, transactions: TransactionStore, members: Members) -> None:
+        self._transactions = transactions
+        self._members = members
+        self._me = members.instance_id
+        self._writes = 0
+
+    def leads(self, owner: LineOwner) -> bool:
+        """Whether this controller has commits of the stream to carry out, as far as it knows."""
+        return owner.line.is_led_by(self._me)
+
+    # ---- Changes ---------------------------------------------------------------------------------
+
+    async def enter(self, owner: LineOwner, change: RecordChange) -> int:
+        """Record a commit at the end of the line; returns the transaction's new version.
+
+        Raises ``VersionConflictError`` if the transaction has changed, and
+        ``StoreUnavailableError`` if the line is full, or if it is not known what happened.
+        """
+        identifier = change[0].hex()
+
+        def apply(line: CommitLineRecord) -> CommitLineRecord:
+            if identifier in line.waiting:
+                return line
+            if len(line.waiting) >= WAITING_MAX:
+                raise StoreUnavailableError(
+                    f"{WAITING_MAX} transactions of {owner.scope}/{owner.stream} wait to be "
+                    "committed: try again later"
+                )
+            # What comes into an empty line is the next batch: its epoch is known.
+            epoch = line.epoch if line.waiting else Commit(change[0], 0).epoch
+            return structs.replace(line, waiting=(*line.waiting, identifier), epoch=epoch)
+
+        return (await self._change(owner, LineChange(apply, [change])))[0]
+
+    async def leave(
+        self,
+        owner: LineOwner,
+        records: Sequence[RecordChange],
+        *,
+        absent: Sequence[bytes] = (),
+    ) -> None:
+        """Record that transactions are committed, and take them out of the line.
+
+        ``absent`` are such as were committed before. ``VersionConflictError`` if a transaction has
+        changed, which only another controller that committed it does.
+        """
+        gone = {one.hex() for one in (*(r[0] for r in records), *absent)}
+
+        def apply(line: CommitLineRecord) -> CommitLineRecord:
+            return structs.replace(
+                line, waiting=tuple(one for one in line.waiting if one not in gone)
+            )
+
+        await self._change(owner, LineChange(apply, records))
+
+    async def begin_epoch(self, owner: LineOwner, epoch: int) -> bool:
+        """Record of which epoch the next batch is; returns whether this controller still leads."""
+
+        def apply(line: CommitLineRecord) -> CommitLineRecord:
+            return structs.replace(line, epoch=epoch) if line.leader == self._me else line
+
+        await self._change(owner, LineChange(apply))
+        return self.leads(owner)
+
+    async def lead(self, owner: LineOwner, *, takes_over: bool = False) -> bool:
+        """Lead the line if transactions wait and nobody leads that lives; returns whether it is so.
+
+        With ``takes_over`` also if somebody lives that leads: for who ends the stream.
+        """
+        await self.look(owner)
+        line = owner.line.record
+        if line.waiting and line.leader != self._me and (takes_over or await self._is_free(line)):
+            await self._change(owner, LineChange(lambda same: same, takes_over=takes_over))
+        return self.leads(owner)
+
+    async def give_up(self, owner: LineOwner) -> None:
+        """Lead no more, although transactions wait: this controller cannot carry them out."""
+        await self._change(owner, LineChange(lambda same: same, gives_up=True))
+
+    async def look(self, owner: LineOwner) -> None:
+        """Learn what the line is now."""
+        owner.line.record, owner.line.version = await self._transactions.read_line(
+            owner.scope, owner.stream, owner.stream_id
+        )
+
+    # ---- Writes ----------------------------------------------------------------------------------
+
+    async def _change(self, owner: LineOwner, change: LineChange) -> list[int]:
+        """Make a change with all that wait; returns the new versions of its transactions."""
+        line = owner.line
+        if line.groups is None:
+
+            async def store(group: list[_Change]) -> None:
+                await self._store(owner, group)
+
+            line.groups = Groups(store)
+        return await line.groups.hand_in(change, size=1 + len(change.records))
+
+    async def _store(self, owner: LineOwner, group: list[_Change]) -> None:
+        await self._give_way(owner.line)
+        try:
+            for _ in range(CONFLICTS_MAX):
+                left = [waiting for waiting in group if not waiting.is_answered]
+                if not left or await self._try(owner, left):
+                    return
+            raise VersionConflictError("other controllers change the same line of commits")
+        except Exception as error:
+            for waiting in group:
+                if not waiting.is_answered:
+                    waiting.refuse(error)
+
+    async def _try(self, owner: LineOwner, group: list[_Change]) -> bool:
+        """Write what a group makes of the line as it is known; False if it is to be tried again."""
+        line = owner.line
+        made: list[_Change] = []
+        record = line.record
+        for waiting in group:
+            try:
+                record = waiting.write.apply(record)
+            except StoreUnavailableError as error:
+                waiting.refuse(error)
+            else:
+                made.append(waiting)
+        if not made:
+            return True
+        leader = await self._choose_leader(record, [waiting.write for waiting in made])
+        self._writes += 1
+        record = structs.replace(record, leader=leader, write=f"{self._me}-{self._writes:x}")
+        began = trio.current_time()
+        try:
+            versions = await self._transactions.write_line(
+                owner.scope,
+                owner.stream,
+                owner.stream_id,
+                (record, line.version),
+                [change for waiting in made for change in waiting.write.records],
+            )
+        except VersionConflictError:
+            await self._learn(owner, made)
+            return False
+        line.record, line.version = record, versions[0]
+        now = trio.current_time()
+        pause = min(GIVING_WAY_WRITES * (now - began), GIVING_WAY_SECONDS_MAX)
+        line.gives_way_until = now + pause
+        position = 1
+        for waiting in made:
+            end = position + len(waiting.write.records)
+            waiting.give(versions[position:end])
+            position = end
+        return True
+
+    async def _learn(self, owner: LineOwner, group: list[_Change]) -> None:
+        """Read the line after a conflict, and refuse what can not succeed any more."""
+        known = [change for waiting in group for change in waiting.write.records]
+        stored: list[Stored | None] = []
+
+        async def read() -> None:
+            identifiers = [identifier for identifier, _, _ in known]
+            if identifiers:
+                stored.extend(
+                    await self._transactions.read_all(owner.scope, owner.stream, identifiers)
+                )
+
+        await run_together(read, partial(self.look, owner))
+        current = {
+            identifier: one.version if one is not None else NOT_EXISTS
+            for (identifier, _, _), one in zip(known, stored, strict=True)
+        }
+        for waiting in group:
+            for identifier, _, version in waiting.write.records:
+                if current[identifier] != version and not waiting.is_answered:
+                    digits = identifier.hex()
+                    waiting.refuse(VersionConflictError(f"transaction {digits} has changed"))
+
+    async def _choose_leader(self, line: CommitLineRecord, changes: Sequence[LineChange]) -> str:
+        if not line.waiting or any(change.gives_up for change in changes):
+            return ""
+        if any(change.takes_over for change in changes) or await self._is_free(line):
+            return self._me
+        return line.leader
+
+    async def _is_free(self, line: CommitLineRecord) -> bool:
+        """Whether nobody leads that lives."""
+        return not line.leader or await self._members.is_dead(line.leader)
+
+    async def _give_way(self, line: KnownLine) -> None:
+        """Let others write that met this controller's writes: they have to read before they can,
+        so that without a pause the one that writes all the time would always win.
+        """
+        if self._members.solitude is None and trio.current_time() < line.gives_way_until:
+            await trio.sleep_until(line.gives_way_until)
