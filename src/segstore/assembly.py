@@ -13,8 +13,9 @@ Invariants:
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -44,6 +45,9 @@ from segstore.tiers.journal import Journal, JournalSettings, open_journal
 from segstore.tiers.journal.contents import NotedContents
 from segstore.tiers.journal.disk import Disk, LocalDisk
 
+ConfirmOwner = Callable[[int], Awaitable[None]]
+"""Raises ``FencedOutError`` when tier 2 is not ours any more for the containers of a journal."""
+
 logger = structlog.get_logger(__name__)
 
 
@@ -72,11 +76,13 @@ async def open_containers(
                 open_storage(config, directory, given=chunk_storage)
             )
             numbers: list[int] = []
+            confirm: ConfirmOwner | None = None
             if data_logs is None:
                 numbers = sorted({directory.journal_of(n) for n in config.hosted_containers})
                 for number in numbers:
                     stack.enter_context(directory.lock_journal(number))
-                directory = await stack.enter_async_context(owned(directory, tier, numbers))
+                ours = await stack.enter_async_context(owned(directory, tier, numbers))
+                directory, confirm = ours.directory, ours.confirm
             journals = {
                 number: _kept_journal(directory, number, config, disk_of) for number in numbers
             }
@@ -87,7 +93,9 @@ async def open_containers(
             in_files = chunk_storage is None and config.tier2 is None
             boot = boot_id_of_machine() if in_files else None
             scrub = None if chunk_storage is not None else _scrub_policy(config)
-            yield _Opener(config, directory, storage_of, data_logs, journals, boot, scrub).open
+            yield _Opener(
+                config, directory, storage_of, data_logs, journals, boot, scrub, confirm
+            ).open
     except BaseExceptionGroup as group:
         if not is_open and len(group.exceptions) == 1:
             raise group.exceptions[0] from group.exceptions[0].__cause__
@@ -170,8 +178,11 @@ class _Opener:
         journals: Mapping[int, KeptJournal],
         boot: str | None,
         scrub: ScrubPolicy | None,
+        confirm: ConfirmOwner | None,
     ) -> None:
         self._config = config
+        self._confirm = confirm
+        self._opened: set[int] = set()
         self._boot = boot
         self._scrub = scrub
         self._directory = directory
@@ -232,13 +243,24 @@ class _Opener:
             boot_id=self._boot,
             scrub=self._scrub,
         )
-        logs.check_log = storage.check_log
+        confirm = self._confirm and partial(self._confirm, self._directory.journal_of(container_id))
+        is_again = container_id in self._opened
+        self._opened.add(container_id)
+
+        async def check_log(last_epoch: int) -> None:
+            # At the start everything was checked a moment ago.
+            if confirm is not None and is_again:
+                await confirm()
+            await storage.check_log(last_epoch)
+
+        logs.check_log = check_log
         return open_container(
             container_id,
             logs,
             storage,
             self._cache_manager,
             drain_seconds=config.drain_seconds,
+            confirm_owner=confirm,
             held_bytes_max=config.held_bytes_max,
             throttling=_throttle_policy(config),
             log_bytes=log_bytes,

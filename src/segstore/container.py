@@ -20,6 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager
+from itertools import pairwise
 from typing import Final
 
 import structlog
@@ -108,6 +109,7 @@ class Container:
         throttling: ThrottlePolicy | None = None,
         log_bytes: Callable[[], int] | None = None,
         eviction: EvictionPolicy | None = None,
+        confirm_owner: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         attribute_cache = attribute_cache or AttributeCache()
         self._metadata = ContainerMetadata(container_id, attribute_cache)
@@ -138,6 +140,7 @@ class Container:
             self._record_attributes,
             held_share=lambda: cache_manager.held_bytes / cache_manager.throttle_bytes,
             held_bytes_max=held_bytes_max,
+            confirm_owner=confirm_owner,
         )
         policy = throttling or ThrottlePolicy()
         if held_bytes_max > policy.log_bytes_max * policy.begin_share:
@@ -506,6 +509,7 @@ async def open_container(
     throttling: ThrottlePolicy | None = None,
     log_bytes: Callable[[], int] | None = None,
     eviction: EvictionPolicy | None = None,
+    confirm_owner: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Container]:
     """Recover a container, serve it inside the block, and drain it at the end.
 
@@ -513,7 +517,8 @@ async def open_container(
     by then stays in the log. ``attribute_pages`` may be shared with other containers, which
     ``attribute_cache`` may not. ``log_bytes`` tells how much all containers hold of the tier 1
     that they share; without it the log's own is taken. Without ``eviction`` all segments stay
-    active. Raises ``DataLogError`` when tier 1 fails or is damaged, and ``PermanentError`` when
+    active. ``confirm_owner`` is asked before the log is truncated. Raises ``DataLogError`` when
+    tier 1 fails or is damaged, and ``PermanentError`` when
     tier 1 and tier 2 cannot be what the last owner left.
     """
     began = trio.current_time()
@@ -532,6 +537,7 @@ async def open_container(
         throttling,
         log_bytes,
         eviction,
+        confirm_owner,
     )
     try:
         operation_count = await container.recover()
@@ -539,14 +545,8 @@ async def open_container(
         async with trio.open_nursery() as nursery:
             lifetime = trio.CancelScope()
             await nursery.start(container.run, lifetime)
-            logger.info(
-                "container recovered",
-                container=container_id,
-                operations=operation_count,
-                log_bytes=log_bytes_replayed,
-                open_seconds=round(opened - began, 3),
-                replay_seconds=round(replayed - opened, 3),
-                start_seconds=round(trio.current_time() - replayed, 3),
+            _log_recovery(
+                container_id, operation_count, log_bytes_replayed, [began, opened, replayed]
             )
             # When the owner is cancelled the tasks go on until the drain is over. Not before they
             # have started: whoever waits for that could not be cancelled, nor come to the drain.
@@ -561,3 +561,19 @@ async def open_container(
         container.close("the container is stopping")
         with trio.move_on_after(drain_seconds, shield=True):
             await container.leave()
+
+
+def _log_recovery(
+    container_id: int, operation_count: int, log_bytes: int, times: Sequence[float]
+) -> None:
+    """Tell how long the stages took that began at these times."""
+    seconds = [end - begin for begin, end in pairwise([*times, trio.current_time()])]
+    logger.info(
+        "container recovered",
+        container=container_id,
+        operations=operation_count,
+        log_bytes=log_bytes,
+        open_seconds=round(seconds[0], 3),
+        replay_seconds=round(seconds[1], 3),
+        start_seconds=round(seconds[2], 3),
+    )

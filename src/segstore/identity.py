@@ -14,8 +14,9 @@ Invariants:
    original went on: it is refused.
 4. The last claim is taken over where its owner cannot live any more: it held the same lock file,
    or it gave the claim back and the journal was copied after that.
-5. What is refused is not changed, but for what the refused store itself has begun there.
-6. Files are read and written in the event loop's thread: nothing else runs in it at a start or at
+5. An owner whose claim is not the last one any more learns of it when it asks, and is fenced out.
+6. What is refused is not changed, but for what the refused store itself has begun there.
+7. Files are read and written in the event loop's thread: nothing else runs in it at a start or at
    the end.
 """
 
@@ -26,7 +27,7 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,6 +51,7 @@ from segstore.errors import (
     ChunkNotFoundError,
     DataDirectoryError,
     DataLogError,
+    FencedOutError,
     IdentityError,
     IdentityProblem,
     StorageConfigurationError,
@@ -454,6 +456,22 @@ async def _make_identity(directory: DataDirectory, tier: TierTwo) -> None:
 # ---- Claims --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class OwnedTier:
+    """Tier 2 of a store while it is ours; ``directory`` is what the data directory is by then."""
+
+    directory: DataDirectory
+    _ownerships: Mapping[int, _Ownership]
+
+    async def confirm(self, journal: int) -> None:
+        """See that tier 2 is still ours for the containers of a journal, by one listing.
+
+        Raises ``FencedOutError`` when it was taken over, or is not what was claimed, and
+        ``StorageError`` when that cannot be found out.
+        """
+        await self._ownerships[journal].confirm()
+
+
 @asynccontextmanager
 async def owned(
     directory: DataDirectory,
@@ -461,10 +479,10 @@ async def owned(
     journals: Sequence[int],
     *,
     random_bytes: Callable[[int], bytes] = os.urandom,
-) -> AsyncIterator[DataDirectory]:
+) -> AsyncIterator[OwnedTier]:
     """Own tier 2 for the containers of these journals, which are locked, during the block.
 
-    A store that is not complete is completed first; yields what the directory is then. Raises
+    A store that is not complete is completed first. Raises
     ``IdentityError`` when a tier is not the store's, or is somebody else's now, and
     ``StorageUnreachableError`` when that cannot be found out.
     """
@@ -487,7 +505,7 @@ async def owned(
                 store_id=directory.store_id, state=StoreState.COMPLETE, tier_2=tier.where
             )
     try:
-        yield directory
+        yield OwnedTier(directory, dict(zip(journals, ownerships, strict=True)))
     finally:
         with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
             for ownership in ownerships:
@@ -525,6 +543,7 @@ class _Ownership:
         self._last: Claim | None = None
         """The last claim in tier 2 that the journal knows."""
         self._claim = Claim(0, "")
+        self._chunks: ChunkStorage | None = None
         self._text = b""
 
     @property
@@ -592,7 +611,7 @@ class _Ownership:
             is_released=False,
         )
         write_journal_identity(self._path, self._identity)
-        chunks = self._tier.chunks_under(claim.turn)
+        self._chunks = chunks = self._tier.chunks_under(claim.turn)
         self._text = _text_of(self._directory)
         await chunks.write(claim_name(self._journal, claim), offset=0, data=[self._text])
         claims = (await TierTwoIdentity.read(chunks)).claims.get(self._journal, [])
@@ -602,6 +621,26 @@ class _Ownership:
         for each in claims:
             if each != claim:
                 await self._delete(chunks, each)
+
+    async def confirm(self) -> None:
+        """See that the claim is still the last one. See ``OwnedTier.confirm``."""
+        assert self._chunks is not None, "take it first"
+        found = await TierTwoIdentity.read(self._chunks)
+        claims = found.claims.get(self._journal, [])
+        if claims and claims[-1] == self._claim:
+            return
+        others = [each for each in claims if each != self._claim]
+        if others:
+            what = f"was taken over by {await self._describe(others[-1])}: stop that store"
+        else:
+            what = (
+                f"has no claim of journal {self._journal} any more: it was emptied or replaced; put"
+                " it back as it was"
+            )
+        raise FencedOutError(
+            f"tier 2 in {self._tier.where} {what}. What is in the journals of data directory"
+            f" {self._directory.path} stays there"
+        )
 
     async def _refuse_rivals(self, chunks: ChunkStorage, claims: list[Claim]) -> None:
         """See that no other start claims tier 2 now.

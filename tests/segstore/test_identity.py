@@ -22,6 +22,7 @@ from segstore.data_directory import VERSION_FILE, DataDirectory, StoreState
 from segstore.errors import (
     DataDirectoryError,
     DataLogError,
+    FencedOutError,
     IdentityError,
     IdentityProblem,
     SegmentExistsError,
@@ -30,6 +31,7 @@ from segstore.errors import (
     StorageUnreachableError,
 )
 from segstore.identity import STORE_PREFIX, identity_name, read_journal_identity
+from segstore.registry import OpenContainer
 from segstore.testing.local_tiers import read_all
 from segstore.testing.older_stores import make_older
 from segstore.tier_two import open_storage
@@ -503,6 +505,70 @@ async def start_together(places: list[Place], chunks: Callable[[], ChunkStorage]
         for place in places:
             nursery.start_soon(start, place)
     return served
+
+
+@pytest.mark.parametrize("how", ["taken over", "emptied"])
+async def test_an_owner_that_lost_tier_2_keeps_its_log_and_ends(place: Place, how: str) -> None:
+    config = SegmentStoreConfig(
+        data_dir=place.data, storage_dir=place.storage, container_count=1, cache_bytes_max=8 * MIB
+    )
+
+    async def serve(opener: OpenContainer) -> None:
+        async with opener(0) as container:
+            log = container._log  # type: ignore[attr-defined]
+            await container.create_segment(SEGMENT)
+            await container.append(SEGMENT, bytes(100_000))
+            await container._writer.flush()  # type: ignore[attr-defined]
+            before = log.bytes_since_truncation
+            if how == "emptied":
+                shutil.rmtree(place.storage)
+                place.storage.mkdir()
+            else:
+                [claim] = place.storage.rglob("store*claim-0-*")
+                number = claim.name.rpartition("-")[0].replace("0001", "0002")
+                claim.with_name(f"{number}-{'5' * 16}.chunk").write_text("another store")
+            try:
+                await container._checkpoint()  # type: ignore[attr-defined]
+                await trio.sleep_forever()
+            finally:
+                assert log.bytes_since_truncation >= before
+
+    async def reopen(opener: OpenContainer) -> None:
+        async with opener(0):
+            pytest.fail("opened on a tier 2 that is another's")
+
+    fenced = pytest.RaisesGroup(
+        pytest.RaisesExc(FencedOutError, match=how), flatten_subgroups=True, allow_unwrapped=True
+    )
+    with trio.fail_after(30):
+        async with open_containers(config) as opener:
+            with fenced:
+                await serve(opener)
+            with fenced:
+                await reopen(opener)
+
+
+async def test_tier_2_that_cannot_be_asked_for_its_owner_keeps_the_log(place: Place) -> None:
+    chunks = MemoryChunkStorage()
+    config = SegmentStoreConfig(data_dir=place.data, container_count=1, cache_bytes_max=8 * MIB)
+    listed = chunks.list_chunks
+
+    async def refuse(prefix: str) -> list[ChunkInfo]:
+        raise StorageError("tier 2 is away")
+
+    async with open_containers(config, chunk_storage=chunks) as opener, opener(0) as container:
+        await container.create_segment(SEGMENT)
+        await container.append(SEGMENT, bytes(100_000))
+        log = container._log  # type: ignore[attr-defined]
+        before = log.bytes_since_truncation
+        await container._checkpoint()  # type: ignore[attr-defined]
+        chunks.list_chunks = refuse  # type: ignore[method-assign]
+        with pytest.raises(StorageError, match="away"):
+            await container._writer.flush()  # type: ignore[attr-defined]
+        assert log.bytes_since_truncation >= before
+        chunks.list_chunks = listed  # type: ignore[method-assign]
+        await container._writer.flush()  # type: ignore[attr-defined]
+        assert log.bytes_since_truncation < before
 
 
 async def test_two_new_stores_never_share_a_tier_2(tmp_path: Path) -> None:

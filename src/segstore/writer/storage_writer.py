@@ -10,12 +10,14 @@ Invariants:
    held back when the cache is full. A segment that fails alone keeps the log, and no other segment.
 3. A tier 2 that is not what this writer left there ends it, after some attempts: only a recovery
    asks anew what is there.
+4. The log is truncated only after a look at who owns tier 2: what somebody else replaced or took
+   over meanwhile may lack what was written, and the log has it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from math import inf
 from typing import Final
 
@@ -79,7 +81,9 @@ class StorageWriter:
         *,
         held_share: Callable[[], float],
         held_bytes_max: int = HELD_BYTES_MAX,
+        confirm_owner: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._confirm_owner = confirm_owner
         self._metadata = metadata
         self._memory_log = memory_log
         self._read_index = read_index
@@ -402,10 +406,13 @@ class StorageWriter:
 
     async def _truncate_log(self) -> None:
         lowest = self._lowest_unflushed()
-        address = None
-        while self._checkpoints and self._checkpoints[0][0] < lowest:
-            _, address = self._checkpoints.popleft()
+        passed = sum(number < lowest for number, _ in self._checkpoints)
+        address = self._checkpoints[passed - 1][1] if passed else None
         if address is not None:
+            if self._confirm_owner is not None:
+                await self._confirm_owner()
+            for _ in range(passed):
+                self._checkpoints.popleft()
             await self._log.truncate(address)
         elif (
             not self._aggregators
