@@ -1,6 +1,6 @@
 """What can go wrong in the data source alone: the rest is in ``pravega_blocking.errors``.
 
-Owns: the errors of options and of lost data. An error's text is one sentence for the user.
+Owns: the errors of options, of lost data and of tier 2. Each text is one sentence for the user.
 """
 
 from __future__ import annotations
@@ -14,3 +14,19 @@ class OptionError(UsageError):
 
 class DataLossError(PravegaError):
     """Events that were to be read have been truncated away."""
+
+
+class DamagedError(PravegaError):
+    """What tier 2 has is not what was stored."""
+
+
+class TierUnreachableError(PravegaError):
+    """Tier 2 cannot be read from here."""
+
+
+class TierMissingError(PravegaError):
+    """A file or object of tier 2 is not there."""
+
+
+class PlanRefusedError(PravegaError):
+    """A server has no plans of tier 2."""

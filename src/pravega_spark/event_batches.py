@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from _fast.events import EventError, compact_events
 from pravega_blocking.errors import PravegaError
+from pravega_spark.tier_two import Buffer
 
 SCHEMA_DDL = "event binary, scope string, stream string, segment_id bigint, offset bigint"
 BATCH_BYTES = 4 * 1024 * 1024
@@ -29,7 +30,7 @@ class EventBatches:
         self._segment_id = segment_id
         self._constants: tuple[pa.Array, pa.Array, pa.Array, pa.Array] | None = None
 
-    def read(self, pieces: Iterable[bytes], *, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def read(self, pieces: Iterable[Buffer], *, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the events of the bytes [start, end) of the segment, which come in ``pieces``.
 
         Raises ``PravegaError`` where something else than events is found, or where an event is
@@ -52,7 +53,9 @@ class EventBatches:
         if consumed < len(buffer):
             raise PravegaError(
                 f"an event at offset {base + consumed} of segment {self._name} goes on behind"
-                f" offset {end}: the stream cut is not between two events"
+                f" offset {end}: the stream cut is not between two events, or, if you named none,"
+                " a segment was cut within an event: set max_partition_bytes and min_partitions"
+                " to 0"
             )
 
     @property

@@ -24,6 +24,11 @@ EARLIEST = "earliest"
 LATEST = "latest"
 UNBOUNDED = "unbounded"
 
+AUTO = "auto"
+DIRECT = "direct"
+WIRE = "wire"
+PARTITION_BYTES_MAX = 256 * 1024 * 1024
+
 PATIENCE_SECONDS = 60.0
 """How long a controller may be gone before a job gives up."""
 LEASE_MS = 600_000
@@ -53,6 +58,8 @@ _KNOWN = frozenset(
         "allow_create_stream",
         "fail_on_data_loss",
         "min_partitions",
+        "max_partition_bytes",
+        "read_path",
         "max_bytes_per_trigger",
         "approx_bytes_per_trigger",
         "max_rows_per_trigger",
@@ -82,6 +89,8 @@ class Options:
     allow_create_stream: bool = True
     fail_on_data_loss: bool = True
     min_partitions: int = 0
+    max_partition_bytes: int = PARTITION_BYTES_MAX
+    read_path: str = AUTO
     max_bytes_per_trigger: int = 0
     max_rows_per_trigger: int = 0
     stream_numbers: Mapping[str, int] = field(default_factory=dict)
@@ -113,6 +122,9 @@ class Options:
             raise OptionError(f"metadata is Streams or StreamInfo, not {metadata!r}")
         if metadata.lower() == "streaminfo" and not values.get("stream"):
             raise OptionError("metadata StreamInfo needs the option stream")
+        read_path = values.get("read_path", AUTO).lower()
+        if read_path not in (AUTO, DIRECT, WIRE):
+            raise OptionError(f"read_path is auto, direct or wire, not {values['read_path']!r}")
         bytes_option = "max_bytes_per_trigger"
         if bytes_option not in values:
             bytes_option = "approx_bytes_per_trigger"
@@ -127,6 +139,8 @@ class Options:
             allow_create_stream=_flag(values, "allow_create_stream", True),
             fail_on_data_loss=_flag(values, "fail_on_data_loss", True),
             min_partitions=_number(values, "min_partitions"),
+            max_partition_bytes=_number(values, "max_partition_bytes", PARTITION_BYTES_MAX),
+            read_path=read_path,
             max_bytes_per_trigger=_number(values, bytes_option),
             max_rows_per_trigger=_number(values, "max_rows_per_trigger"),
             stream_numbers={

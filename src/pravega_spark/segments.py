@@ -25,10 +25,12 @@ from pravega_wire.commands import (
     NoSuchSegment,
     ReadSegment,
     Reply,
+    Request,
     SegmentIsSealed,
     SegmentIsTruncated,
     SegmentRead,
     StreamSegmentInfo,
+    WrongHost,
 )
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import segment_name
@@ -97,6 +99,20 @@ class SegmentStores:
             if state is not None:
                 states[segment] = state
         return states
+
+    def call(self, segment_id: int, make: Callable[[int, str], Request]) -> Reply:
+        """Send the request that ``make`` returns for a request id and the segment's name, and
+        return the reply. Raises ``ProtocolError`` or ``OSError``, and tries nothing again."""
+        try:
+            connection = self._connection(segment_id)
+            reply = connection.call(make(connection.next_request_id(), self._name(segment_id)))
+        except (ProtocolError, OSError):
+            # It may be back at the same place, and nobody shall wait for a controller here.
+            self._drop_connection(self._addresses.get(segment_id))
+            raise
+        if isinstance(reply, WrongHost):
+            self._forget(segment_id)
+        return reply
 
     def read_slice(self, piece: Slice, *, fail_on_data_loss: bool = True) -> Iterator[bytes]:
         """Yield the bytes of a slice in pieces.
@@ -194,13 +210,19 @@ class SegmentStores:
         """Forget the connection and where the segment was; wait a little, or give up."""
         if isinstance(error, PravegaError):
             raise error
-        address = self._addresses.pop(segment_id, None)
-        if address is not None and (connection := self._connections.pop(address, None)):
-            with suppress(OSError):
-                connection.close()
+        self._forget(segment_id)
         if time.monotonic() > deadline:
             raise UnavailableError(
                 f"segment {self._name(segment_id)} could not be read for {PATIENCE_SECONDS:g} s:"
                 f" {error}"
             ) from error
         time.sleep(RETRY_SECONDS)
+
+    def _forget(self, segment_id: int) -> None:
+        """Drop the connection to where a segment was served, and look for it anew."""
+        self._drop_connection(self._addresses.pop(segment_id, None))
+
+    def _drop_connection(self, address: Address | None) -> None:
+        if address is not None and (connection := self._connections.pop(address, None)):
+            with suppress(OSError):
+                connection.close()

@@ -34,8 +34,10 @@ from pravega_spark.cuts import Slice, cut_to_offset, offset_to_cut, slices_betwe
 from pravega_spark.errors import OptionError
 from pravega_spark.event_batches import SCHEMA_DDL, EventBatches
 from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options, open_controller
+from pravega_spark.scan_plans import ScanPlan
 from pravega_spark.segments import Address, SegmentStores
 from pravega_spark.sink import EventBatchSink, EventStreamSink
+from pravega_spark.slices import SliceReader
 from pravega_spark.stream_view import StreamView
 
 STREAM_INFO_DDL = "head_stream_cut string, tail_stream_cut string"
@@ -48,6 +50,7 @@ class SlicePartition(InputPartition):
 
     piece: Slice
     address: Address
+    plan: ScanPlan | None = None
 
 
 @dataclass
@@ -105,7 +108,7 @@ class EventReader(DataSourceReader):
             slices = view.batch_slices(
                 view.head() if start is None else start, view.tail() if end is None else end
             )
-            return [SlicePartition(piece, view.address(piece.segment_id)) for piece in slices]
+            return plan_partitions(view, slices)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a slice."""
@@ -160,7 +163,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return a partition for each segment with new events."""
         view, name = self._opened(), self._options.name
         slices = slices_between(offset_to_cut(name, start), offset_to_cut(name, end))
-        return [SlicePartition(piece, view.address(piece.segment_id)) for piece in slices]
+        return plan_partitions(view, slices)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a slice."""
@@ -218,6 +221,14 @@ class MetadataReader(DataSourceReader):
         yield from partition.rows
 
 
+def plan_partitions(view: StreamView, slices: Sequence[Slice]) -> list[SlicePartition]:
+    """Return the slices with all that tasks have to know, on the driver."""
+    return [
+        SlicePartition(piece, view.address(piece.segment_id), plan)
+        for piece, plan in zip(slices, view.plan_scans(slices), strict=True)
+    ]
+
+
 def read_slice(options: Options, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
     """Yield the events of a slice, in a task."""
     piece = partition.piece
@@ -232,7 +243,7 @@ def read_slice(options: Options, partition: SlicePartition) -> Iterator[pa.Recor
     known = {piece.segment_id: partition.address}
     try:
         with SegmentStores(options.scope, options.stream, locate, known=known) as stores:
-            pieces = stores.read_slice(piece, fail_on_data_loss=options.fail_on_data_loss)
+            pieces = SliceReader(options, stores, piece, partition.plan).read()
             batches = EventBatches(options.scope, options.stream, piece.segment_id)
             yield from batches.read(pieces, start=piece.start, end=piece.end)
     finally:

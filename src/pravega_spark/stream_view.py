@@ -24,12 +24,27 @@ from pravega_spark.cuts import (
     readable_end,
     replace_completed,
 )
-from pravega_spark.errors import DataLossError
-from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options, open_controller
+from pravega_spark.errors import DataLossError, PlanRefusedError
+from pravega_spark.options import (
+    AUTO,
+    DIRECT,
+    EARLIEST,
+    LATEST,
+    UNBOUNDED,
+    WIRE,
+    Options,
+    open_controller,
+)
+from pravega_spark.scan_plans import ScanPlan, ScanPlans, new_lease_id
 from pravega_spark.segments import Address, SegmentStores
+from pravega_spark.splits import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, find_event_start
 
 CALLS_AT_ONCE = 16
+DIRECT_BYTES_MIN = 8 * 1024 * 1024
+"""A segment's bytes for which a plan is worth a request, and what is in memory anyway is not."""
 SPAN_NUMBERS = 2
+SCANNED_TARGET_MAX = 1024 * 1024
+"""Slices that are cut into shorter pieces are read for that, others only around the cuts."""
 
 
 class StreamView:
@@ -110,7 +125,39 @@ class StreamView:
             piece = Slice(segment, max(first, state.start_offset), end.get(segment, state.length))
             if piece.start < piece.end:
                 slices.append(piece)
-        return self._split(slices) if len(slices) < options.min_partitions else slices
+        return self._split(slices)
+
+    def plan_scans(self, slices: Sequence[Slice]) -> list[ScanPlan | None]:
+        """Return where in tier 2 the bytes of slices are: None for those to be read over the wire.
+
+        The plans come with a lease, which lasts until it ends by itself: tasks have their own.
+        """
+        path = self.options.read_path
+        if path == WIRE:
+            return [None] * len(slices)
+        lease_id = new_lease_id()
+        plans: dict[int, ScanPlan | None] = {}
+        lengths: dict[int, int] = {}
+        for piece in slices:
+            length = lengths.get(piece.segment_id, 0) + piece.end - piece.start
+            lengths[piece.segment_id] = length
+        scan_plans = ScanPlans(self._stores)
+        for segment, length in lengths.items():
+            if path == AUTO and length < DIRECT_BYTES_MIN:
+                continue
+            start = min(piece.start for piece in slices if piece.segment_id == segment)
+            end = max(piece.end for piece in slices if piece.segment_id == segment)
+            try:
+                plans[segment] = scan_plans.request(segment, start, end, lease_id)
+            except PlanRefusedError:
+                if path == DIRECT:
+                    raise
+                break
+        return [
+            plan.within(piece.start, piece.end) if plan is not None else None
+            for piece in slices
+            for plan in [plans.get(piece.segment_id)]
+        ]
 
     # ---- Within ----------------------------------------------------------------------------------
 
@@ -241,19 +288,56 @@ class StreamView:
                 yield starts, base
 
     def _split(self, slices: Sequence[Slice]) -> list[Slice]:
-        """Cut slices between events, into ``min_partitions`` if the events allow it."""
-        total = sum(piece.end - piece.start for piece in slices)
-        if not total:
-            return list(slices)
-        target = max(1, total // self.options.min_partitions)
+        """Cut slices between events, so that there are ``min_partitions`` if the events allow it,
+        and none is much longer than ``max_partition_bytes``."""
+        options = self.options
+        target = options.max_partition_bytes or sum(piece.end - piece.start for piece in slices)
+        if len(slices) < options.min_partitions:
+            total = sum(piece.end - piece.start for piece in slices)
+            target = min(target, total // options.min_partitions)
+        target = max(1, target)
         pieces: list[Slice] = []
         for piece in slices:
             start = piece.start
             if piece.end - piece.start > target:
-                for starts, _ in self._scan(piece):
-                    for position in starts:
-                        if position - start >= target:
-                            pieces.append(Slice(piece.segment_id, start, position))
-                            start = position
+                for position in self._cuts(piece, target):
+                    pieces.append(Slice(piece.segment_id, start, position))
+                    start = position
             pieces.append(Slice(piece.segment_id, start, piece.end))
         return pieces
+
+    def _cuts(self, piece: Slice, target: int) -> Iterator[int]:
+        """Yield offsets between events, each ``target`` bytes or a little more behind the last."""
+        start = piece.start
+        if target < SCANNED_TARGET_MAX:
+            for starts, _ in self._scan(piece):
+                for position in starts:
+                    if position - start >= target:
+                        yield position
+                        start = position
+            return
+        # With cuts at equal distances no piece is much shorter than the others.
+        count = -(-(piece.end - piece.start) // target)
+        target = -(-(piece.end - piece.start) // count)
+        for number in range(1, count):
+            found = self._find_event_start(piece, piece.start + number * target)
+            if found is not None and start < found < piece.end:
+                yield found
+                start = found
+
+    def _find_event_start(self, piece: Slice, near: int) -> int | None:
+        """Return where an event begins soon behind an offset; None if that cannot be told."""
+        size = WINDOW_BYTES_MIN
+        while size <= WINDOW_BYTES_MAX:
+            window = Slice(piece.segment_id, near, min(near + size, piece.end))
+            data = b"".join(
+                self._stores.read_slice(window, fail_on_data_loss=self.options.fail_on_data_loss)
+            )
+            if len(data) < window.end - window.start:
+                return None  # it was truncated meanwhile
+            if (found := find_event_start(data)) is not None:
+                return near + found
+            if window.end == piece.end:
+                return None
+            size *= 2
+        return None

@@ -133,6 +133,27 @@ class ChunkInfo(Part):
     exists_in_storage: Bool
 
 
+class PlannedObject(Part):
+    """A file or object of tier 2 that has the bytes of a chunk from ``chunk_offset`` on."""
+
+    chunk_offset: I64
+    length: I64
+    path: Text
+    object_offset: I64
+
+
+class PlannedChunk(Part):
+    """A chunk that has bytes of a segment, where these are, and the checksums of its blocks."""
+
+    start_offset: I64
+    length: I64
+    chunk_name: Text
+    phase: I32
+    checked_length: I64
+    sums: Bytes
+    objects: tuple[PlannedObject, ...]
+
+
 # ---- Connection ----------------------------------------------------------------------------------
 
 
@@ -182,6 +203,60 @@ class ListStorageChunks(Request):
 class StorageChunksListed(Reply):
     request_id: I64
     chunks: tuple[ChunkInfo, ...]
+
+
+# ---- Scans of tier 2: our own, outside of the official codes -------------------------------------
+
+
+@command(-64)
+class PlanScan(Request):
+    """Where in tier 2 the bytes of a range are, which stay there while the lease lasts.
+    -> ``ScanPlanned``"""
+
+    request_id: I64
+    segment: Text
+    start_offset: I64
+    end_offset: I64
+    lease_id: Uuid
+    lease_ms: I32
+    delegation_token: Text
+
+
+@command(-65)
+class ScanPlanned(Reply):
+    """``planned_end`` is where the chunks end: what is behind it is asked for again, or read."""
+
+    request_id: I64
+    segment: Text
+    planned_end: I64
+    stored_end: I64
+    lease_ms: I32
+    store_id: Text
+    location: Text
+    endpoint: Text
+    region: Text
+    chunks: tuple[PlannedChunk, ...]
+
+
+@command(-66)
+class HoldChunks(Request):
+    """Let a lease on chunks last longer, or end it: with 0 ms. -> ``ChunksHeld``"""
+
+    request_id: I64
+    segment: Text
+    lease_id: Uuid
+    lease_ms: I32
+    chunk_names: tuple[Text, ...]
+    delegation_token: Text
+
+
+@command(-67)
+class ChunksHeld(Reply):
+    """``lease_ms`` is 0 when the lease is over."""
+
+    request_id: I64
+    segment: Text
+    lease_ms: I32
 
 
 # ---- Appending -----------------------------------------------------------------------------------

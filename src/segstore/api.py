@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from segstore.attributes.updates import AttributeId, AttributeUpdate
 from segstore.errors import SegmentStoreError
+from segstore.storage.scan_plan import ScanPlan
 from segstore.tiers.api import Buffer
 
 OnAppended = Callable[[SegmentStoreError | None, int], None]
@@ -217,6 +218,25 @@ class SegmentContainer(Protocol):
 
     async def wait_in_flight(self, name: str) -> None:
         """Return when every operation queued on the segment before the call has completed."""
+        ...
+
+    async def plan_scan(
+        self, name: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
+    ) -> ScanPlan | None:
+        """Tell where in tier 2 the bytes of a range are, as far as they are there.
+
+        See ``SegmentStorage.plan_scan``. ``NoSuchSegmentError``; ``SegmentTruncatedError`` when the
+        segment begins behind ``start``.
+        """
+        ...
+
+    async def hold_chunks(
+        self, name: str, *, lease_id: bytes, chunks: Sequence[str], lease_seconds: float
+    ) -> bool:
+        """Let a lease last longer, or end it; see ``SegmentStorage.hold_chunks``.
+
+        The segment may have been deleted meanwhile.
+        """
         ...
 
     def read_nowait(

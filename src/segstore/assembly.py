@@ -36,6 +36,7 @@ from segstore.identity import check_journal, owned
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.registry import OpenContainer
 from segstore.storage.chunked import ChunkedSegmentStorage
+from segstore.storage.scan_plan import ReadableTier
 from segstore.storage.scrub import Pace, ScrubPolicy
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_one import KeptJournal, raise_when_failed
@@ -94,7 +95,15 @@ async def open_containers(
             boot = boot_id_of_machine() if in_files else None
             scrub = None if chunk_storage is not None else _scrub_policy(config)
             yield _Opener(
-                config, directory, storage_of, data_logs, journals, boot, scrub, confirm
+                config,
+                directory,
+                storage_of,
+                data_logs,
+                journals,
+                boot,
+                scrub,
+                confirm,
+                tier.readable,
             ).open
     except BaseExceptionGroup as group:
         if not is_open and len(group.exceptions) == 1:
@@ -179,9 +188,11 @@ class _Opener:
         boot: str | None,
         scrub: ScrubPolicy | None,
         confirm: ConfirmOwner | None,
+        readable: Callable[[ChunkStorage, str], ReadableTier] | None,
     ) -> None:
         self._config = config
         self._confirm = confirm
+        self._readable = readable
         self._opened: set[int] = set()
         self._boot = boot
         self._scrub = scrub
@@ -235,13 +246,18 @@ class _Opener:
     ) -> AbstractAsyncContextManager[SegmentContainer]:
         config = self._config
         logs = EpochNotingLogs(data_logs)
+        chunks = self._storage_of(logs.epoch_now)
+        readable = None
+        if self._readable is not None:
+            readable = self._readable(chunks, self._directory.store_id)
         storage = ChunkedSegmentStorage(
-            self._storage_of(logs.epoch_now),
+            chunks,
             epoch=logs.epoch_now,
             container_id=container_id,
             belongs=belongs_to(container_id, config.container_count),
             boot_id=self._boot,
             scrub=self._scrub,
+            readable=readable,
         )
         confirm = self._confirm and partial(self._confirm, self._directory.journal_of(container_id))
         is_again = container_id in self._opened

@@ -39,11 +39,16 @@ from segstore.handlers import SEGMENT_HANDLERS
 from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal, Share
 from segstore.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, around_data, refusal
 from segstore.request_lanes import RequestLanes, Ticket
+from segstore.scan_handlers import SCAN_HANDLERS
 from segstore.send_buffer import SendBuffer
 from segstore.table_handlers import TABLE_HANDLERS
 from segstore.transport import Transport
 
-_HANDLERS: Final[Mapping[type, Handler]] = {**SEGMENT_HANDLERS, **TABLE_HANDLERS}
+_HANDLERS: Final[Mapping[type, Handler]] = {
+    **SEGMENT_HANDLERS,
+    **TABLE_HANDLERS,
+    **SCAN_HANDLERS,
+}
 
 READ_BYTES_MIN: Final = 8
 KEPT_BYTES_MIN: Final = 256 * 1024

@@ -54,7 +54,12 @@ from segstore.durable_log.memory_log import MemoryLog
 from segstore.durable_log.operation_processor import OperationProcessor
 from segstore.durable_log.recovery import Recovery
 from segstore.durable_log.update_transaction import PendingState
-from segstore.errors import ContainerOfflineError, NoSuchSegmentError, StorageError
+from segstore.errors import (
+    ContainerOfflineError,
+    NoSuchSegmentError,
+    SegmentTruncatedError,
+    StorageError,
+)
 from segstore.inactive.activation import Activation
 from segstore.inactive.compaction import RecordCompaction
 from segstore.inactive.eviction import ALL_STAY, Eviction, EvictionPolicy
@@ -76,6 +81,7 @@ from segstore.operations import (
 from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.read_index import ReadIndex
 from segstore.storage.api import SegmentStorage
+from segstore.storage.scan_plan import ScanPlan
 from segstore.throttling.throttle import (
     CacheReading,
     Throttle,
@@ -461,6 +467,35 @@ class Container:
 
     async def wait_in_flight(self, name: str) -> None:
         await self._wait(BarrierOperation(name))
+
+    async def plan_scan(
+        self, name: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
+    ) -> ScanPlan | None:
+        await self.activate(name)
+        segment = self._segment(name)
+        if start < segment.start_offset:
+            raise SegmentTruncatedError(name, start_offset=segment.start_offset)
+        # What tier 2 has beyond that is not known to be the segment's.
+        end = max(start, min(end, segment.storage_length))
+        return await self._storage.plan_scan(
+            segment.storage_name,
+            start=start,
+            end=end,
+            lease_id=lease_id,
+            lease_seconds=lease_seconds,
+        )
+
+    async def hold_chunks(
+        self, name: str, *, lease_id: bytes, chunks: Sequence[str], lease_seconds: float
+    ) -> bool:
+        await self.activate(name)
+        segment = self._metadata.by_name.get(name)
+        return await self._storage.hold_chunks(
+            segment.storage_name if segment is not None else None,
+            lease_id=lease_id,
+            names=chunks,
+            lease_seconds=lease_seconds,
+        )
 
     def read_nowait(
         self,

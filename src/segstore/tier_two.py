@@ -16,17 +16,19 @@ import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from pravega_wire.names import container_of
-from segstore.config import SegmentStoreConfig
+from segstore.config import S3Settings, SegmentStoreConfig
 from segstore.data_directory import DataDirectory, StoreState, make_directory
 from segstore.descriptors import descriptor_limit, share_out
 from segstore.errors import StorageConfigurationError
 from segstore.refused_files import reason_of
 from segstore.storage.older_layout import Belongs
+from segstore.storage.scan_plan import ReadableTier, TierAddress
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
 from segstore.tiers.doubtful_files import DoubtNotes
 from segstore.tiers.filesystem import FilesystemChunkStorage
@@ -93,6 +95,9 @@ class TierTwo:
     """The store that an older version has marked it with."""
     make: Callable[[], Awaitable[None]]
     """See that a new store can use it."""
+    readable: Callable[[ChunkStorage, str], ReadableTier] | None = None
+    """What tells others where chunks and the store with that id lie, unless only this process can
+    read them."""
 
 
 async def _do_nothing() -> None:
@@ -134,6 +139,7 @@ async def open_storage(
                 open=files.open,
                 marked_by=_do_nothing,
                 make=files.make,
+                readable=files.readable,
             )
         return
     try:
@@ -152,6 +158,7 @@ async def open_storage(
             open=opened.open,
             marked_by=opened.marked_by,
             make=opened.try_everything,
+            readable=partial(_readable_objects, str(location), config.s3),
         )
 
 
@@ -188,6 +195,10 @@ class _Directory:
         )
         return lambda _: storage
 
+    def readable(self, chunks: ChunkStorage, store_id: str) -> ReadableTier:
+        assert isinstance(chunks, FilesystemChunkStorage), "one that was opened here"
+        return ReadableTier(TierAddress(self.path.absolute().as_uri(), store_id), chunks.locate)
+
     def _held(self) -> Path:
         """A name of the directory that stays its own, once there is one."""
         if self._descriptor is None:
@@ -205,6 +216,16 @@ class _Directory:
             storage.close()
         if self._descriptor is not None:
             os.close(self._descriptor)
+
+
+def _readable_objects(
+    location: str, settings: S3Settings, chunks: ChunkStorage, store_id: str
+) -> ReadableTier:
+    from segstore.tiers.s3.storage import S3ChunkStorage
+
+    assert isinstance(chunks, S3ChunkStorage), "one that was opened here"
+    address = TierAddress(location, store_id, settings.endpoint_url or "", settings.region or "")
+    return ReadableTier(address, chunks.locate)
 
 
 def _refuse_other_place(

@@ -9,6 +9,8 @@ from pravega_wire.commands import COMMANDS, Command, Hello, KeepAlive, Reply, Re
 
 REQUESTS = {
     -127: "Hello",
+    -66: "HoldChunks",
+    -64: "PlanScan",
     -5: "ListStorageChunks",
     -3: "FlushToStorage",
     1: "SetupAppend",
@@ -42,6 +44,8 @@ REQUESTS = {
 }
 REPLIES = {
     -127: "Hello",
+    -67: "ChunksHeld",
+    -65: "ScanPlanned",
     -6: "StorageChunksListed",
     -4: "StorageFlushed",
     2: "AppendSetup",

@@ -15,6 +15,8 @@ from pravega_wire.commands import (
     ChunkInfo,
     Command,
     MergedSource,
+    PlannedChunk,
+    PlannedObject,
     Reply,
     Request,
     SetupAppend,
@@ -75,7 +77,7 @@ def test_the_page_lists_every_command_as_it_is_declared() -> None:
 
 def test_the_page_describes_the_plain_parts_as_they_are_declared() -> None:
     page = PAGE.read_text()
-    for part in (AttributeUpdate, ChunkInfo, MergedSource):
+    for part in (AttributeUpdate, ChunkInfo, MergedSource, PlannedChunk, PlannedObject):
         assert f"| `{part.__name__}` | {fields_of(part)} |" in page
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from segstore.storage.scan_plan import ScanPlan
 from segstore.tiers.api import Buffer
 
 
@@ -68,6 +69,27 @@ class SegmentStorage(Protocol):
         Raises ``ChunkDamagedError`` when they are not what was written.
 
         See ``ChunkStorage.read`` for whose memory they are in.
+        """
+        ...
+
+    async def plan_scan(
+        self, segment: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
+    ) -> ScanPlan | None:
+        """Tell where in tier 2 the segment's bytes from ``start`` to ``end`` are.
+
+        These chunks stay for ``lease_seconds``, or ``LEASE_SECONDS_MAX``, whatever becomes of the
+        segment. None when others cannot read this tier 2. Raises ``InvalidRequestError`` when too
+        many chunks are held.
+        """
+        ...
+
+    async def hold_chunks(
+        self, segment: str | None, *, lease_id: bytes, names: Sequence[str], lease_seconds: float
+    ) -> bool:
+        """Let a lease on chunks last ``lease_seconds`` from now on, or end it with 0.
+
+        False when one of them may be gone. A lease that this owner does not know begins if all
+        chunks are held by others, or are the ``segment``'s, or wait to be deleted.
         """
         ...
 

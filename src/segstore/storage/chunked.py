@@ -44,6 +44,7 @@ from segstore.storage.checked_reads import CheckedReads
 from segstore.storage.checksums import Checksums
 from segstore.storage.chunk_metadata import gone_chunk_count
 from segstore.storage.garbage import GARBAGE_DELAY_SECONDS, collect_garbage, collect_now
+from segstore.storage.leases import ChunkLeases, LeaseMarks
 from segstore.storage.older_layout import Belongs, everything_belongs, import_older
 from segstore.storage.records import (
     AddChunk,
@@ -55,6 +56,7 @@ from segstore.storage.records import (
     Truncate,
     new_chunk_name,
 )
+from segstore.storage.scan_plan import PlannedChunk, ReadableTier, ScanPlan, choose_chunks
 from segstore.storage.scrub import BackgroundScrub, ScrubPolicy
 from segstore.storage.system_journal import (
     SNAPSHOT_BYTES_MIN,
@@ -83,6 +85,7 @@ class ChunkedSegmentStorage:
     ``epoch`` tells the epoch of the container's log, and is asked at the first use. ``belongs``
     tells which segments are the container's, of those that an older version has stored.
     ``boot_id`` names the start of the machine, if chunks are what a power cut may leave half.
+    Others may read the chunks themselves if they are ``readable``.
     Without ``scrub`` chunks' lengths are looked at once, and their bytes only when they are read.
     """
 
@@ -98,6 +101,7 @@ class ChunkedSegmentStorage:
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
         boot_id: str | None = None,
         scrub: ScrubPolicy | None = None,
+        readable: ReadableTier | None = None,
     ) -> None:
         self._chunks = chunks
         self._reads = CheckedReads(chunks)
@@ -111,6 +115,9 @@ class ChunkedSegmentStorage:
         )
         self._additions = Additions(self._journal)
         self._scrub = BackgroundScrub(chunks, self._journal, self._reads, scrub)
+        self._readable = readable
+        self._leases = ChunkLeases()
+        self._lease_marks = LeaseMarks(chunks, container_id, epoch)
         self._garbage_delay_seconds = garbage_delay_seconds
         self._move_bytes_min = move_bytes_min
         self._chunk_count = 0
@@ -123,7 +130,13 @@ class ChunkedSegmentStorage:
             nursery.start_soon(self._find_needed)
             nursery.start_soon(self._scrub.run)
             nursery.start_soon(note_checksums, self._journal)
-            await collect_garbage(self._chunks, self._journal, self._garbage_delay_seconds)
+            await collect_garbage(
+                self._chunks,
+                self._journal,
+                self._leases,
+                self._lease_marks,
+                self._garbage_delay_seconds,
+            )
 
     async def settle(self) -> None:
         """Note the lengths and checksums of all chunks; see ``SegmentStorage.settle``."""
@@ -131,9 +144,10 @@ class ChunkedSegmentStorage:
             await self._journal.settle()
 
     async def collect(self) -> None:
-        """Delete now what is no longer needed, whoever may still read it."""
+        """Delete now what is no longer needed and nobody has a lease on, whoever may still read it
+        otherwise."""
         await self._journal.ready()
-        await collect_now(self._chunks, self._journal)
+        await collect_now(self._chunks, self._journal, self._leases)
 
     async def check_log(self, last_epoch: int) -> None:
         """Raise ``LogBehindError`` when somebody has used these chunks under a later epoch.
@@ -266,6 +280,43 @@ class ChunkedSegmentStorage:
                 self._reads.note_damage(segment, chunk, error)
                 raise
             raise ChunkNotFoundError(f"segment {segment} has changed: {error}") from error
+
+    async def plan_scan(
+        self, segment: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
+    ) -> ScanPlan | None:
+        """Tell where the bytes of a range are; see ``SegmentStorage.plan_scan``."""
+        if self._readable is None:
+            return None
+        await self._journal.ready()
+        await self._lease_marks.make()
+        record = await self._settled(segment)
+        # In one step: what is in the record is not being deleted, and will not be.
+        chunks = choose_chunks(record.chunks if record is not None else (), start, end)
+        self._leases.hold(lease_id, [chunk.name for chunk in chunks], lease_seconds)
+        planned = [
+            PlannedChunk(chunk, tuple(await self._readable.locate(chunk.name))) for chunk in chunks
+        ]
+        stored_end = min(end, record.end) if record is not None else start
+        planned_end = min(stored_end, chunks[-1].end) if chunks else start
+        return ScanPlan(self._readable.address, planned_end, stored_end, tuple(planned))
+
+    async def hold_chunks(
+        self, segment: str | None, *, lease_id: bytes, names: Sequence[str], lease_seconds: float
+    ) -> bool:
+        """Let a lease go on, or end it; see ``SegmentStorage.hold_chunks``."""
+        if lease_seconds <= 0:
+            self._leases.end(lease_id)
+            return True
+        await self._journal.ready()
+        await self._lease_marks.make()
+        record = await self._settled(segment) if segment is not None else None
+        known = set(self._journal.metadata.condemned).intersection(names)
+        if record is not None:
+            known.update(chunk.name for chunk in record.chunks)
+        if not self._leases.may_hold(names, known):
+            return False
+        self._leases.hold(lease_id, names, lease_seconds)
+        return True
 
     async def write(
         self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int

@@ -7,6 +7,7 @@ Invariants:
    reads that had begun end, and nobody had claimed a later epoch after that.
 2. What is condemned is in the chunk metadata until it is deleted: a crash forgets nothing.
 3. A chunk that cannot be deleted does not keep the others: what was deleted is noted.
+4. A chunk that a reader has a lease on stays until that ends; it is looked at again after a delay.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import structlog
 import trio
 
 from segstore.errors import FencedOutError, StorageError
+from segstore.storage.leases import ChunkLeases, LeaseMarks
 from segstore.storage.records import Collected
 from segstore.storage.system_journal import SystemJournal
 from segstore.tiers.api import ChunkStorage
@@ -32,7 +34,11 @@ logger = structlog.get_logger(__name__)
 
 
 async def collect_garbage(
-    chunks: ChunkStorage, journal: SystemJournal, delay_seconds: float
+    chunks: ChunkStorage,
+    journal: SystemJournal,
+    leases: ChunkLeases,
+    marks: LeaseMarks,
+    delay_seconds: float,
 ) -> None:
     """Delete what is condemned, until cancelled or fenced out."""
     # Recovery or the first flush opens the metadata; there is no hurry to do it here.
@@ -44,7 +50,9 @@ async def collect_garbage(
             await journal.wait_for_garbage()
             condemned = list(journal.metadata.condemned)
             await trio.sleep(delay_seconds)
-            await _collect(chunks, journal, condemned)
+            if condemned:
+                await marks.outlive()
+            await _collect(chunks, journal, leases, condemned)
         except FencedOutError as error:
             logger.warning("chunks are left to a later owner", error=str(error))
             await trio.sleep_forever()
@@ -53,21 +61,24 @@ async def collect_garbage(
             await trio.sleep(ERROR_SLEEP_SECONDS)
 
 
-async def collect_now(chunks: ChunkStorage, journal: SystemJournal) -> None:
+async def collect_now(chunks: ChunkStorage, journal: SystemJournal, leases: ChunkLeases) -> None:
     """Delete what is condemned, without a delay."""
-    await _collect(chunks, journal, list(journal.metadata.condemned))
+    await _collect(chunks, journal, leases, list(journal.metadata.condemned))
     if journal.metadata.condemned:  # by what was found in system chunks
-        await _collect(chunks, journal, list(journal.metadata.condemned))
+        await _collect(chunks, journal, leases, list(journal.metadata.condemned))
 
 
-async def _collect(chunks: ChunkStorage, journal: SystemJournal, condemned: list[str]) -> None:
+async def _collect(
+    chunks: ChunkStorage, journal: SystemJournal, leases: ChunkLeases, condemned: list[str]
+) -> None:
     failures: list[StorageError] = []
     await journal.confirm_ownership()
     for start in range(0, len(condemned), COLLECTED_TOGETHER_MAX):
         names = condemned[start : start + COLLECTED_TOGETHER_MAX]
-        if deleted := await _delete_all(chunks, names, failures):
-            async with journal.changing():
-                await journal.commit(Collected(tuple(deleted)))
+        with leases.deleting(names) as free:
+            if deleted := await _delete_all(chunks, free, failures):
+                async with journal.changing():
+                    await journal.commit(Collected(tuple(deleted)))
     if journal.has_obsolete_chunks:
         await journal.clean_up()
     if failures:

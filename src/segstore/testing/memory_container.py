@@ -271,6 +271,18 @@ class MemoryContainer:
         """Wait for everything queued so far."""
         await self._perform(lambda: 0)
 
+    async def plan_scan(
+        self, name: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
+    ) -> None:
+        """Tell that there is no tier 2 which others could read."""
+        self.segment_info(name)
+
+    async def hold_chunks(
+        self, name: str, *, lease_id: bytes, chunks: Sequence[str], lease_seconds: float
+    ) -> bool:
+        """Tell that no chunk is held."""
+        return not chunks
+
     def read_nowait(
         self,
         name: str,

@@ -150,6 +150,18 @@ class ChunkInfo:
     length: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRange:
+    """Bytes of a chunk as others find them: in a file below the directory, or in an object."""
+
+    start: int
+    """In the chunk."""
+    length: int
+    path: str
+    offset: int = 0
+    """In the file or object."""
+
+
 class ChunkStorage(Protocol):
     """Tier 2's vendor interface: named byte sequences. Names are segment names plus a suffix."""
 

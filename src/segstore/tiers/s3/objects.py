@@ -138,6 +138,11 @@ class ObjectStore:
         self._can_put_if_none = True
         self.counts = RequestCounts()
 
+    @property
+    def prefix(self) -> str:
+        """What the keys of all objects begin with in the bucket."""
+        return self._prefix
+
     def __str__(self) -> str:
         return f"s3://{self._bucket}/{self._prefix}"
 

@@ -25,7 +25,7 @@ import structlog
 import trio
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
-from segstore.tiers.api import Buffer, Check, ChunkInfo
+from segstore.tiers.api import Buffer, Check, ChunkInfo, StoredRange
 from segstore.tiers.s3.checks import METADATA_KEY, TEXT_CHARACTERS_MAX, CheckError, Checks
 from segstore.tiers.s3.failures import Kind, S3RequestError
 from segstore.tiers.s3.keys import (
@@ -306,6 +306,20 @@ class S3ChunkStorage:
     async def info(self, name: str) -> ChunkInfo:
         """Tell a chunk's length."""
         return ChunkInfo(name, (await self._existing(name)).length)
+
+    async def locate(self, name: str) -> list[StoredRange]:
+        """Tell which objects have a chunk's bytes now. Later ones may take their places."""
+        chunk = await self._existing(name)
+        prefix = self._tier.objects.prefix
+        return [
+            StoredRange(
+                extent.start,
+                extent.length,
+                prefix + _key(name, extent.piece),
+                extent.start - extent.piece.start,
+            )
+            for extent in chunk.extents
+        ]
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
         """Tell chunks' lengths: of many by one listing of everything, which owners share."""

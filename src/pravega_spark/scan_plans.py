@@ -1,0 +1,136 @@
+"""Asks segment stores where in tier 2 the bytes of a segment are, and to keep them there.
+
+Owns: ``ScanPlan``, ``ScanPlans``: requests for plans, and for the leases that come with them.
+
+Invariants:
+1. A server that does not know these requests ends the connection: it is asked once, and its
+   segments are read over the wire.
+2. A plan's chunks follow each other without a hole, from its first byte to its last.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from pravega_spark.errors import PlanRefusedError
+from pravega_spark.segments import RETRY_SECONDS, SegmentStores
+from pravega_spark.tier_two import TierAddress
+from pravega_wire.commands import (
+    ChunksHeld,
+    ErrorMessage,
+    HoldChunks,
+    OperationUnsupported,
+    PlannedChunk,
+    PlanScan,
+    Reply,
+    ScanPlanned,
+    WrongHost,
+)
+from pravega_wire.errors import ProtocolError
+
+LEASE_MS = 600_000
+LEASE_ID_BYTES = 16
+ASKS_MAX = 2
+"""A connection may have broken for another reason than the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """The bytes [start, end) of a segment, in chunks of tier 2."""
+
+    address: TierAddress
+    start: int
+    end: int
+    chunks: tuple[PlannedChunk, ...]
+
+    def within(self, start: int, end: int) -> ScanPlan | None:
+        """Return the plan of a part of the bytes; None if it has none of them."""
+        start, end = max(start, self.start), min(end, self.end)
+        if start >= end:
+            return None
+        chunks = tuple(
+            chunk
+            for chunk in self.chunks
+            if chunk.start_offset < end and start < chunk.start_offset + chunk.length
+        )
+        return ScanPlan(self.address, start, end, chunks)
+
+
+def new_lease_id() -> bytes:
+    """Return an id that no other lease has."""
+    return os.urandom(LEASE_ID_BYTES)
+
+
+class ScanPlans:
+    """Asks for plans over the connections of ``stores``."""
+
+    def __init__(self, stores: SegmentStores) -> None:
+        self._stores = stores
+
+    def request(self, segment_id: int, start: int, end: int, lease_id: bytes) -> ScanPlan | None:
+        """Return the plan of the bytes [start, end) as far as they are in tier 2, with a lease.
+
+        None when none of them are, or the segment has not its bytes from ``start`` on any more.
+        Raises ``PlanRefusedError`` when the server has no plans.
+        """
+        chunks: list[PlannedChunk] = []
+        position = start
+        while True:
+            reply = self._ask(segment_id, position, end, lease_id)
+            if not isinstance(reply, ScanPlanned):
+                break
+            address = TierAddress(reply.location, reply.store_id, reply.endpoint, reply.region)
+            chunks += reply.chunks if position < reply.planned_end else ()
+            if reply.planned_end <= position or reply.planned_end >= reply.stored_end:
+                position = max(position, reply.planned_end)
+                break
+            position = reply.planned_end
+        if position <= start:
+            return None
+        return ScanPlan(address, start, min(position, end), tuple(chunks))
+
+    def hold(self, segment_id: int, plan: ScanPlan, lease_id: bytes) -> bool:
+        """Let a lease on the plan's chunks last for ``LEASE_MS`` from now on.
+
+        False when the chunks may be gone. Raises ``ProtocolError`` or ``OSError`` when the store
+        cannot be asked.
+        """
+        names = tuple(chunk.chunk_name for chunk in plan.chunks)
+        reply = self._stores.call(
+            segment_id,
+            lambda request_id, name: HoldChunks(request_id, name, lease_id, LEASE_MS, names, ""),
+        )
+        return isinstance(reply, ChunksHeld) and reply.lease_ms > 0
+
+    def release(self, segment_id: int, lease_id: bytes) -> None:
+        """End a lease. Raises like ``hold``."""
+        self._stores.call(
+            segment_id, lambda request_id, name: HoldChunks(request_id, name, lease_id, 0, (), "")
+        )
+
+    def _ask(self, segment_id: int, start: int, end: int, lease_id: bytes) -> Reply:
+        failure: Exception | None = None
+        for _ in range(ASKS_MAX):
+            try:
+                reply = self._stores.call(
+                    segment_id,
+                    lambda request_id, name: PlanScan(
+                        request_id, name, start, end, lease_id, LEASE_MS, ""
+                    ),
+                )
+            except (ProtocolError, OSError) as error:
+                failure = error
+                continue
+            if isinstance(reply, WrongHost):
+                # It has moved, or its container is being opened: it is looked for again.
+                time.sleep(RETRY_SECONDS)
+                continue
+            if isinstance(reply, OperationUnsupported | ErrorMessage):
+                break
+            return reply
+        raise PlanRefusedError(
+            "the segment store does not tell where tier 2 has the segments' bytes"
+            + (f" ({failure})" if failure is not None else "")
+        )

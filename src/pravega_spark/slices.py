@@ -1,0 +1,115 @@
+"""Reads the bytes of slices, in tasks: from tier 2 where a plan says so, and over the wire.
+
+Owns: ``SliceReader``: where it goes over from one to the other, and the lease of a task.
+
+Invariants:
+1. The bytes of a slice come once each, in order: a reader knows how far it came, and whatever goes
+   on, by a new plan or over the wire, goes on there.
+2. A task has a lease of its own on what it reads, which begins before its first byte and ends with
+   it. Where that is refused, it asks for another plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from pravega_spark.cuts import Slice
+from pravega_spark.errors import PlanRefusedError, TierMissingError, TierUnreachableError
+from pravega_spark.options import DIRECT, Options
+from pravega_spark.scan_plans import LEASE_MS, ScanPlan, ScanPlans, new_lease_id
+from pravega_spark.segments import SegmentStores
+from pravega_spark.tier_two import Buffer, TierTwo, open_tier, read_chunk
+from pravega_wire.errors import ProtocolError
+
+RENEWAL_SECONDS = LEASE_MS / 1000 / 4
+
+
+class SliceReader:
+    """Reads one slice with a task's connections."""
+
+    def __init__(
+        self, options: Options, stores: SegmentStores, piece: Slice, plan: ScanPlan | None
+    ) -> None:
+        self._options = options
+        self._stores = stores
+        self._plans = ScanPlans(stores)
+        self._piece = piece
+        self._plan = plan
+        self._offset = piece.start
+        self._lease_id = new_lease_id()
+        self._held_at = 0.0
+
+    def read(self) -> Iterator[Buffer]:
+        """Yield the slice's bytes. Raises ``PravegaError``."""
+        if self._plan is not None:
+            try:
+                yield from self._read_planned()
+            finally:
+                with suppress(ProtocolError, OSError):
+                    self._plans.release(self._piece.segment_id, self._lease_id)
+        rest = Slice(self._piece.segment_id, self._offset, self._piece.end)
+        yield from self._stores.read_slice(rest, fail_on_data_loss=self._options.fail_on_data_loss)
+
+    def _read_planned(self) -> Iterator[Buffer]:
+        """Yield what is in tier 2; what is left when it ends comes over the wire."""
+        assert self._plan is not None
+        tier: TierTwo | None = None
+        missing_at = -1
+        try:
+            tier = open_tier(self._plan.address)
+            if not self._hold():
+                self._plan_again()
+            while self._plan is not None:
+                try:
+                    yield from self._read_plan(tier, self._plan)
+                    return
+                except TierMissingError:
+                    # Objects that were put together have gone, or the lease has ended.
+                    if missing_at == self._offset:
+                        raise
+                    missing_at = self._offset
+                    self._plan_again()
+        except (TierUnreachableError, TierMissingError, PlanRefusedError):
+            if self._options.read_path == DIRECT:
+                raise
+        finally:
+            if tier is not None:
+                tier.close()
+
+    def _read_plan(self, tier: TierTwo, plan: ScanPlan) -> Iterator[Buffer]:
+        for chunk in plan.chunks:
+            start = max(self._offset, chunk.start_offset)
+            end = min(plan.end, chunk.start_offset + chunk.length)
+            if start >= end:
+                continue
+            if start != self._offset:
+                return
+            base = chunk.start_offset
+            for data in read_chunk(tier, chunk, start - base, end - base):
+                self._offset += len(data)
+                self._renew()
+                yield data
+
+    def _hold(self) -> bool:
+        """Begin or renew the task's lease; False if the chunks may be gone.
+
+        A store that is away has not deleted anything, nor does it soon after it is back.
+        """
+        assert self._plan is not None
+        self._held_at = time.monotonic()
+        try:
+            return self._plans.hold(self._piece.segment_id, self._plan, self._lease_id)
+        except (ProtocolError, OSError):
+            return True
+
+    def _renew(self) -> None:
+        if time.monotonic() - self._held_at > RENEWAL_SECONDS:
+            # Should it be refused, what is missing is noticed when it is read.
+            self._hold()
+
+    def _plan_again(self) -> None:
+        self._plan = self._plans.request(
+            self._piece.segment_id, self._offset, self._piece.end, self._lease_id
+        )

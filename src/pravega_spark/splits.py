@@ -1,0 +1,65 @@
+"""Finds where a long slice may be cut between two events, without reading all of it. Pure.
+
+Owns: the guess at an event's start from a window of bytes.
+
+An event is 8 bytes, four of them 0 and four its length, and so many bytes more. From each place in
+the window that looks like such a header a chain leads from event to event. Chains from places that
+are no headers end soon; those that go on meet the real one at the next real header. So the chain
+that goes on for longest is the real one, and its last header in the window is an event's start.
+
+It is a guess, since payloads may hold whole events. It needs no proof, because it gets one: a task
+raises an error unless its slice ends where an event does, and the first slice begins where one
+does. A wrong cut makes a read fail, and never gives a wrong row.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+HEADER_BYTES = 8
+WINDOW_BYTES_MIN = 64 * 1024
+WINDOW_BYTES_MAX = 16 * 1024 * 1024
+"""No window needs more: the longest event that is written in one piece has 8 MiB."""
+EVENT_BYTES_MAX = 1024 * 1024 * 1024
+CHAIN_EVENTS_MIN = 8
+CHAIN_LEAD = 4
+"""The real chain must have so many times as many events as any other, or be so many times as long:
+zeros look like many empty events, and numbers like a long one."""
+
+_ZEROS = re.compile(rb"(?=\0\0\0\0)")
+_LENGTH = struct.Struct(">i")
+
+
+def find_event_start(window: bytes) -> int | None:
+    """Return where an event begins in a window of a segment's bytes; None if that is not clear."""
+    size = len(window)
+    places = [found.start() for found in _ZEROS.finditer(window)]
+    chains: dict[int, tuple[int, int]] = {}  # by place: events up to the window's end, the last one
+    for place in reversed(places):
+        if place + HEADER_BYTES > size:
+            continue
+        (length,) = _LENGTH.unpack_from(window, place + 4)
+        if not 0 <= length <= EVENT_BYTES_MAX:
+            continue
+        after = place + HEADER_BYTES + length
+        if after + HEADER_BYTES > size:
+            chains[place] = 1, place
+        elif after in chains:
+            count, last = chains[after]
+            chains[place] = count + 1, last
+    # By the last header: events of the longest chain to it, and how many bytes chains come from.
+    events: dict[int, int] = {}
+    spans: dict[int, int] = {}
+    for place, (count, last) in chains.items():
+        events[last] = max(count, events.get(last, 0))
+        spans[last] = max(last - place, spans.get(last, 0))
+    if not spans:
+        return None
+    best = max(spans, key=lambda last: spans[last] * events[last])
+    is_clear = events[best] >= CHAIN_EVENTS_MIN and not any(
+        CHAIN_LEAD * events[last] > events[best] and CHAIN_LEAD * spans[last] > spans[best]
+        for last in spans
+        if last != best
+    )
+    return best if is_clear else None

@@ -1,0 +1,120 @@
+"""Leases on chunks, for readers that read tier 2 themselves.
+
+Owns: ``ChunkLeases``: which chunks may not be deleted, and until when; ``LeaseMarks``, by which an
+owner learns that those before it gave leases.
+
+Invariants:
+1. A chunk that somebody holds is not deleted before all leases on it have ended. Everything else
+   goes on: truncations, merges and deletions change what segments have, never a chunk's bytes.
+2. A chunk whose deletion has begun is held by nobody any more, and a lease on it is refused.
+3. A lease lasts at most ``LEASE_SECONDS_MAX``. What is written is only that an owner gives leases,
+   before it gives its first. A later owner that finds such a mark deletes nothing for so long:
+   a lease that was given lasts through a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from segstore.errors import InvalidRequestError
+from segstore.tiers.api import ChunkStorage
+
+LEASE_SECONDS_MAX: Final = 600.0
+HELD_NAMES_MAX: Final = 100_000
+"""Names in all leases of one owner: they take memory, and who reads over the wire needs none."""
+
+
+class LeaseMarks:
+    """The marks of a container's owners in tier 2. docs/formats/chunk-metadata.md has the name."""
+
+    def __init__(self, chunks: ChunkStorage, container_id: int, epoch: Callable[[], int]) -> None:
+        self._chunks = chunks
+        self._prefix = f"_system/chunks-{container_id}$leases-"
+        self._epoch = epoch
+        self._is_made = self._has_outlived = False
+        self._lock = trio.Lock()
+
+    async def make(self) -> None:
+        """Let later owners know that this one gives leases: durable on return, once."""
+        if not self._is_made:
+            async with self._lock:
+                await self._chunks.write(self._own(), offset=0, data=[b"leases were given\n"])
+                self._is_made = True
+
+    async def outlive(self) -> None:
+        """Wait until leases of earlier owners have ended. Raises ``StorageError``."""
+        if self._has_outlived:
+            return
+        listed = await self._chunks.list_chunks(self._prefix)
+        earlier = [each.name for each in listed if each.name < self._own()]
+        if earlier:
+            await trio.sleep(LEASE_SECONDS_MAX)
+            for name in earlier:
+                await self._chunks.delete(name)
+        self._has_outlived = True
+
+    def _own(self) -> str:
+        return f"{self._prefix}{self._epoch():010d}"
+
+
+@dataclass(slots=True)
+class _Lease:
+    ends: float
+    names: set[str]
+
+
+class ChunkLeases:
+    """The leases on one owner's chunks. Nothing here waits. Times are of the event loop's clock."""
+
+    def __init__(self) -> None:
+        self._leases: dict[bytes, _Lease] = {}
+        self._leaving: set[str] = set()
+
+    def hold(self, lease_id: bytes, names: Collection[str], seconds: float) -> None:
+        """Let a lease last so long from now on, with these chunks besides those that it has.
+
+        Raises ``InvalidRequestError`` when too many are held.
+        """
+        self._drop_ended()
+        lease = self._leases.get(lease_id) or _Lease(0.0, set())
+        held = sum(len(each.names) for each in self._leases.values())
+        if held + len(set(names) - lease.names) > HELD_NAMES_MAX:
+            raise InvalidRequestError("", f"readers hold {held} chunks: no more can be held")
+        lease.ends = trio.current_time() + min(seconds, LEASE_SECONDS_MAX)
+        lease.names.update(names)
+        self._leases[lease_id] = lease
+
+    def end(self, lease_id: bytes) -> None:
+        """End a lease. One that is not known is fine."""
+        self._leases.pop(lease_id, None)
+
+    def may_hold(self, names: Iterable[str], known: Collection[str]) -> bool:
+        """Whether there can be another lease on these chunks: each is held, or ``known`` and not
+        being deleted."""
+        self._drop_ended()
+        held = self._held()
+        return all(name in held or (name in known and name not in self._leaving) for name in names)
+
+    @contextmanager
+    def deleting(self, names: Sequence[str]) -> Iterator[list[str]]:
+        """Give those of the chunks that nobody holds; nobody can hold them inside the block."""
+        self._drop_ended()
+        held = self._held()
+        free = [name for name in names if name not in held]
+        self._leaving.update(free)
+        try:
+            yield free
+        finally:
+            self._leaving.difference_update(free)
+
+    def _held(self) -> set[str]:
+        return {name for lease in self._leases.values() for name in lease.names}
+
+    def _drop_ended(self) -> None:
+        now = trio.current_time()
+        self._leases = {key: each for key, each in self._leases.items() if each.ends > now}
