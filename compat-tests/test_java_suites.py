@@ -24,6 +24,7 @@ SUITES = (
     "BatchReadTest",
     "KeyValueTableTest",
     "TransactionTest",
+    "OpenMessagingTest",
 )
 
 
