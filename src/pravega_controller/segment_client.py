@@ -246,6 +246,9 @@ class SegmentClient:
 
     async def _connection(self, index: int) -> StoreConnection:
         """The live connection to a store, made now if there is none."""
+        connection = self._connections[index]
+        if connection is not None and not connection.is_lost:
+            return connection
         async with self._connecting[index]:
             connection = self._connections[index]
             if connection is None or connection.is_lost:
@@ -262,8 +265,7 @@ class SegmentClient:
             reason = str(error) or "it took too long"
             raise ConnectionLostError(f"cannot connect to {host}:{port}: {reason}") from error
         connection = StoreConnection(stream, address, reply_seconds_max=self._reply_seconds_max)
-        await connection.say_hello()
-        self._nursery.start_soon(connection.receive_replies)
+        self._nursery.start_soon(connection.run)
         return connection
 
 
@@ -303,7 +305,10 @@ async def for_each(
 
     async with trio.open_nursery() as nursery:
         for item in items:
-            await places.acquire()
+            try:
+                places.acquire_nowait()
+            except trio.WouldBlock:
+                await places.acquire()
             nursery.start_soon(run, item)
     if failures:
         raise failures[0]

@@ -2,12 +2,15 @@
 
 Owns: the socket, the requests in flight, and when the connection counts as lost.
 
+Requests that come while others are sent wait in the outbox, and go out together with one write.
+
 Invariants:
 1. A request id is used once on a connection; every request in flight gets exactly one outcome: its
    reply, or ``ConnectionLostError``.
 2. At most ``REQUESTS_IN_FLIGHT_MAX`` requests wait at a time; further callers queue.
 3. A connection that broke the protocol, ran out of time, or was left in the middle of a frame is
    closed and never used again.
+4. A caller that gives up cuts no frame short: what is in the outbox is sent whole.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class _Slot:
 
 
 class StoreConnection:
-    """A connected stream to one segment store; ``receive_replies`` must run as a task."""
+    """A connected stream to one segment store; ``run`` must run as a task."""
 
     def __init__(
         self, stream: trio.abc.Stream, address: tuple[str, int], *, reply_seconds_max: float
@@ -72,25 +75,34 @@ class StoreConnection:
         self._request_ids = itertools.count(1)
         self._in_flight: dict[int, _Slot] = {}
         self._places = trio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
-        self._sending = trio.StrictFIFOLock()
-
-    async def say_hello(self) -> None:
-        """Send the first command; the answer is checked when it arrives."""
-        await self._send(HELLO)
+        self._outbox: list[bytes] = [self._wire.send(HELLO)]
+        self._filled = trio.Event()
+        self._filled.set()
 
     async def call(self, make: MakeRequest) -> Reply:
         """Send a request and return its reply, whatever it says. Else ``ConnectionLostError``."""
-        async with self._places:
-            if self.is_lost:
-                raise ConnectionLostError(f"the connection to {self._peer} is lost")
-            request_id = next(self._request_ids)
-            slot = self._in_flight[request_id] = _Slot()
-            try:
-                with trio.move_on_after(self._reply_seconds_max):
-                    await self._send(make(request_id))
-                    await slot.arrived.wait()
-            finally:
-                del self._in_flight[request_id]
+        try:
+            self._places.acquire_nowait()
+        except trio.WouldBlock:
+            await self._places.acquire()
+        try:
+            return await self._call(make)
+        finally:
+            self._places.release()
+
+    async def _call(self, make: MakeRequest) -> Reply:
+        if self.is_lost:
+            raise ConnectionLostError(f"the connection to {self._peer} is lost")
+        request_id = next(self._request_ids)
+        slot = _Slot()
+        self._outbox.append(self._wire.send(make(request_id)))
+        self._filled.set()
+        self._in_flight[request_id] = slot
+        try:
+            with trio.move_on_after(self._reply_seconds_max):
+                await slot.arrived.wait()
+        finally:
+            del self._in_flight[request_id]
         if slot.reply is not None:
             return slot.reply
         if not self.is_lost:
@@ -100,8 +112,30 @@ class StoreConnection:
             )
         raise ConnectionLostError(f"the connection to {self._peer} broke")
 
-    async def receive_replies(self) -> None:
-        """Hand replies to their callers until the connection is lost."""
+    async def run(self) -> None:
+        """Send requests and hand replies to their callers until the connection is lost."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_requests)
+            await self._receive_replies()
+            nursery.cancel_scope.cancel()
+
+    async def _send_requests(self) -> None:
+        try:
+            while True:
+                await self._filled.wait()
+                data = b"".join(self._outbox)
+                self._outbox.clear()
+                self._filled = trio.Event()
+                with trio.fail_after(self._reply_seconds_max):
+                    await self._stream.send_all(data)
+        except trio.TooSlowError:
+            log.info("segment store takes no more requests", peer=self._peer)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            log.info("segment store connection broke", peer=self._peer, reason=repr(error))
+        finally:
+            await self.close()
+
+    async def _receive_replies(self) -> None:
         try:
             while data := await self._stream.receive_some(RECEIVE_BYTES):
                 for command in self._wire.receive_data(data):
@@ -120,20 +154,6 @@ class StoreConnection:
         for slot in self._in_flight.values():
             slot.arrived.set()
         await trio.aclose_forcefully(self._stream)
-
-    async def _send(self, command: Request) -> None:
-        data = self._wire.send(command)
-        async with self._sending:
-            try:
-                # A caller that gives up must not cut a frame short: the connection is everybody's.
-                with trio.fail_after(self._reply_seconds_max, shield=True):
-                    await self._stream.send_all(data)
-            except trio.TooSlowError as error:
-                await self.close()
-                raise ConnectionLostError(f"{self._peer} takes no more requests") from error
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                await self.close()
-                raise ConnectionLostError(f"the connection to {self._peer} broke") from error
 
     def _deliver(self, reply: Reply) -> None:
         if isinstance(reply, Hello):

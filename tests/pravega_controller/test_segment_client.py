@@ -254,6 +254,50 @@ async def test_a_cancelled_request_leaves_the_others_alone(
     assert "s/b/0.#epoch.0" in memory_store.created
 
 
+class CountingStream(trio.abc.Stream):
+    """Passes everything on, and counts what is sent."""
+
+    def __init__(self, inner: trio.abc.Stream, sent: list[int]) -> None:
+        self._inner = inner
+        self._sent = sent
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self._sent.append(len(data))
+        await self._inner.send_all(data)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._inner.receive_some(max_bytes)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def test_requests_that_come_together_leave_together(
+    memory_store: MemorySegmentStore,
+) -> None:
+    sent: list[int] = []
+
+    async def open_stream(host: str, port: int) -> trio.abc.Stream:
+        return CountingStream(await memory_store.open_stream(host, port), sent)
+
+    async with open_segment_client(
+        PLACEMENT,
+        open_stream=open_stream,
+        random=Random(1),
+        reply_seconds_max=5,
+        retry_seconds_max=20,
+    ) as client:
+        await create(client)
+        sent.clear()
+        segments = [f"s/b/{number}.#epoch.0" for number in range(300)]
+        await for_each(segments, lambda segment: create(client, segment), limit=300)
+    assert sorted(memory_store.created) == sorted([SEGMENT, *segments])
+    assert len(sent) < 10
+
+
 async def broken_peer(answer: bytes) -> Callable[[str, int], Any]:
     async def open_stream(host: str, port: int) -> trio.abc.Stream:
         ours, theirs = trio.testing.memory_stream_pair()

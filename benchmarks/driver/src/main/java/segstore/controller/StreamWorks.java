@@ -43,7 +43,7 @@ final class StreamWorks {
         return Map.of("latency_ms", Latencies.summary(List.of(latencies)));
     }
 
-    /** A stream of many segments: created, all of them replaced because its policy wants one more, sealed and deleted. */
+    /** A stream of many segments: created, all of them replaced because its policy wants one less, sealed and deleted. */
     private Map<String, Object> large(Arguments arguments) throws Exception {
         int segments = arguments.count("segments");
         String name = clients.newName("large");
@@ -52,9 +52,9 @@ final class StreamWorks {
         Stream stream = clients.createStream(name, segments);
         out.put("create_seconds", Clients.seconds(began));
         began = System.nanoTime();
-        expect(clients.streams.updateStream(Clients.SCOPE, name, Clients.fixed(segments + 1)), "updated");
+        expect(clients.streams.updateStream(Clients.SCOPE, name, Clients.fixed(segments - 1)), "updated");
         out.put("replace_seconds", Clients.seconds(began));
-        expect(clients.activeSegments(stream).size() == segments + 1, "scaled");
+        expect(clients.activeSegments(stream).size() == segments - 1, "scaled");
         began = System.nanoTime();
         expect(clients.streams.sealStream(Clients.SCOPE, name), "sealed");
         expect(clients.streams.deleteStream(Clients.SCOPE, name), "deleted");
