@@ -27,6 +27,8 @@ GOLDEN = json.loads(
     (Path(__file__).parents[2] / "compat-tests" / "golden" / "frames.json").read_text("ascii")
 )
 NEWER_THAN_THE_ENCODERS = {"LocateOffset", "OffsetLocated"}
+OUR_OWN = {"PlanScan", "ScanPlanned", "HoldChunks", "ChunksHeld"}
+"""Codes that the original does not have: their bytes are in ``test_scan_commands``."""
 
 
 def value_of(kind: Any, written: Any) -> Any:
@@ -66,7 +68,7 @@ def as_sent(value: Any) -> Any:
 
 
 def test_every_command_has_golden_frames() -> None:
-    names = {cls.__name__ for cls in COMMANDS.values()} - NEWER_THAN_THE_ENCODERS
+    names = {cls.__name__ for cls in COMMANDS.values()} - NEWER_THAN_THE_ENCODERS - OUR_OWN
     assert {case["command"] for case in GOLDEN["commands"]} == names
 
 
