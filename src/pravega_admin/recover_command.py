@@ -135,8 +135,14 @@ def _tell(plan: RecoveryPlan, output: OutputFormat) -> None:
         print_rows(rows, COLUMNS, output)
     for journal in plan.journals:
         note(f"a new journal takes the place of {journal.path}, which is kept")
-        if journal.recovered is None:
+        if journal.left is None:
             note("what was acknowledged and had not reached tier 2 is lost; nobody knows how much")
+        elif journal.dropped_bytes_max is not None:
+            note(
+                "what lies before the damage is used; of what lies behind it, at most"
+                f" {journal.dropped_bytes_max} bytes of journal, only that is left which had"
+                " reached tier 2"
+            )
     if any(str(row["segment"]).startswith(CONTROLLER_TABLES) for row in rows):
         note(
             "the controller keeps scopes and streams in tables of this store, of which something is"

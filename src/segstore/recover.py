@@ -30,7 +30,13 @@ import trio
 from segstore.boot import boot_id
 from segstore.config import SegmentStoreConfig
 from segstore.data_directory import DataDirectory, StoreState
-from segstore.errors import DataDirectoryError, DataLogError, IdentityError, IdentityProblem
+from segstore.errors import (
+    DataDirectoryError,
+    DataLogCorruptError,
+    DataLogError,
+    IdentityError,
+    IdentityProblem,
+)
 from segstore.identity import (
     TierTwoIdentity,
     check_claims,
@@ -55,9 +61,10 @@ from segstore.storage.system_journal import StoredState
 from segstore.tier_two import StorageOfOwner, TierTwo, belongs_to, open_storage
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal import JournalSettings, open_journal
-from segstore.tiers.journal.disk import UntouchedDisk
+from segstore.tiers.journal.disk import DamagedDisk, UntouchedDisk
 from segstore.tiers.journal.log_reader import LogReader
 from segstore.tiers.journal.recovery import Recovered, recover
+from segstore.tiers.journal.sound_prefix import SoundPrefix, read_sound_prefix
 
 SUPERVISOR: Final = "standalone"
 """The role of whoever runs the store's processes."""
@@ -73,10 +80,15 @@ class JournalState:
 
     number: int
     path: Path
-    recovered: Recovered | None
+    left: Recovered | SoundPrefix | None
     """None when it cannot be read, or is not there."""
     problem: str
     """Why it cannot be read; empty when it can."""
+
+    @property
+    def dropped_bytes_max(self) -> int | None:
+        """So many bytes of it lie behind damage; None when it is not damaged."""
+        return self.left.dropped_bytes_max if isinstance(self.left, SoundPrefix) else None
 
 
 @dataclass(slots=True)
@@ -90,6 +102,8 @@ class ContainerState:
     replayed: Replayed
     losses: ChunkLosses
     problems: list[str] = field(default_factory=list)
+    is_cut: bool = False
+    """Whether the log ends at damage."""
     is_ahead: bool = False
     """Whether tier 2 has bytes that the log does not have."""
     findings: list[Finding] = field(default_factory=list)
@@ -101,6 +115,7 @@ class ContainerState:
         replayed = self.replayed
         return (
             not self.is_ahead
+            and not self.is_cut
             and self.stored.epoch <= self.log_epoch
             and not replayed.problem
             and not replayed.is_empty
@@ -212,6 +227,9 @@ class StoreRecovery:
                 return JournalState(number, path, None, problem)
         try:
             recovered = await trio.to_thread.run_sync(recover, UntouchedDisk(path))
+        except DataLogCorruptError as error:
+            prefix = await trio.to_thread.run_sync(read_sound_prefix, DamagedDisk(path))
+            return JournalState(number, path, prefix, str(error))
         except DataLogError as error:
             return JournalState(number, path, None, str(error))
         return JournalState(number, path, recovered, problem)
@@ -226,25 +244,26 @@ class StoreRecovery:
             entries,
             await replay_metadata(container_id, entries),
             find_chunk_losses(container_id, stored.metadata, self._lengths),
+            is_cut=isinstance(journal.left, SoundPrefix),
         )
         self._find_problems(container)
         return container
 
     def _log_of(self, journal: JournalState, container_id: int) -> tuple[int, Entries | None]:
         """The epoch of a container's log, and what reads it, if it can be read."""
-        recovered = journal.recovered
-        if recovered is None or container_id not in recovered.state.containers:
+        left = journal.left
+        if left is None or container_id not in left.state.containers:
             return 0, None
-        state = recovered.state.containers[container_id]
+        state = left.state.containers[container_id]
         indexes = {
             generation: scan.indexes[container_id]
-            for generation, scan in recovered.scans.items()
+            for generation, scan in left.scans.items()
             if container_id in scan.indexes
         }
 
         async def read() -> AsyncIterator[bytes]:
             reader = LogReader(
-                UntouchedDisk(journal.path),
+                DamagedDisk(journal.path),
                 trio.to_thread.run_sync,
                 container_id,
                 indexes,
@@ -312,6 +331,7 @@ class StoreRecovery:
             container.stored.metadata,
             container.stored.container,
             keeps_indexes=container.is_log_last,
+            is_cut=container.is_cut,
         )
         last_operation = container.stored.last_operation
         snapshot, number = await salvage.run(container.replayed, container.entries, last_operation)

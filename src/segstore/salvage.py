@@ -293,7 +293,8 @@ class Salvage:
     """Saves one container; ``findings`` tells what was lost and what was found.
 
     ``keeps_indexes`` says that the log is the last owner's: then it knows where attribute indexes
-    are. Else the newest ones are looked for.
+    are. Else the newest ones are looked for. ``is_cut`` says that the log ends at damage: where the
+    copy is later, the log's bytes still count.
     """
 
     def __init__(
@@ -304,7 +305,9 @@ class Salvage:
         copy: bytes | None,
         *,
         keeps_indexes: bool,
+        is_cut: bool = False,
     ) -> None:
+        self._is_cut = is_cut
         self._container_id = container_id
         self._storage = storage
         self._stored = stored
@@ -319,6 +322,8 @@ class Salvage:
         metadata = self._latest(replayed)
         if entries is not None and metadata is replayed.metadata:
             await self._add_logged(replayed, entries)
+        elif entries is not None and self._is_cut:
+            await self._add_appends(replayed, entries, metadata)
         await self._take_inactive(metadata)
         self._take_unknown(metadata, replayed)
         for segment in list(metadata.segments.values()):
@@ -350,6 +355,26 @@ class Salvage:
         try:
             async for operation in read_operations(entries):
                 await self._store(replayed, operation)
+        except DataLogCorruptError:
+            pass  # it was told when the metadata were read
+
+    async def _add_appends(
+        self, replayed: Replayed, entries: Entries, metadata: ContainerMetadata
+    ) -> None:
+        """Of segments that are there later, too, bring what tier 2 lacks at their ends."""
+        try:
+            async for operation in read_operations(entries):
+                if isinstance(operation, AppendOperation) and (
+                    (segment := metadata.segments.get(operation.segment_id)) is not None
+                    and operation.segment_id in replayed.names
+                    and operation.offset <= await self._storage.stored_length(segment.storage_name)
+                ):
+                    await self._append(
+                        segment.storage_name,
+                        operation.offset,
+                        operation.data,
+                        segment.rollover_bytes,
+                    )
         except DataLogCorruptError:
             pass  # it was told when the metadata were read
 

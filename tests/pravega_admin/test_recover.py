@@ -156,7 +156,9 @@ def test_a_damaged_journal_gives_way_to_what_tier_2_has(new_store: NewStore) -> 
     with file.open("r+b") as opened:
         opened.truncate(written_bytes(file) - 100)
     assert "the file ends there" in start_refused(new_store())
-    assert "the file ends there" in run_recover(store, "--dry-run")
+    said = run_recover(store, "--dry-run")
+    assert "the file ends there" in said
+    assert "what lies before the damage is used; of what lies behind it, at most" in said
     run_recover(store, "--yes")
     check_goes_on(new_store, count=300)
 

@@ -17,10 +17,12 @@ from segstore import recover
 from segstore.api import SegmentContainer
 from segstore.assembly import open_containers
 from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
-from segstore.config import MIB, SegmentStoreConfig, TableSettings
+from segstore.config import MIB, S3Settings, SegmentStoreConfig, TableSettings
 from segstore.container import Container
+from segstore.data_directory import DataDirectory
 from segstore.recover import RecoveryPlan, open_recovery
 from segstore.tables.table_segments import TableSegments
+from segstore.testing.s3_servers import CREDENTIALS, make_bucket, moto_server
 
 NAME = "scope/stream/0.#epoch.0"
 OTHER = "scope/other/0.#epoch.0"
@@ -49,14 +51,14 @@ async def living(path: Path, **changes: object) -> AsyncIterator[SegmentContaine
         yield container
 
 
-async def recovered(path: Path) -> RecoveryPlan:
-    async with open_recovery(config_of(path)) as recovery:
+async def recovered(path: Path, **changes: object) -> RecoveryPlan:
+    async with open_recovery(config_of(path, **changes)) as recovery:
         planned = await recovery.plan()
         before = [str(each) for each in planned.findings]
         assert planned.problems
         await recovery.run(planned)
         assert [str(each) for each in planned.findings] == before
-    async with open_recovery(config_of(path)) as recovery:
+    async with open_recovery(config_of(path, **changes)) as recovery:
         assert (await recovery.plan()).problems == []
     return planned
 
@@ -169,10 +171,12 @@ async def test_an_older_journal_of_the_same_life_keeps_all_that_tier_2_has(tmp_p
         await check_table(container)
 
 
-async def kill(path: Path, fill_more: Callable[[SegmentContainer], Awaitable[None]]) -> None:
+async def kill(
+    path: Path, fill_more: Callable[[SegmentContainer], Awaitable[None]], **changes: object
+) -> None:
     """A life that ends without bringing anything more to tier 2."""
     with trio.CancelScope() as scope:
-        async with living(path, drain_seconds=0) as container:
+        async with living(path, **{"drain_seconds": 0, **changes}) as container:
             await fill_more(container)
             scope.cancel()
 
@@ -196,6 +200,113 @@ async def test_what_only_the_journal_has_is_kept_when_tier_2_lost_another_segmen
         assert await content(container, NAME) == b"".join(EVENTS) + EVENTS[3]
         assert await content(container, OTHER) == b""
         await check_table(container)
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "cut, and tier 2 has a later copy of metadata"])
+async def test_what_lies_before_the_damage_of_a_journal_is_kept(tmp_path: Path, harm: str) -> None:
+    async with living(tmp_path) as container:
+        await fill(container)
+    written: list[int] = []
+
+    async def append(container: SegmentContainer) -> None:
+        for event in EVENTS[:20]:
+            await container.append(NAME, event)
+            written.append(written_end(newest_file(journal(tmp_path))))
+        if "copy" in harm:
+            await container._writer.keep_container()  # type: ignore[attr-defined]
+
+    await kill(tmp_path, append)
+    file = newest_file(journal(tmp_path))
+    with file.open("r+b") as opened:
+        # In the eleventh of the twenty appends, of which tier 2 has none.
+        if harm == "flip":
+            opened.seek(written[10] - 20)
+            opened.write(b"\xff\xfe")
+        else:
+            opened.truncate(written[10] - 20)
+    plan = await recovered(tmp_path)
+    [state] = plan.journals
+    assert state.dropped_bytes_max is not None
+    assert 0 < state.dropped_bytes_max < 1 << 20
+    assert file.name in plan.problems[0]
+    async with living(tmp_path) as container:
+        assert await content(container, NAME) == b"".join(EVENTS + EVENTS[:10])
+        await check_table(container)
+        await container.append(NAME, EVENTS[10])
+    async with living(tmp_path) as container:
+        assert await content(container, NAME) == b"".join(EVENTS + EVENTS[:11])
+
+
+@pytest.mark.parametrize("harm", ["lost", "damaged"])
+async def test_a_store_with_its_history_in_s3_is_recovered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+    async def append(container: SegmentContainer) -> None:
+        await container.append(NAME, EVENTS[3])
+
+    with moto_server() as endpoint:
+        make_bucket(endpoint, "bucket")
+        in_s3: dict[str, object] = {
+            "tier2": "s3://bucket/a",
+            "s3": S3Settings(endpoint_url=endpoint),
+        }
+        async with living(tmp_path, **in_s3) as container:
+            await fill(container)
+        await kill(tmp_path, append, **in_s3)
+        if harm == "lost":
+            shutil.rmtree(journal(tmp_path))
+        else:
+            file = newest_file(journal(tmp_path))
+            with file.open("r+b") as opened:
+                opened.truncate(written_end(file) + 10)
+        plan = await recovered(tmp_path, **in_s3)
+        assert [each for each in plan.findings if each.what != "found"] == []
+        async with living(tmp_path, **in_s3) as container:
+            kept = EVENTS if harm == "lost" else [*EVENTS, EVENTS[3]]
+            assert await content(container, NAME) == b"".join(kept)
+            await check_table(container)
+        async with living(tmp_path, **in_s3) as container:
+            assert await content(container, NAME) == b"".join(kept)
+
+
+async def test_of_several_journals_only_the_damaged_one_is_replaced(tmp_path: Path) -> None:
+    DataDirectory.open(tmp_path / "data", container_count=2, journal_count=2)
+    names = [f"scope/{number}/0.#epoch.0" for number in range(2)]
+    config = config_of(tmp_path, container_count=2, drain_seconds=0)
+    with trio.CancelScope() as scope:
+        async with open_containers(config) as opener, opener(0) as first, opener(1) as second:
+            for name, container in zip(names, (first, second), strict=True):
+                await container.create_segment(name)
+                for event in EVENTS:
+                    await container.append(name, event)
+            scope.cancel()
+    damaged, sound = tmp_path / "data" / "journal-1", journal(tmp_path)
+    file = newest_file(damaged)
+    with file.open("r+b") as opened:
+        opened.truncate(written_end(file) - 20)
+    before = {path.name: path.read_bytes() for path in sound.iterdir()}
+    plan = await recovered(tmp_path, container_count=2)
+    assert [each.number for each in plan.journals] == [1]
+    assert [each.container_id for each in plan.containers] == [1]
+    assert {path.name: path.read_bytes() for path in sound.iterdir()} == before
+    async with open_containers(config) as opener, opener(0) as first, opener(1) as second:
+        assert await content(first, names[0]) == b"".join(EVENTS)
+        kept = await content(second, names[1])
+        assert kept == b"".join(EVENTS)[: len(kept)]
+        assert len(kept) >= len(b"".join(EVENTS[:-1]))
+        await second.append(names[1], EVENTS[0])
+
+
+def newest_file(path: Path) -> Path:
+    """The file that the journal goes on in."""
+    return max(path.glob("*.journal"), key=written_end)
+
+
+def written_end(file: Path) -> int:
+    return len(file.read_bytes().rstrip(b"\0"))
 
 
 async def test_a_segment_ends_with_its_last_whole_event(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -133,6 +134,9 @@ class LocalDisk:
         except OSError:
             os.close(descriptor)
             raise
+        return self._file(descriptor, direct)
+
+    def _file(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
         return LocalFile(descriptor, direct)
 
     def rename(self, old: str, new: str) -> None:
@@ -253,3 +257,18 @@ def joined_if_small(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
     if len(buffers) > 1 and sum(map(len, buffers)) <= JOIN_BYTES_MAX:
         return [b"".join(buffers)]
     return buffers
+
+
+class DamagedDisk(UntouchedDisk):
+    """For what is left of a journal: its files may be shorter than their headers say."""
+
+    def _file(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
+        return _CutFile(descriptor, direct)
+
+
+class _CutFile(LocalFile):
+    """A file whose end nobody asks for: reads behind it return less, as at damage."""
+
+    def length(self) -> int:
+        """As long as any header may say."""
+        return sys.maxsize

@@ -1,0 +1,107 @@
+"""What lies before the damage in a journal that cannot be opened.
+
+Owns: ``read_sound_prefix``, for whoever goes on deliberately with what is left.
+
+Invariants:
+1. The state is that of the newest file whose first batch passes, as far as its batches pass.
+2. Of each container the entries count that follow each other from its first needed one on, in files
+   that are there, up to the first hole. What lies behind a hole is dropped, sound or not.
+3. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segstore.errors import DataLogCorruptError
+from segstore.tiers.journal.disk import Disk
+from segstore.tiers.journal.files import JournalFile, open_existing, parse_name
+from segstore.tiers.journal.scan import WINDOW_BYTES, FileScan, scan_file
+from segstore.tiers.journal.state import JournalState
+
+
+@dataclass(frozen=True, slots=True)
+class SoundPrefix:
+    """The usable part of a journal."""
+
+    state: JournalState
+    scans: dict[int, FileScan]
+    """The files that have something of it, by generation in ascending order."""
+    dropped_bytes_max: int
+    """So many bytes lie behind it; files that were used before have old ones at their ends."""
+
+
+def read_sound_prefix(disk: Disk) -> SoundPrefix:
+    """Read what can be used. Blocks; raises ``OSError``. Let ``disk`` open files that are short."""
+    files = _open_all(disk)
+    try:
+        state, scans = JournalState(), dict[int, FileScan]()
+        newest = None
+        for generation in sorted(files, reverse=True):
+            scan = _scan(files[generation])
+            if scan is not None and scan.next_batch_number > 0:
+                newest = generation
+                state.apply_scan(scan)
+                break
+        if newest is not None:
+            for generation in sorted({*state.live, newest}):
+                scan = _scan(files[generation]) if generation in files else None
+                if scan is None:
+                    break
+                scans[generation] = scan
+                if scan.following_generation is None:
+                    break
+        _cut(state, scans)
+        last = max(scans, default=0)
+        dropped = sum(
+            _written_end(file, scans[last].end_offset if generation == last else 0)
+            for generation, file in files.items()
+            if generation >= last
+        )
+        return SoundPrefix(state, scans, dropped)
+    finally:
+        for file in files.values():
+            file.disk_file.close()
+
+
+def _open_all(disk: Disk) -> dict[int, JournalFile]:
+    """The files whose headers pass."""
+    files = {}
+    for name in disk.list_files():
+        parsed = parse_name(name)
+        if parsed is not None and not parsed[1] and (file := open_existing(disk, name)) is not None:
+            files[parsed[0]] = file
+    return files
+
+
+def _scan(file: JournalFile) -> FileScan | None:
+    """What can be used of a file; None where its entries are not where they must be."""
+    try:
+        return scan_file(file)
+    except DataLogCorruptError:
+        return None
+
+
+def _cut(state: JournalState, scans: dict[int, FileScan]) -> None:
+    """Let each container's log end where the first of its entries is missing."""
+    for container_id, container in state.containers.items():
+        position = container.first_position
+        for scan in scans.values():
+            index = scan.indexes.get(container_id)
+            if index is None or index.end_position <= position:
+                continue
+            if index.first_position > position:
+                break
+            position = index.end_position
+        container.next_position = position
+
+
+def _written_end(file: JournalFile, begin: int) -> int:
+    """How many bytes behind ``begin`` are followed by nothing but zeros."""
+    buffer = memoryview(bytearray(WINDOW_BYTES))
+    offset, end = begin, begin
+    while (count := file.disk_file.read_into(buffer, offset)) > 0:
+        if length := len(bytes(buffer[:count]).rstrip(b"\0")):
+            end = offset + length
+        offset += count
+    return end - begin

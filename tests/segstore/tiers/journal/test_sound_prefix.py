@@ -1,0 +1,110 @@
+"""What can be used of a damaged journal: all that lies before the damage, and nothing else."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import trio
+
+from segstore.testing.simulated_disk import SimulatedDisk
+from segstore.testing.simulated_journal import open_simulated_journal
+from segstore.tiers.journal import JournalSettings
+from segstore.tiers.journal.files import parse_name
+from segstore.tiers.journal.log_reader import LogReader
+from segstore.tiers.journal.sound_prefix import SoundPrefix, read_sound_prefix
+
+SETTINGS = JournalSettings(file_bytes=384 * 1024, journal_bytes_max=16 * 1024 * 1024)
+CONTAINERS = (1, 2)
+
+
+async def write_journal(disk: SimulatedDisk, random: Random) -> dict[int, list[bytes]]:
+    """Entries of two containers over several files; returns them."""
+    entries: dict[int, list[bytes]] = {number: [] for number in CONTAINERS}
+    async with open_simulated_journal(disk, SETTINGS, random=Random(7)) as journal:
+        logs = {number: await journal.open_log(number) for number in CONTAINERS}
+        for _ in range(60):
+            number = random.choice(CONTAINERS)
+            data = random.randbytes(random.choice([10, 900, 20_000, 90_000]))
+            durable = trio.Event()
+            logs[number].append_nowait([data], lambda error, durable=durable: durable.set())
+            await durable.wait()
+            entries[number].append(data)
+    return entries
+
+
+async def entries_of(disk: SimulatedDisk, prefix: SoundPrefix, container: int) -> list[bytes]:
+    if container not in prefix.state.containers:
+        return []
+    state = prefix.state.containers[container]
+    indexes = {
+        generation: scan.indexes[container]
+        for generation, scan in prefix.scans.items()
+        if container in scan.indexes
+    }
+
+    async def run(function):  # type: ignore[no-untyped-def]
+        return function()
+
+    reader = LogReader(
+        disk, run, container, indexes, {}, start=state.first_position, end=state.next_position
+    )
+    return [entry.data async for entry in reader.read()]
+
+
+async def test_a_sound_journal_is_all_of_it() -> None:
+    disk = SimulatedDisk()
+    entries = await write_journal(disk, Random(1))
+    prefix = read_sound_prefix(disk)
+    assert len(prefix.scans) > 3
+    for container in CONTAINERS:
+        assert await entries_of(disk, prefix, container) == entries[container]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_is_damaged_all_before_it_is_there(seed: int) -> None:
+    random = Random(seed)
+    disk = SimulatedDisk()
+    entries = await write_journal(disk, random)
+    whole = read_sound_prefix(disk)
+    names = [name for name in disk.list_files() if generation_of(name) in whole.scans]
+    shorter = 0
+    for _ in range(60):
+        damaged, name = disk.after_kill(), random.choice(names)
+        generation, offset = generation_of(name), 0
+        if random.randrange(4):
+            offset = random.randrange(whole.scans[generation].end_offset)
+            damaged.flip_bit(name, offset, random.randrange(8))
+        else:
+            damaged.forget(name)
+        prefix = read_sound_prefix(damaged)
+        for container in CONTAINERS:
+            found = await entries_of(damaged, prefix, container)
+            assert found == entries[container][: len(found)]
+            shorter += len(found) < len(entries[container])
+            before = [
+                scan.indexes[container].end_position - 1
+                for number, scan in whole.scans.items()
+                if number < generation and container in scan.indexes
+            ]
+            assert len(found) >= max(before, default=0)
+            index = whole.scans[generation].indexes.get(container)
+            if index is not None and offset:
+                # A batch that begins before the damage may go with it, but no earlier one.
+                sound = sum(
+                    index.offset_of(place) + 2 * 100_000 < offset
+                    for place in range(index.first_position, index.end_position)
+                )
+                assert len(found) >= max(before, default=0) + sound
+    assert shorter > 20
+
+
+def generation_of(name: str) -> int:
+    parsed = parse_name(name)
+    assert parsed is not None
+    return parsed[0]
+
+
+async def test_nothing_is_left_of_an_empty_directory() -> None:
+    prefix = read_sound_prefix(SimulatedDisk())
+    assert (prefix.scans, prefix.dropped_bytes_max) == ({}, 0)
