@@ -67,6 +67,10 @@ fuzz: $(VENV)/.tested ## broken input for every parser: make fuzz SECONDS=60 SEE
 compat: $(VENV)/.tested java ## official clients against a real server
 	$(BIN)/pytest compat-tests $(ARGS)
 
+.PHONY: kill-two-controllers
+kill-two-controllers: $(VENV)/.tested java ## kill -9 of controllers, store, all under transactions: ROUNDS=20
+	KILL_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest compat-tests/test_kill_nine_two_controllers.py -s $(ARGS)
+
 .PHONY: vortex
 vortex: $(VENV)/.tested ## a real store among kills, cuts and full disks: MINUTES=60, or SEED=17
 	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)

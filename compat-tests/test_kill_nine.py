@@ -131,6 +131,7 @@ def kill_under_load(
     options: Sequence[str] = (),
     program: str = "KillNineWorkload",
     at_the_end: Callable[[Server], None] = lambda server: None,
+    controllers: int = 1,
 ) -> int:
     """Kill a server of its own under load; returns how many kills met progress."""
     seed = int(os.environ.get("SEGSTORE_COMPAT_SEED", random.randrange(2**32)))
@@ -140,9 +141,9 @@ def kill_under_load(
     rng.shuffle(victims)
     directory = tmp_path / "workload"
     with (
-        Server(tmp_path, options) as server,
+        Server(tmp_path, options, controllers=controllers) as server,
         running_workload(
-            java_client, server.controller_uri, directory, program=program
+            java_client, server.controller_uris, directory, program=program
         ) as workload,
     ):
         workload.wait_until_acked(ACKED_BEFORE_FIRST_KILL)

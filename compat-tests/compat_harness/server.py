@@ -29,6 +29,7 @@ LOG_TAIL_LINES = 40
 
 SEGMENT_STORE = "segment-store-0"
 CONTROLLER = "controller"
+SECOND_CONTROLLER = "controller-1"
 
 
 class ServerError(Exception):
@@ -44,6 +45,14 @@ def free_ports(count: int) -> list[int]:
         return [probe.getsockname()[1] for probe in probes]
 
 
+def free_neighbours(count: int) -> int:
+    """The first of as many ports one after the other that nobody listens on now."""
+    while True:
+        (first,) = free_ports(1)
+        if not any(accepts(port) for port in range(first + 1, first + count)):
+            return first
+
+
 def accepts(port: int) -> bool:
     """Whether somebody listens on the port."""
     try:
@@ -56,23 +65,39 @@ def accepts(port: int) -> bool:
 class Server:
     """``segstore standalone`` in a directory; a context manager that starts and stops it.
 
-    It keeps its ports for life, so that clients find it again after ``restart``.
+    It keeps its ports for life, so that clients find it again after ``restart``. It may have a
+    second controller.
     """
 
-    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
-        self._options = options
+    def __init__(
+        self, directory: Path, options: Sequence[str] = (), *, controllers: int = 1
+    ) -> None:
+        assert controllers in (1, 2)
+        self._options = [f"--controllers={controllers}", *options]
         self.data_dir = directory / "data"
         self.log_path = directory / "server.log"
-        self.controller_port, self.segment_store_port = free_ports(2)
+        self.controller_port = free_neighbours(controllers)
+        self.segment_store_port = self.controller_port
+        while self.segment_store_port - self.controller_port in range(controllers):
+            (self.segment_store_port,) = free_ports(1)
         self._ports = {
             SEGMENT_STORE: self.segment_store_port,
             CONTROLLER: self.controller_port,
         }
+        if controllers == 2:
+            self._ports[SECOND_CONTROLLER] = self.controller_port + 1
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def controller_uri(self) -> str:
+        """The first controller."""
         return f"tcp://{HOST}:{self.controller_port}"
+
+    @property
+    def controller_uris(self) -> str:
+        """All controllers, as the Java client is given them."""
+        ports = [port for child, port in self._ports.items() if child != SEGMENT_STORE]
+        return "tcp://" + ",".join(f"{HOST}:{port}" for port in ports)
 
     def __enter__(self) -> Server:
         self.start()
@@ -157,7 +182,7 @@ class Server:
         return self.start()
 
     def pid(self, child: str) -> int:
-        """The process id of a child, ``SEGMENT_STORE`` or ``CONTROLLER``."""
+        """The process id of a child: ``SEGMENT_STORE``, or one of the controllers."""
         return int((self.data_dir / "run" / f"{child}.pid").read_text())
 
     def kill(self, *children: str) -> dict[str, int]:

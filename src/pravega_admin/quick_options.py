@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pravega_admin.log_options import LogFormat, LogLevel
 
 PORT_MAX = 65535
+CONTROLLERS_MAX = 16
 CONTAINERS_DIGITS_MAX = 9
 
 
@@ -39,6 +40,10 @@ def _number(value: str, maximum: int) -> int | None:
     return number if 1 <= number <= maximum else None
 
 
+def _controllers(value: str) -> object:
+    return _number(value, CONTROLLERS_MAX)
+
+
 def _level(value: str) -> object:
     return next((level for level in LogLevel if level.value == value), None)
 
@@ -51,6 +56,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "data_dir": _text,
     "host": _text,
     "controller_port": _port,
+    "controllers": _controllers,
     "segment_store_port": _port,
     "published_address": _text,
     "container_count": _count,

@@ -14,7 +14,7 @@ import typer
 from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.output import note
-from pravega_admin.quick_options import PORT_MAX
+from pravega_admin.quick_options import CONTROLLERS_MAX, PORT_MAX
 from pravega_admin.store_settings import (
     DATA_DIR,
     read_settings,
@@ -88,6 +88,15 @@ def standalone(
     controller_port: Annotated[
         int, typer.Option("--controller-port", min=1, max=PORT_MAX, help="Where clients connect.")
     ] = 9090,
+    controllers: Annotated[
+        int,
+        typer.Option(
+            "--controllers",
+            min=1,
+            max=CONTROLLERS_MAX,
+            help="How many controllers: each has the port after the one before.",
+        ),
+    ] = 1,
     segment_store_port: Annotated[
         int, typer.Option("--segment-store-port", min=1, max=PORT_MAX, help="Where data flows.")
     ] = 12345,
@@ -110,6 +119,7 @@ def standalone(
             "data_dir": data_dir,
             "host": host,
             "controller_port": controller_port,
+            "controllers": controllers,
             "segment_store_port": segment_store_port,
             "published_address": published_address,
             "container_count": container_count,

@@ -26,12 +26,11 @@ from pravega_admin.data_directory import open_run_directory
 from pravega_admin.early_children import child_command, start_child
 from pravega_admin.errors import ConfigurationError, cannot_start
 from pravega_admin.log_options import LogFormat, LogLevel
+from pravega_admin.quick_options import PORT_MAX
 from pravega_admin.supervise import hand_over
 from pravega_admin.version import VERSION
 from segstore.refused_files import reason_of
 
-CHILD_KINDS = {"segment-store-0": SEGMENT_STORE, "controller": CONTROLLER}
-"""The processes of a store, by their names."""
 ANY_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -42,6 +41,8 @@ class StandaloneSettings:
     data_dir: Path
     host: str = "127.0.0.1"
     controller_port: int = 9090
+    controllers: int = 1
+    """How many controllers: each has the port after the one before."""
     segment_store_port: int = 12345
     published_address: str | None = None
     container_count: int = 4
@@ -72,13 +73,14 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
         contextlib.ExitStack() as first_children,
     ):
         # Only now: the processes of a killed supervisor kept the directory, and their ports, busy.
-        check_port(settings.host, settings.controller_port, "--controller-port")
+        for port in _controller_ports(settings):
+            check_port(settings.host, port, "--controller-port")
         check_port(settings.host, settings.segment_store_port, "--segment-store-port")
-        specs = child_specs(settings)
+        children = child_specs(settings)
+        specs = [spec for _, spec in children]
         log_descriptor = None if log_file is None else log_file.fileno()
         started = []
-        for spec in specs:
-            kind = CHILD_KINDS[spec.name]
+        for kind, spec in children:
             try:
                 child = start_child(kind, spec, directory, log_file=log_descriptor)
             except OSError as error:
@@ -131,8 +133,24 @@ def check_port(host: str, port: int, option: str) -> None:
         raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
-def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
-    """The processes of the store."""
+def _controller_ports(settings: StandaloneSettings) -> range:
+    """``ConfigurationError`` if there are not so many ports."""
+    ports = range(settings.controller_port, settings.controller_port + settings.controllers)
+    if ports[-1] > PORT_MAX:
+        raise ConfigurationError(
+            f"{settings.controllers} controllers from port {settings.controller_port} on: "
+            f"the last port is {PORT_MAX}"
+        )
+    if settings.segment_store_port in ports:
+        raise ConfigurationError(
+            f"port {settings.segment_store_port} of the segment store is one of the controllers' "
+            f"{ports[0]} to {ports[-1]}; choose another with --segment-store-port"
+        )
+    return ports
+
+
+def child_specs(settings: StandaloneSettings) -> list[tuple[str, ChildSpec]]:
+    """The processes of the store, each with what kind it is."""
     reached_host = ANY_ADDRESSES.get(settings.host, settings.host)
     segment_store = {
         "host": settings.host,
@@ -144,29 +162,37 @@ def child_specs(settings: StandaloneSettings) -> list[ChildSpec]:
     }
     controller = {
         "host": settings.host,
-        "port": settings.controller_port,
         "segment_stores": [[reached_host, settings.segment_store_port]],
         "container_count": settings.container_count,
         "published_address": settings.published_address,
         **settings.controller,
     }
 
-    def spec(name: str, config: dict[str, Any]) -> ChildSpec:
+    def spec(name: str, kind: str, config: dict[str, Any]) -> tuple[str, ChildSpec]:
         child = {
             "name": name,
             "log_level": settings.log_level,
             "log_format": settings.log_format,
             "config": config,
         }
-        return ChildSpec(name, child_command(CHILD_KINDS[name], json.dumps(child)))
+        return kind, ChildSpec(name, child_command(kind, json.dumps(child)))
 
-    return [spec("segment-store-0", segment_store), spec("controller", controller)]
+    controllers = [
+        spec(
+            # The first has the name that it has alone.
+            "controller" if index == 0 else f"controller-{index}",
+            CONTROLLER,
+            {"port": port, **controller},
+        )
+        for index, port in enumerate(_controller_ports(settings))
+    ]
+    return [spec("segment-store-0", SEGMENT_STORE, segment_store), *controllers]
 
 
 def _welcome(settings: StandaloneSettings) -> str:
     host = settings.published_address or ANY_ADDRESSES.get(settings.host, settings.host)
     host = f"[{host}]" if ":" in host else host
-    uri = f"tcp://{host}:{settings.controller_port}"
+    uri = "tcp://" + ",".join(f"{host}:{port}" for port in _controller_ports(settings))
     return f"""segstore {VERSION}, data in {settings.data_dir.resolve()}
 
   controller     {uri}

@@ -118,6 +118,7 @@ def test_what_is_read_quickly_is_what_the_parser_reads(arguments: list[str]) -> 
     [
         ["--data-dir", "somewhere", "--controller-port", "19090", "--segment-store-port=19091"],
         ["--host", "127.0.0.1", "--config", "settings.toml"],
+        ["--controllers", "2"],
         ["--log-format", "json", "--log-level=warning", "--log-file", "log"],
         ["--tier2", "s3://b/p", "--s3-endpoint", "http://x", "--s3-region", "here"],
         ["--allow-insecure", "--published-address", "store", "--container-count", "8"],
@@ -135,6 +136,7 @@ def test_plain_arguments_are_read_quickly(arguments: list[str]) -> None:
         ["--help"],
         ["more"],
         ["--controller-port", "0"],
+        ["--controllers", "17"],
         ["--controller-port", "x"],
         ["--log-level", "loud"],
         ["--host"],
