@@ -11,13 +11,16 @@ Invariants:
 3. Reservations are made in the order in which they were asked for, those for commands of up to
    ``COMMAND_BYTES_USUAL`` before longer ones, which leave them some room. One that grows goes
    first: its owner holds what others wait for.
-4. In one turn of the event loop at most ``PLACES`` pieces of long replies are made or sent.
+4. Long replies that are being made reserve by shares: each may have as much as is left for all
+   others, and one reply always. What waits for a container that stands still keeps replies about
+   its own segments from being made, and no others.
+5. In one turn of the event loop at most ``PLACES`` pieces of long replies are made or sent.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 import trio
@@ -77,14 +80,19 @@ class ReplyBytes:
 class Reservations:
     """Bytes that are reserved, up to ``count_max`` together, and who waits for some.
 
-    ``note_waiting`` is told when somebody begins to wait, and when nobody does any more.
+    ``note_waiting`` is told when somebody begins to wait, and when nobody does any more. ``others``
+    tells what is taken besides.
     """
 
     def __init__(
-        self, count_max: int, note_waiting: Callable[[bool], None] = lambda waiting: None
+        self,
+        count_max: int,
+        note_waiting: Callable[[bool], None] = lambda waiting: None,
+        others: Callable[[], int] = lambda: 0,
     ) -> None:
         self.count = 0
         self._count_max = count_max
+        self._others = others
         self._note_waiting = note_waiting
         self._waiting: deque[_Waiting] = deque()
         self._waiting_long: deque[_Waiting] = deque()
@@ -102,7 +110,7 @@ class Reservations:
         """Let a reservation have ``count`` bytes, if it may now."""
         more = count - reservation.count
         left = 0 if count <= COMMAND_BYTES_USUAL else USUAL_ROOM
-        if self.count and self.count + more > self._count_max - left:
+        if self.count and self.count + more > self._count_max - self._others() - left:
             # Whoever has some may have the rest of one command beyond the bound, one at a time:
             # otherwise several could wait for each other.
             if not reservation.count or self._over not in (None, reservation):
@@ -205,6 +213,28 @@ class Reservation:
             self._all.release(self)
 
 
+class LargeReplies:
+    """Replies about tables that are being made, which nobody knows the length of before: shares of
+    what they may be together, see invariant 4."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._shares: dict[Hashable, Reservations] = {}
+
+    @property
+    def count(self) -> int:
+        """How many bytes are reserved."""
+        return sum(each.count for each in self._shares.values())
+
+    def of(self, share: Hashable) -> Reservations:
+        """The reservations of one share."""
+        found = self._shares.get(share)
+        if found is None:
+            found = Reservations(self._count_max, others=lambda: self.count)
+            self._shares[share] = found
+        return found
+
+
 class BufferBytes:
     """Everything that the connections of a process have in buffers."""
 
@@ -216,8 +246,7 @@ class BufferBytes:
         half = settings.buffer_bytes_total_max // 2
         self.replies = ReplyBytes(half)
         self.commands = Reservations(max(half, COMMAND_BYTES_MAX), note_waiting)
-        self.large_replies = Reservations(max(half, COMMAND_BYTES_MAX))
-        """Replies about tables that are being made, which nobody knows the length of before."""
+        self.large_replies = LargeReplies(max(half, COMMAND_BYTES_MAX))
 
     @property
     def count(self) -> int:

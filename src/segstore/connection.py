@@ -142,7 +142,7 @@ class ServerConnection:
         self._parked: set[ReadInProgress] = set()
         self._due: deque[wire.ReadSegment] = deque()
         self._answers_due = False
-        self._large_replies = trio.Semaphore(settings.large_replies_max)
+        self._large_replies: dict[Share, trio.Semaphore] = {}
         self._request_count = 0
         self._request_bytes: dict[Share, int] = {}
         self._received_bytes = 0
@@ -530,8 +530,12 @@ class ServerConnection:
             self._lanes.leave(ticket)
 
     async def _reply_at_length(self, request: Any, handler: Handler, bytes_max: int) -> None:
-        reserved = Reservation(self._buffers.large_replies)
-        async with self._large_replies:
+        share = self._share_of(request)
+        reserved = Reservation(self._buffers.large_replies.of(share))
+        large_replies = self._large_replies.setdefault(
+            share, trio.Semaphore(self._settings.large_replies_max)
+        )
+        async with large_replies:
             await self._replies.wait_for_room()
             await self._buffers.replies.wait_for_large()
             await reserved.grow(bytes_max)

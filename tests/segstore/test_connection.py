@@ -16,6 +16,7 @@ from _fast.lent_memory import LentMemory
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import append_block
+from pravega_wire.names import container_of
 from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult
 from segstore.config import ConnectionSettings
 from segstore.connection import ANSWER_SECONDS
@@ -308,6 +309,34 @@ async def test_updates_of_a_table_share_appends(store: MemoryStore, client: Wire
     for _ in range(20):
         answered.add((await client.expect(wire.TableEntriesUpdated)).request_id)
     assert answered == set(range(20))
+
+
+async def test_table_reads_that_wait_for_their_container_keep_no_others_waiting() -> None:
+    async with memory_store(container_count=2) as store:
+        stuck, other = (
+            next(name for name in TABLES if container_of(name, 2) == number) for number in range(2)
+        )
+        clients = [store.connect() for _ in range(8)]
+        for table in (stuck, other):
+            await clients[0].call(wire.CreateTableSegment(1, table, ""))
+
+        async def stand_still(name: str) -> None:
+            await trio.sleep_forever()
+
+        store.containers[0].activate = stand_still  # type: ignore[method-assign]
+        keys = (wire.TableKey(b"key"),) * 256
+        for client in clients:
+            for number in range(10):
+                await client.send(wire.ReadTable(number, stuck, "", keys))
+        await settle()
+        for client in [*clients, store.connect()]:
+            with trio.fail_after(5):
+                reply = await client.call(wire.ReadTable(100, other, "", keys))
+            assert isinstance(reply, wire.TableRead)
+            assert reply.request_id == 100
+
+
+TABLES = [f"scope/table/{number}" for number in range(20)]
 
 
 # ---- Bounds --------------------------------------------------------------------------------------
