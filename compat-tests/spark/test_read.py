@@ -19,6 +19,11 @@ from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.segment_info import tail_offsets
 from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
+from pravega_spark.options import Options
+from pravega_spark.stream_view import StreamView
+from pravega_wire.names import mark_stream
+from pravega_wire.stream_cut_text import encode_cut_text
+from pravega_wire.watermarks import SegmentWithRange, Watermark, encode_watermark
 
 pytestmark = [
     pytest.mark.compat,
@@ -147,6 +152,70 @@ def test_a_batch_between_two_cuts_has_what_lies_between(
         store, start_stream_cut=json.dumps(start), end_stream_cut=json.dumps(end)
     )
     assert sorted(numbers(batch(spark, options))) == list(range(1_000, 2_000))
+    name = f"{SCOPE}/{stream.name}"
+    options["start_stream_cut"] = encode_cut_text(name, start)
+    options["end_stream_cut"] = encode_cut_text(name, end)
+    assert sorted(numbers(batch(spark, options))) == list(range(1_000, 2_000))
+
+
+def test_times_become_the_cuts_of_watermarks(store: Server, client: ControllerClient) -> None:
+    stream = Stream(client)
+    marks = mark_stream(stream.name)
+    cuts = []
+    for time_ms in (1_000, 2_000):
+        stream.write(100)
+        ranges = client.current_segments(SCOPE, stream.name).ranges
+        cut = tail_offsets(client, SCOPE, stream.name)
+        keyed = {
+            SegmentWithRange(each.segment_id, each.low, each.high): cut[each.segment_id]
+            for each in ranges
+        }
+        with EventWriter(client, SCOPE, marks) as writer:
+            writer.write(encode_watermark(Watermark(time_ms, time_ms + 10, keyed)))
+        cuts.append(cut)
+        stream.split()
+    stream.write(100)
+
+    def find(**times: str) -> tuple[dict[int, int], dict[int, int] | None]:
+        with StreamView(Options.parse(stream.options(store, **times))) as view:
+            return view.start("earliest"), view.end("unbounded")
+
+    tail = tail_offsets(client, SCOPE, stream.name)
+    assert find(start_time="1500", end_time="1970-01-01T00:00:02Z") == (cuts[0], cuts[1])
+    assert find(start_time="2010", end_time="2001") == (cuts[1], tail)
+    assert find(start_time="1009") == ({0: 0, 1: 0}, None)
+
+
+def test_json_becomes_columns_on_the_way(
+    spark: Any, store: Server, client: ControllerClient, tmp_path: Path
+) -> None:
+    stream = Stream(client, segments=1)
+    with EventWriter(client, SCOPE, stream.name) as writer:
+        for number in range(1_000):
+            writer.write(json.dumps({"n": number, "at": "2026-03-01T12:00:00Z"}).encode())
+        writer.write(b"no JSON")
+    columns = "n bigint, at timestamp, _corrupt_record string"
+    options = stream.options(store, schema=columns)
+    frame = spark.read.format("pravega").options(**options).load()
+    assert frame.columns == [
+        "n",
+        "at",
+        "_corrupt_record",
+        "scope",
+        "stream",
+        "segment_id",
+        "offset",
+    ]
+    found = frame.selectExpr("sum(n) as n", "year(max(at)) as year", "max(_corrupt_record) as bad")
+    assert found.first().asDict() == {"n": sum(range(1_000)), "year": 2026, "bad": "no JSON"}
+    with pytest.raises(Exception, match="is not JSON of the option schema"):
+        batch(spark, stream.options(store, schema="n bigint", mode="failfast"))
+    with pytest.raises(Exception, match="has none: its writers note no times"):
+        batch(spark, stream.options(store, start_time="2026-03-01"))
+    batches: list[list[Any]] = []
+    options = stream.options(store, schema="n bigint", start_stream_cut="earliest")
+    run_available(spark, options, tmp_path / "checkpoint", batches)
+    assert sum(row.n or 0 for rows in batches for row in rows) == sum(range(1_000))
 
 
 def test_metadata_are_frames_too(spark: Any, store: Server, client: ControllerClient) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pravega_spark.errors import OptionError
+from pravega_wire.stream_cut_text import StreamCutTextError, decode_cut_text
 
 Cut = Mapping[int, int]
 """Segment id -> offset."""
@@ -80,17 +81,36 @@ def offset_to_cut(stream: str, offset: Mapping[str, Any]) -> dict[int, int]:
 
 
 def parse_cut(stream: str, text: str) -> dict[int, int]:
-    """Return the cut that a user wrote as JSON: an offset, or its ``cut`` alone."""
+    """Return the cut that a user wrote: an offset or its ``cut`` alone in JSON, or official text.
+
+    ``OptionError`` if it is none, or a cut of another stream.
+    """
+    if not text.lstrip().startswith(("{", "[")):
+        return _parse_official(stream, text)
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise OptionError(
-            f"{text!r} is no stream cut: say earliest, latest, unbounded, or JSON such as"
-            ' {"0": 0}'
-        ) from error
+        raise _no_cut(text) from error
     if not isinstance(value, dict):
         raise OptionError(f"{text!r} is no stream cut: it must be a JSON object")
     return offset_to_cut(stream, value if "cut" in value else {"stream": stream, "cut": value})
+
+
+def _parse_official(stream: str, text: str) -> dict[int, int]:
+    try:
+        name, cut = decode_cut_text(text)
+    except StreamCutTextError:
+        raise _no_cut(text) from None
+    if name != stream:
+        raise OptionError(f"the stream cut is of {name}, and {stream} is read")
+    return offset_to_cut(stream, {"stream": stream, "cut": cut})
+
+
+def _no_cut(text: str) -> OptionError:
+    return OptionError(
+        f"{text!r} is no stream cut: say earliest, latest, unbounded, JSON such as"
+        ' {"0": 0}, or what asText() of the official StreamCut gives'
+    )
 
 
 def epoch_of(segment_id: int) -> int:

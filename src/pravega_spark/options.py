@@ -19,10 +19,14 @@ from pravega_blocking.stream_settings import (
     StreamSettings,
 )
 from pravega_spark.errors import OptionError
+from pravega_spark.times import parse_time
 
 EARLIEST = "earliest"
 LATEST = "latest"
 UNBOUNDED = "unbounded"
+PERMISSIVE = "permissive"
+FAILFAST = "failfast"
+MODES = (PERMISSIVE, FAILFAST)
 
 AUTO = "auto"
 DIRECT = "direct"
@@ -53,6 +57,10 @@ _KNOWN = frozenset(
         "stream",
         "start_stream_cut",
         "end_stream_cut",
+        "start_time",
+        "end_time",
+        "schema",
+        "mode",
         "metadata",
         "allow_create_scope",
         "allow_create_stream",
@@ -84,6 +92,10 @@ class Options:
     stream: str = ""
     start: str | None = None
     end: str | None = None
+    start_time_ms: int | None = None
+    end_time_ms: int | None = None
+    schema: str = ""
+    mode: str = PERMISSIVE
     metadata: str = ""
     allow_create_scope: bool = True
     allow_create_stream: bool = True
@@ -125,6 +137,12 @@ class Options:
         read_path = values.get("read_path", AUTO).lower()
         if read_path not in (AUTO, DIRECT, WIRE):
             raise OptionError(f"read_path is auto, direct or wire, not {values['read_path']!r}")
+        for end in ("start", "end"):
+            if f"{end}_stream_cut" in values and f"{end}_time" in values:
+                raise OptionError(f"{end}_stream_cut and {end}_time say the same: give one of them")
+        mode = values.get("mode", PERMISSIVE).lower()
+        if mode not in MODES:
+            raise OptionError(f"mode is {' or '.join(MODES)}, not {values['mode']!r}")
         bytes_option = "max_bytes_per_trigger"
         if bytes_option not in values:
             bytes_option = "approx_bytes_per_trigger"
@@ -134,6 +152,10 @@ class Options:
             stream=values.get("stream", ""),
             start=values.get("start_stream_cut"),
             end=values.get("end_stream_cut"),
+            start_time_ms=_time(values, "start_time"),
+            end_time_ms=_time(values, "end_time"),
+            schema=values.get("schema", ""),
+            mode=mode,
             metadata=metadata.lower(),
             allow_create_scope=_flag(values, "allow_create_scope", True),
             allow_create_stream=_flag(values, "allow_create_stream", True),
@@ -182,6 +204,10 @@ def stream_settings(numbers: Mapping[str, int]) -> StreamSettings:
     elif size := numbers.get("default_retention_size_bytes", 0):
         retention = RetentionPolicy(RetentionType.SIZE, size)
     return StreamSettings(scaling=scaling, retention=retention)
+
+
+def _time(values: Mapping[str, str], name: str) -> int | None:
+    return parse_time(name, values[name]) if name in values else None
 
 
 def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:

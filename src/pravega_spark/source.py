@@ -34,6 +34,7 @@ from pravega_spark.cuts import Slice, cut_to_offset, offset_to_cut, slices_betwe
 from pravega_spark.errors import OptionError
 from pravega_spark.event_batches import SCHEMA_DDL, EventBatches
 from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options, open_controller
+from pravega_spark.payloads import JsonPayloads, payload_schema
 from pravega_spark.scan_plans import ScanPlan
 from pravega_spark.segments import Address, SegmentStores
 from pravega_spark.sink import EventBatchSink, EventStreamSink
@@ -68,15 +69,18 @@ class PravegaDataSource(DataSource):
         """Return the name of the format."""
         return "pravega"
 
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
         """Return the columns: those of events, or of what ``metadata`` asks for."""
-        metadata = Options.parse(self.options).metadata
-        return {"": SCHEMA_DDL, "streams": STREAMS_DDL, "streaminfo": STREAM_INFO_DDL}[metadata]
+        options = Options.parse(self.options)
+        if options.schema and not options.metadata:
+            return payload_schema(options.schema)
+        schemas = {"": SCHEMA_DDL, "streams": STREAMS_DDL, "streaminfo": STREAM_INFO_DDL}
+        return schemas[options.metadata]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
         options = Options.parse(self.options)
-        return MetadataReader(options) if options.metadata else EventReader(options)
+        return MetadataReader(options) if options.metadata else EventReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch, which adds to the stream."""
@@ -90,49 +94,47 @@ class PravegaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query."""
-        return EventStreamReader(Options.parse(self.options))
+        return EventStreamReader(Options.parse(self.options), schema)
 
 
 class EventReader(DataSourceReader):
     """Reads what lies between two cuts."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
+        self._payloads = _payloads_of(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return a partition for each segment, or for each part of one."""
         options = self._options
         with StreamView(options) as view:
-            start = view.resolve(options.start, EARLIEST)
-            end = view.resolve(options.end, LATEST)
-            slices = view.batch_slices(
-                view.head() if start is None else start, view.tail() if end is None else end
-            )
+            start, end = view.start(EARLIEST), view.end(LATEST)
+            slices = view.batch_slices(start, view.tail() if end is None else end)
             return plan_partitions(view, slices)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a slice."""
         assert isinstance(partition, SlicePartition)
-        return read_slice(self._options, partition)
+        return _parsed(self._payloads, read_slice(self._options, partition))
 
 
 class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream batch by batch. Spark keeps one on the driver for as long as a query runs."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
+        self._payloads = _payloads_of(options, schema)
         self._view: StreamView | None = None
         self._end: dict[int, int] | None = None
         self._end_is_known = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what tasks need: connections stay on the driver."""
-        return {"_options": self._options, "_view": None, "_end": None, "_end_is_known": False}
+        return {**self.__dict__, "_view": None, "_end": None, "_end_is_known": False}
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins."""
-        start = self._opened().resolve(self._options.start, LATEST)
-        return self._offset(self._opened().head() if start is None else start)
+        return self._offset(self._opened().start(LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options name; Spark hands it back to ``latestOffset``."""
@@ -168,7 +170,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a slice."""
         assert isinstance(partition, SlicePartition)
-        return read_slice(self._options, partition)
+        return _parsed(self._payloads, read_slice(self._options, partition))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark's checkpoint says what was processed."""
@@ -187,7 +189,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _find_end(self) -> dict[int, int] | None:
         """Return the cut at which this query ends, asking for it once."""
         if not self._end_is_known:
-            self._end = self._opened().resolve(self._options.end, UNBOUNDED)
+            self._end = self._opened().end(UNBOUNDED)
             self._end_is_known = True
         return self._end
 
@@ -227,6 +229,16 @@ def plan_partitions(view: StreamView, slices: Sequence[Slice]) -> list[SlicePart
         SlicePartition(piece, view.address(piece.segment_id), plan)
         for piece, plan in zip(slices, view.plan_scans(slices), strict=True)
     ]
+
+
+def _payloads_of(options: Options, schema: StructType) -> JsonPayloads | None:
+    return JsonPayloads(schema, options.mode) if options.schema else None
+
+
+def _parsed(
+    payloads: JsonPayloads | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return batches if payloads is None else payloads.parse(batches)
 
 
 def read_slice(options: Options, partition: SlicePartition) -> Iterator[pa.RecordBatch]:

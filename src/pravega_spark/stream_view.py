@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from _fast.events import EventError, scan_events
-from pravega_blocking.errors import PravegaError
+from pravega_blocking.errors import NotFoundError, PravegaError
 from pravega_spark.cuts import (
     Cut,
     SegmentState,
@@ -24,7 +25,7 @@ from pravega_spark.cuts import (
     readable_end,
     replace_completed,
 )
-from pravega_spark.errors import DataLossError, PlanRefusedError
+from pravega_spark.errors import DataLossError, OptionError, PlanRefusedError
 from pravega_spark.options import (
     AUTO,
     DIRECT,
@@ -38,6 +39,10 @@ from pravega_spark.options import (
 from pravega_spark.scan_plans import ScanPlan, ScanPlans, new_lease_id
 from pravega_spark.segments import Address, SegmentStores
 from pravega_spark.splits import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, find_event_start
+from pravega_spark.times import find_end, find_start
+from pravega_wire.event_framing import iterate_event_spans
+from pravega_wire.names import mark_stream
+from pravega_wire.watermarks import Watermark, decode_watermark
 
 CALLS_AT_ONCE = 16
 DIRECT_BYTES_MIN = 8 * 1024 * 1024
@@ -72,7 +77,23 @@ class StreamView:
 
     # ---- Positions -------------------------------------------------------------------------------
 
-    def resolve(self, text: str | None, default: str) -> dict[int, int] | None:
+    def start(self, default: str) -> dict[int, int]:
+        """Return where the options say that reading begins."""
+        time_ms = self.options.start_time_ms
+        if time_ms is None:
+            start = self._resolve(self.options.start, default)
+        else:
+            start = find_start(self._marks("start_time"), time_ms)
+        return self.head() if start is None else start
+
+    def end(self, default: str) -> dict[int, int] | None:
+        """Return where the options say that reading ends; None for nowhere."""
+        time_ms = self.options.end_time_ms
+        if time_ms is None:
+            return self._resolve(self.options.end, default)
+        return find_end(self._marks("end_time"), time_ms) or self.tail()
+
+    def _resolve(self, text: str | None, default: str) -> dict[int, int] | None:
         """Return the cut that an option names; None for no bound."""
         word = (text or default).lower()
         if word == EARLIEST:
@@ -160,6 +181,29 @@ class StreamView:
         ]
 
     # ---- Within ----------------------------------------------------------------------------------
+
+    def _marks(self, option: str) -> list[Watermark]:
+        """Return the stream's watermarks, oldest first; ``OptionError`` if it has none."""
+        options = self.options
+        name = mark_stream(options.stream)
+        marks: list[Watermark] = []
+        with suppress(NotFoundError):
+            (item,) = self._controller.current_segments(options.scope, name).ranges
+
+            def locate(segment_id: int) -> Address:
+                return self._controller.segment_address(options.scope, name, segment_id)
+
+            with SegmentStores(options.scope, name, locate) as stores:
+                state = stores.states([item.segment_id]).get(item.segment_id)
+                assert state is not None
+                piece = Slice(item.segment_id, state.start_offset, state.length)
+                data = b"".join(stores.read_slice(piece))
+            marks = [decode_watermark(data[a:b]) for a, b in iterate_event_spans(data)]
+        if not marks:
+            raise OptionError(
+                f"{option} needs watermarks, and {options.name} has none: its writers note no times"
+            )
+        return marks
 
     def _locate(self, segment_id: int) -> Address:
         options = self.options

@@ -1,5 +1,8 @@
 package golden;
 
+import io.pravega.client.segment.impl.Segment;
+import io.pravega.client.stream.Stream;
+import io.pravega.client.stream.impl.StreamCutImpl;
 import io.pravega.common.util.ByteArraySegment;
 import io.pravega.shared.controller.event.AutoScaleEvent;
 import io.pravega.shared.controller.event.ControllerEvent;
@@ -15,7 +18,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.StringJoiner;
 
-/** Writes one JSON file: requests for scaling and watermarks, a line each. */
+/** Writes one JSON file: requests for scaling, watermarks and texts of stream cuts, a line each. */
 public final class WriteRecords {
     private WriteRecords() {
     }
@@ -38,7 +41,7 @@ public final class WriteRecords {
                     event.getTimestamp(), event.getNumOfSplits(), event.isSilent(),
                     event.getRequestId(), hex(event)));
         }
-        StringJoiner marks = new StringJoiner(",\n", "\"watermarks\": [\n", "\n]}\n");
+        StringJoiner marks = new StringJoiner(",\n", "\"watermarks\": [\n", "\n],\n");
         marks.add(watermark(0, 0, Map.of()));
         marks.add(watermark(Long.MIN_VALUE, Long.MAX_VALUE,
                 Map.of(new SegmentWithRange(0, 0.0, 1.0), 12L)));
@@ -48,7 +51,15 @@ public final class WriteRecords {
                     1_000L * number);
         }
         marks.add(watermark(5, 7, many));
-        Files.writeString(Path.of(arguments[0]), events + marks.toString(),
+        StringJoiner cuts = new StringJoiner(",\n", "\"stream_cuts\": [\n", "\n]}\n");
+        cuts.add(streamCut("s", "t", Map.of(0L, 0L)));
+        cuts.add(streamCut("scope", "a.b-c", Map.of((7L << 32) + 3, Long.MAX_VALUE)));
+        Map<Long, Long> segments = new LinkedHashMap<>();
+        for (long number = 0; number < 130; number++) {
+            segments.put((number % 5 << 32) + number, 1_000L * number - 1);
+        }
+        cuts.add(streamCut("scope", "stream", segments));
+        Files.writeString(Path.of(arguments[0]), events + marks.toString() + cuts,
                 StandardCharsets.US_ASCII);
     }
 
@@ -57,6 +68,17 @@ public final class WriteRecords {
         byte[] bytes = new byte[buffer.remaining()];
         buffer.get(bytes);
         return HexFormat.of().formatHex(bytes);
+    }
+
+    private static String streamCut(String scope, String stream, Map<Long, Long> cut) {
+        Map<Segment, Long> positions = new LinkedHashMap<>();
+        StringJoiner told = new StringJoiner(", ", "{", "}");
+        cut.forEach((segment, offset) -> {
+            positions.put(new Segment(scope, stream, segment), offset);
+            told.add(String.format("\"%d\": %d", segment, offset));
+        });
+        return String.format("{\"scope\": \"%s\", \"stream\": \"%s\", \"cut\": %s, \"text\": \"%s\"}",
+                scope, stream, told, new StreamCutImpl(Stream.of(scope, stream), positions).asText());
     }
 
     private static String watermark(long lower, long upper, Map<SegmentWithRange, Long> cut)

@@ -1,0 +1,55 @@
+"""Positions by time: which stream cut belongs to a moment, by what writers noted. Pure.
+
+Owns: how users write a moment, and the choice among a stream's watermarks.
+
+A watermark is a stream cut with the earliest and the latest of the times that the stream's writers
+had noted when they were there. Watermarks are some seconds apart, so a choice is as exact as they
+are: a start is never behind a watermark that is later than the moment, an end never before one
+that is earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from pravega_spark.errors import OptionError
+from pravega_wire.watermarks import Watermark
+
+
+def parse_time(option: str, text: str) -> int:
+    """Return the milliseconds since 1970 of a number of them, or of a time in ISO 8601.
+
+    A time without a zone is UTC.
+    """
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(
+            f"{option} is a time such as 2026-03-01T12:00:00Z or milliseconds since 1970,"
+            f" not {text!r}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def find_start(marks: Sequence[Watermark], time_ms: int) -> dict[int, int] | None:
+    """Return the last cut that no writer had reached later than ``time_ms``; None for the head."""
+    early = [mark for mark in marks if mark.upper <= time_ms]
+    return cut_of(early[-1]) if early else None
+
+
+def find_end(marks: Sequence[Watermark], time_ms: int) -> dict[int, int] | None:
+    """Return the first cut that all writers reached at ``time_ms`` or later; None for the tail."""
+    for mark in marks:
+        if mark.lower >= time_ms:
+            return cut_of(mark)
+    return None
+
+
+def cut_of(mark: Watermark) -> dict[int, int]:
+    """Return the stream cut of a watermark."""
+    return {segment.segment_id: offset for segment, offset in mark.cut.items()}
