@@ -59,6 +59,7 @@ class StreamView:
         self.options = options
         self._controller = open_controller(options)
         self._stores = SegmentStores(options.scope, options.stream, self._locate)
+        self._has_plans = True
 
     def __enter__(self) -> StreamView:
         return self
@@ -154,7 +155,7 @@ class StreamView:
         The plans come with a lease, which lasts until it ends by itself: tasks have their own.
         """
         path = self.options.read_path
-        if path == WIRE:
+        if path == WIRE or not self._has_plans:
             return [None] * len(slices)
         lease_id = new_lease_id()
         plans: dict[int, ScanPlan | None] = {}
@@ -173,6 +174,8 @@ class StreamView:
             except PlanRefusedError:
                 if path == DIRECT:
                     raise
+                # Nor has it some for the next batch of a query.
+                self._has_plans = False
                 break
         return [
             plan.within(piece.start, piece.end) if plan is not None else None

@@ -1,0 +1,142 @@
+"""Plans are asked for over the wire, also of servers that have none."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pravega_spark.cuts import Slice
+from pravega_spark.errors import PlanRefusedError
+from pravega_spark.scan_plans import ScanPlan, ScanPlans, new_lease_id
+from pravega_spark.segments import SegmentStores
+from pravega_spark.tier_two import TierAddress
+from pravega_wire.codec import encode
+from pravega_wire.commands import (
+    HELLO,
+    Hello,
+    PlannedChunk,
+    PlanScan,
+    ReadSegment,
+    Reply,
+    ScanPlanned,
+    SegmentRead,
+    WrongHost,
+)
+from pravega_wire.connection import Connection, Role
+
+Answer = Callable[[object], Reply | None]
+
+
+@contextmanager
+def server(answer: Answer) -> Iterator[tuple[str, int]]:
+    """Serve connections; where there is no answer, the connection ends."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    peer, _ = listener.accept()
+                except OSError:
+                    return
+                with peer:
+                    converse(peer, answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def converse(peer: socket.socket, answer: Answer) -> None:
+    connection = Connection(Role.SERVER)
+    peer.sendall(encode(HELLO))
+    while data := peer.recv(65_536):
+        for command in connection.receive_data(data):
+            if isinstance(command, Hello):
+                continue
+            reply = answer(command)
+            if reply is None:
+                return
+            peer.sendall(encode(reply))
+
+
+def planned(request: PlanScan, end: int, stored_end: int) -> ScanPlanned:
+    name = f"chunk at {request.start_offset}"
+    start = request.start_offset
+    chunk = PlannedChunk(start, end - start, name, 0, 0, b"", ())
+    return ScanPlanned(
+        request.request_id, request.segment, end, stored_end, 1, "id", "file:///", "", "", (chunk,)
+    )
+
+
+def test_a_server_that_ends_the_connection_is_read_over_the_wire() -> None:
+    plans = 0
+
+    def answer(command: object) -> Reply | None:
+        nonlocal plans
+        if isinstance(command, ReadSegment):
+            return SegmentRead(
+                command.segment, command.offset, False, False, b"0123", command.request_id
+            )
+        plans += 1
+        return None
+
+    with server(answer) as address, SegmentStores("s", "t", lambda _: address) as stores:
+        with pytest.raises(PlanRefusedError, match="does not tell where tier 2 has"):
+            ScanPlans(stores).request(0, 0, 4, new_lease_id())
+        assert plans == 2, "the connection might have broken for another reason"
+        assert b"".join(stores.read_slice(Slice(0, 0, 4))) == b"0123"
+
+
+def test_a_long_plan_is_asked_for_in_parts() -> None:
+    def answer(command: object) -> Reply | None:
+        assert isinstance(command, PlanScan)
+        return planned(command, min(command.start_offset + 10, 25), 25)
+
+    with server(answer) as address, SegmentStores("s", "t", lambda _: address) as stores:
+        plan = ScanPlans(stores).request(0, 0, 30, new_lease_id())
+    assert plan is not None
+    assert plan.end == 25
+    assert [chunk.start_offset for chunk in plan.chunks] == [0, 10, 20]
+
+
+def test_a_segment_that_moves_is_looked_for_again() -> None:
+    replies = 0
+    located: list[int] = []
+
+    def answer(command: object) -> Reply | None:
+        nonlocal replies
+        assert isinstance(command, PlanScan)
+        replies += 1
+        if replies == 1:
+            return WrongHost(command.request_id, command.segment, "")
+        return planned(command, 10, 10)
+
+    with server(answer) as address:
+
+        def locate(segment: int) -> tuple[str, int]:
+            located.append(segment)
+            return address
+
+        with SegmentStores("s", "t", locate) as stores:
+            plan = ScanPlans(stores).request(5, 0, 10, new_lease_id())
+    assert plan is not None
+    assert located == [5, 5]
+
+
+def test_a_part_of_a_plan_has_the_chunks_with_its_bytes() -> None:
+    chunks = tuple(PlannedChunk(start, 10, "", 0, 0, b"", ()) for start in (0, 10, 20))
+    plan = ScanPlan(TierAddress("", ""), 3, 28, chunks)
+    part = plan.within(10, 21)
+    assert part is not None
+    assert (part.start, part.end, part.chunks) == (10, 21, chunks[1:])
+    outer = plan.within(0, 100)
+    assert outer == plan
+    assert plan.within(28, 100) is None
