@@ -75,6 +75,12 @@ kill-two-controllers: $(VENV)/.tested java ## kill -9 of controllers, store, all
 vortex: $(VENV)/.tested ## a real store among kills, cuts and full disks: MINUTES=60, or SEED=17
 	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+.PHONY: spark-proof
+spark-proof: $(VENV)/.tested ## Spark among kills and with very many events: ROUNDS=20 EVENTS=10000000 SEED=1
+	cd compat-tests && SEGSTORE_SPARK_ROUNDS=$(or $(ROUNDS),20) SEGSTORE_SPARK_EVENTS=$(or $(EVENTS),10000000) \
+		SEGSTORE_COMPAT_SEED=$(or $(SEED),1) $(CURDIR)/$(BIN)/pytest -s spark/test_kills.py spark/test_write.py \
+		-k "killed or very_many" $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.tested java ## the whole table beside the original and Kafka, in 40 minutes
 	$(BIN)/python -m benchmarks.bench_streams $(ARGS)

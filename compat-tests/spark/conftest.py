@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from benchmarks.maven import resolve_class_path
+from benchmarks.peers.kafka_broker import KafkaBroker
 from benchmarks.peers.original_standalone import OriginalStandalone
 from compat_harness.server import Server
 
 from pravega_blocking.controller_client import ControllerClient
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(scope="session")
@@ -47,9 +51,25 @@ def client(store: Server) -> Iterator[ControllerClient]:
         yield client
 
 
+KAFKA_JARS = ROOT / "benchmarks" / "peers" / "spark_kafka" / "pom.xml"
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Kafka broker."""
+    peer = KafkaBroker(fsync=False, options=("-Xmx512m", "-XX:+UseSerialGC"))
+    peer.prepare()
+    address = peer.reserve()
+    try:
+        peer.start(tmp_path_factory.mktemp("kafka"))
+        yield address
+    finally:
+        peer.stop()
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """Real Spark in this process; its Python workers are this interpreter too."""
+    """Real Spark in this process, for all tests; its Python workers are this interpreter too."""
     from pyspark.sql import SparkSession
 
     from pravega_spark import PravegaDataSource
@@ -67,6 +87,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(warehouse))
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraClassPath", resolve_class_path(KAFKA_JARS))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

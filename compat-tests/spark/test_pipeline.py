@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from compat_harness.server import Server
+from typer.testing import CliRunner
 
+from pravega_admin.verbs import app
 from pravega_spark.jobs.compact import compact
 from pravega_spark.jobs.replay import replay
 
@@ -27,12 +29,20 @@ KEY = "split(value, ' ')[0]"
 
 
 def segstore(*arguments: str, controller: str, code: int = 0) -> Any:
-    """Run ``segstore pipeline`` and return its JSON, or its words if it was to fail."""
+    """Run ``segstore pipeline`` in our session; return its JSON, or its words if it was to fail."""
+    command = ["pipeline", *arguments, "--output", "json", "--controller", controller]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout) if code == 0 else result.stderr
+
+
+def segstore_process(*arguments: str, controller: str) -> Any:
+    """The same in a process with a session of its own, as users run it."""
     command = [str(Path(sys.executable).parent / "segstore"), "pipeline", *arguments]
     command += ["--master", "local[2]", "--output", "json", "--controller", controller]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == code, done.stderr
-    return json.loads(done.stdout) if code == 0 else done.stderr
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def write_lines(path: Path, first: int, count: int) -> list[str]:
@@ -54,7 +64,7 @@ def test_files_become_a_stream_an_archive_and_a_stream_again(
     said = segstore(*ingest, "--dry-run", controller=address)
     assert said["to"] == name
     assert not list(tmp_path.glob("*ingested*"))
-    assert segstore(*ingest, controller=address)["lines"] == 500
+    assert segstore_process(*ingest, controller=address)["lines"] == 500
     lines += write_lines(source / "two.txt", 500, 100)
     assert segstore(*ingest, controller=address)["lines"] == 100
     assert segstore("archive", name, str(archive), controller=address)["events"] == 600
@@ -92,7 +102,7 @@ def test_files_become_a_stream_an_archive_and_a_stream_again(
             last[key] = int(number)
 
 
-def test_what_is_wrong_is_said_in_one_sentence(store: Server) -> None:
+def test_what_is_wrong_is_said_in_one_sentence(spark: Any, store: Server) -> None:
     said = segstore("stats", f"{SCOPE}/missing", controller=store.controller_uri, code=1)
-    assert said.splitlines()[-1].startswith(f"segstore: {SCOPE}/missing does not exist")
+    assert said.splitlines()[-1].startswith(f"segstore: stream {SCOPE}/missing does not exist")
     assert "Traceback" not in said

@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -61,13 +62,18 @@ LOCAL = "local[*]"
 
 @app.command()
 def ingest(
-    source: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Where the text files are.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A directory of text files, or kafka://HOST:PORT,.../TOPIC."
+        ),
+    ],
     stream: StreamArgument,
     key: KeyOption = "",
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="DIRECTORY", help="Remembers what was written; beside the source if missing."
+            metavar="DIRECTORY", help="Remembers what was written; has a name by default."
         ),
     ] = None,
     segments: SegmentsOption = 1,
@@ -78,30 +84,31 @@ def ingest(
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Write the lines of text files to a stream, each exactly once, new files too.
+    """Write lines of text files, or records of a Kafka topic, to a stream, each exactly once.
 
-    The key is an expression over the line, such as "split(value, ',')[0]".
+    The key is an expression over the line, such as "split(value, ',')[0]", or over the record's
+    columns key, value, topic, partition, offset and timestamp; without it its own key counts.
     """
     name = parse_stream_name(stream)
-    place = checkpoint or f"{source.rstrip('/')}.ingested-to-{name.scope}-{name.stream}"
+    topic = _parse_kafka(source)
+    where = source.rstrip("/") if topic is None else topic.topic
+    place = checkpoint or f"{where}.ingested-to-{name.scope}-{name.stream}"
     plan = {"from": source, "to": str(name), "key": key or None, "checkpoint": place}
     if _is_dry(dry_run, "ingest", plan, output):
         return
-    with _session("segstore ingest", master, conf) as spark:
-        from pravega_spark.jobs.ingest import ingest as start
-
-        query = start(
+    with _session("segstore ingest", master, conf, needs_kafka=topic is not None) as spark:
+        query = _start_ingest(
             spark,
+            source if topic is None else topic,
             controller=controller,
             scope=name.scope,
             stream=name.stream,
-            source=source,
             checkpoint=place,
             key=key,
             segments=segments,
             follow=follow,
         )
-        _follow(query, f"{source} -> {name}", "lines", output)
+        _follow(query, f"{source} -> {name}", "lines" if topic is None else "records", output)
 
 
 @app.command()
@@ -248,6 +255,40 @@ def stats(
 # ---- Within --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _KafkaSource:
+    """A Kafka topic and the servers to ask for it, as ``host:port,host:port``."""
+
+    servers: str
+    topic: str
+
+
+def _parse_kafka(source: str) -> _KafkaSource | None:
+    """Return the topic that ``kafka://HOST:PORT,.../TOPIC`` names; None for a directory."""
+    scheme, delimiter, rest = source.partition("://")
+    if not delimiter or scheme != "kafka":
+        return None
+    servers, _, topic = rest.partition("/")
+    are_servers = all(
+        host and port.isdecimal()
+        for host, _, port in (each.rpartition(":") for each in servers.split(","))
+    )
+    if not are_servers or not topic or "/" in topic:
+        raise UsageError(f"{source!r} is not the name of a topic: write kafka://HOST:PORT/TOPIC")
+    return _KafkaSource(servers, topic)
+
+
+def _start_ingest(spark: SparkSession, source: str | _KafkaSource, **options: Any) -> Any:
+    """Start the job for a directory or for a topic."""
+    from pravega_spark.jobs.ingest import ingest
+    from pravega_spark.jobs.ingest_kafka import ingest_kafka
+
+    with _sentences():
+        if isinstance(source, _KafkaSource):
+            return ingest_kafka(spark, servers=source.servers, topic=source.topic, **options)
+        return ingest(spark, source=source, **options)
+
+
 def _is_dry(dry_run: bool, job: str, plan: Mapping[str, Any], output: OutputFormat) -> bool:
     """Say what a job would do, if only that was asked for."""
     if dry_run:
@@ -257,7 +298,9 @@ def _is_dry(dry_run: bool, job: str, plan: Mapping[str, Any], output: OutputForm
 
 
 @contextmanager
-def _session(name: str, master: str, conf: list[str] | None) -> Iterator[SparkSession]:
+def _session(
+    name: str, master: str, conf: list[str] | None, *, needs_kafka: bool = False
+) -> Iterator[SparkSession]:
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise ConfigurationError(
             "the data pipeline needs PySpark, which is not installed: pip install 'segstore[spark]'"
@@ -268,8 +311,10 @@ def _session(name: str, master: str, conf: list[str] | None) -> Iterator[SparkSe
         if not equals:
             raise UsageError(f"--conf is NAME=VALUE, not {each!r}")
         settings[key] = value
-    from pravega_spark.jobs.session import open_session
+    from pravega_spark.jobs.session import KAFKA_SETTINGS, open_session
 
+    if needs_kafka:
+        settings = {**KAFKA_SETTINGS, **settings}
     with status_line("starting Spark"):
         session = open_session(name, master=master, settings=settings)
         spark = session.__enter__()
@@ -309,4 +354,9 @@ def _follow(query: Any, label: str, unit: str, output: OutputFormat) -> None:
 
 def _line(label: str, unit: str, progress: Progress) -> str:
     rate = progress.rows / progress.seconds if progress.seconds else 0.0
-    return f"{label}: {progress.rows:,} {unit}, {rate:,.0f}/s, {progress.seconds:.0f} s"
+    line = f"{label}: {progress.rows:,} {unit}, {rate:,.0f}/s, {progress.seconds:.0f} s"
+    if progress.lag_bytes is None:
+        return line
+    from pravega_blocking.stream_settings import format_size
+
+    return f"{line}, {format_size(progress.lag_bytes)} to go"

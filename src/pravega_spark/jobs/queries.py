@@ -5,9 +5,12 @@ Owns: ``Progress``, and what becomes of a query that fails or is interrupted.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,6 +27,8 @@ class Progress:
     rows: int
     batches: int
     seconds: float
+    lag_bytes: int | None = None
+    """What is stored and not yet read, as of the last batch; None unless streams are read."""
 
 
 Told = Callable[[Progress], None]
@@ -36,6 +41,7 @@ def run_query(query: StreamingQuery, told: Told) -> Progress:
     """
     began = time.monotonic()
     rows, last_batch, batches = 0, -1, 0
+    lag: int | None = None
     try:
         while True:
             ended = not query.isActive
@@ -47,7 +53,8 @@ def run_query(query: StreamingQuery, told: Told) -> Progress:
                     last_batch = report.batchId
                     rows += report.numInputRows
                     batches += 1
-            progress = Progress(rows, batches, time.monotonic() - began)
+                    lag = sum_lags(report.sources)
+            progress = Progress(rows, batches, time.monotonic() - began, lag)
             told(progress)
             if ended:
                 return progress
@@ -57,6 +64,22 @@ def run_query(query: StreamingQuery, told: Told) -> Progress:
     except KeyboardInterrupt:
         query.stop()
         raise
+
+
+def sum_lags(sources: Iterable[Any]) -> int | None:
+    """Return the bytes between what a batch read and what was stored; None without streams.
+
+    ``sources`` are those of a query's progress. Segments that follow those of the batch count from
+    their beginning; what lies between them, after several scales, is not seen.
+    """
+    lags = []
+    for source in sources:
+        with suppress(ValueError, TypeError, AttributeError, KeyError):
+            end, latest = (
+                json.loads(text)["cut"] for text in (source.endOffset, source.latestOffset)
+            )
+            lags.append(sum(max(0, latest[each] - end.get(each, 0)) for each in latest))
+    return sum(lags) if lags else None
 
 
 def cause_of(error: Exception) -> str:

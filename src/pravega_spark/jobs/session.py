@@ -10,8 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import pyspark
 from pyspark.sql import SparkSession
 
+from pravega_spark.jobs.ingest_kafka import KAFKA_PACKAGE
 from pravega_spark.source import PravegaDataSource
 
 LOCAL_SETTINGS = {
@@ -22,11 +24,23 @@ LOCAL_SETTINGS = {
 """For a master in this process: nothing listens on other addresses than the machine's own."""
 
 
+KAFKA_SETTINGS = {"spark.jars.packages": f"{KAFKA_PACKAGE}:{pyspark.__version__}"}
+"""For Spark's Kafka source, which does not come with PySpark: Spark fetches it."""
+
+
 @contextmanager
 def open_session(
     name: str, *, master: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Yield a session with the data source registered, and stop it afterwards."""
+    """Yield a session with the data source registered, and stop it afterwards.
+
+    A session that the caller has already is taken as it is, and goes on.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.dataSource.register(PravegaDataSource)
+        yield active
+        return
     # Workers must find this package where we did.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
