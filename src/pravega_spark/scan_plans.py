@@ -32,6 +32,8 @@ from pravega_wire.errors import ProtocolError
 
 LEASE_MS = 600_000
 LEASE_ID_BYTES = 16
+HELD_TOGETHER_MAX = 1_000
+"""Chunks of one request: a server takes 4,096 items, and a frame has an end."""
 ASKS_MAX = 2
 """A connection may have broken for another reason than the request."""
 
@@ -97,7 +99,14 @@ class ScanPlans:
         False when the chunks may be gone. Raises ``ProtocolError`` or ``OSError`` when the store
         cannot be asked.
         """
-        names = tuple(chunk.chunk_name for chunk in plan.chunks)
+        names = [chunk.chunk_name for chunk in plan.chunks]
+        for first in range(0, len(names), HELD_TOGETHER_MAX):
+            part = tuple(names[first : first + HELD_TOGETHER_MAX])
+            if not self._hold_some(segment_id, part, lease_id):
+                return False
+        return True
+
+    def _hold_some(self, segment_id: int, names: tuple[str, ...], lease_id: bytes) -> bool:
         reply = self._stores.call(
             segment_id,
             lambda request_id, name: HoldChunks(request_id, name, lease_id, LEASE_MS, names, ""),

@@ -17,7 +17,8 @@ from segstore.storage.scan_plan import PLANNED_SUMS_BYTES_MAX, PlannedChunk
 SCAN_HANDLERS: Final = HandlerTable()
 handles = SCAN_HANDLERS.handles
 
-PLAN_BYTES_MAX: Final = 2 * PLANNED_SUMS_BYTES_MAX
+PLAN_BYTES_MAX: Final = 4 * PLANNED_SUMS_BYTES_MAX
+"""With names and places of chunks, of which those in S3 may be many."""
 
 
 @handles(

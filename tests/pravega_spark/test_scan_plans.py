@@ -17,7 +17,9 @@ from pravega_spark.tier_two import TierAddress
 from pravega_wire.codec import encode
 from pravega_wire.commands import (
     HELLO,
+    ChunksHeld,
     Hello,
+    HoldChunks,
     PlannedChunk,
     PlanScan,
     ReadSegment,
@@ -129,6 +131,24 @@ def test_a_segment_that_moves_is_looked_for_again() -> None:
             plan = ScanPlans(stores).request(5, 0, 10, new_lease_id())
     assert plan is not None
     assert located == [5, 5]
+
+
+def test_many_chunks_are_held_by_several_requests() -> None:
+    held: list[str] = []
+
+    def answer(command: object) -> Reply | None:
+        assert isinstance(command, HoldChunks)
+        held.extend(command.chunk_names)
+        is_here = "chunk 2400" not in command.chunk_names
+        return ChunksHeld(command.request_id, command.segment, 1_000 if is_here else 0)
+
+    chunks = tuple(PlannedChunk(n, 1, f"chunk {n}", 0, 0, b"", ()) for n in range(2_500))
+    plan = ScanPlan(TierAddress("", ""), 0, 2_400, chunks[:2_400])
+    with server(answer) as address, SegmentStores("s", "t", lambda _: address) as stores:
+        assert ScanPlans(stores).hold(0, plan, new_lease_id())
+        assert held == [chunk.chunk_name for chunk in plan.chunks]
+        longer = ScanPlan(TierAddress("", ""), 0, 2_500, chunks)
+        assert not ScanPlans(stores).hold(0, longer, new_lease_id())
 
 
 def test_a_part_of_a_plan_has_the_chunks_with_its_bytes() -> None:

@@ -56,7 +56,7 @@ from segstore.storage.records import (
     Truncate,
     new_chunk_name,
 )
-from segstore.storage.scan_plan import PlannedChunk, ReadableTier, ScanPlan, choose_chunks
+from segstore.storage.scan_plan import ReadableTier, ScanPlan, choose_chunks, locate_all
 from segstore.storage.scrub import BackgroundScrub, ScrubPolicy
 from segstore.storage.system_journal import (
     SNAPSHOT_BYTES_MIN,
@@ -293,12 +293,10 @@ class ChunkedSegmentStorage:
         # In one step: what is in the record is not being deleted, and will not be.
         chunks = choose_chunks(record.chunks if record is not None else (), start, end)
         self._leases.hold(lease_id, [chunk.name for chunk in chunks], lease_seconds)
-        planned = [
-            PlannedChunk(chunk, tuple(await self._readable.locate(chunk.name))) for chunk in chunks
-        ]
+        planned = await locate_all(self._readable.locate, chunks)
         stored_end = min(end, record.end) if record is not None else start
         planned_end = min(stored_end, chunks[-1].end) if chunks else start
-        return ScanPlan(self._readable.address, planned_end, stored_end, tuple(planned))
+        return ScanPlan(self._readable.address, planned_end, stored_end, planned)
 
     async def hold_chunks(
         self, segment: str | None, *, lease_id: bytes, names: Sequence[str], lease_seconds: float

@@ -6,16 +6,24 @@ why there are plans, docs/formats/scan-plan.md what clients do with them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import trio
+
+from segstore.errors import StorageError
 from segstore.storage.records import Chunk
 from segstore.tiers.api import StoredRange
 
 PLANNED_CHUNKS_MAX: Final = 500
 PLANNED_SUMS_BYTES_MAX: Final = 2 * 1024 * 1024
 """Of checksums in one plan: those of 32 GiB."""
+LOCATED_TOGETHER_MAX: Final = 16
+"""Chunks that tier 2 is asked about at a time: each may cost a request."""
+
+Locate = Callable[[str], Awaitable[list[StoredRange]]]
+"""Where a chunk's bytes are, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ class ReadableTier:
     """A tier 2 that others may read, and where in it a chunk's bytes are."""
 
     address: TierAddress
-    locate: Callable[[str], Awaitable[list[StoredRange]]]
+    locate: Locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +80,26 @@ def choose_chunks(chunks: Iterable[Chunk], start: int, end: int) -> list[Chunk]:
             break
         chosen.append(chunk)
     return chosen
+
+
+async def locate_all(locate: Locate, chunks: Sequence[Chunk]) -> tuple[PlannedChunk, ...]:
+    """Return the chunks with where they are. Raises the first ``StorageError``."""
+    planned: dict[str, PlannedChunk] = {}
+    failures: list[StorageError] = []
+    places = trio.CapacityLimiter(LOCATED_TOGETHER_MAX)
+
+    async def find(chunk: Chunk) -> None:
+        async with places:
+            try:
+                if not failures:
+                    ranges = await locate(chunk.name)
+                    planned[chunk.name] = PlannedChunk(chunk, tuple(ranges))
+            except StorageError as error:
+                failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for chunk in chunks:
+            nursery.start_soon(find, chunk)
+    if failures:
+        raise failures[0]
+    return tuple(planned[chunk.name] for chunk in chunks)

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from segstore.errors import InvalidRequestError
+from segstore.errors import InvalidRequestError, StorageError
 from segstore.storage import leases as leases_module
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.storage.garbage import GARBAGE_DELAY_SECONDS
@@ -194,3 +194,15 @@ async def test_leases_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         table.hold(OTHER, ["d"], 10)
     table.end(LEASE)
     table.hold(OTHER, ["d"], 10)
+
+
+async def test_a_plan_whose_chunks_cannot_be_found_fails_as_tier_two_does() -> None:
+    async def fail(name: str) -> list[StoredRange]:
+        await trio.lowlevel.checkpoint()
+        raise StorageError(f"{name} cannot be looked up")
+
+    readable = ReadableTier(READABLE.address, fail)
+    storage = owner(MemoryChunkStorage(), readable=readable)
+    await write(storage, 35)
+    with pytest.raises(StorageError, match="cannot be looked up"):
+        await plan(storage, 0, 35)
