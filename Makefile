@@ -71,6 +71,14 @@ compat: $(VENV)/.tested java ## official clients against a real server
 kill-two-controllers: $(VENV)/.tested java ## kill -9 of controllers, store, all under transactions: ROUNDS=20
 	KILL_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest compat-tests/test_kill_nine_two_controllers.py -s $(ARGS)
 
+# A test that fails stops nothing: the matrix says so, and fails where only segstore does.
+.PHONY: compat-full
+compat-full: $(VENV)/.tested java ## every client version, here and on the original; makes docs/compatibility.md
+	rm -f build/compatibility.jsonl && mkdir -p build
+	-$(BIN)/pytest compat-tests --full --results build/compatibility.jsonl $(ARGS)
+	-$(BIN)/pytest compat-tests --full --server original -m matrix --results build/compatibility.jsonl $(ARGS)
+	PYTHONPATH=compat-tests $(BIN)/python -m compat_harness.matrix build/compatibility.jsonl
+
 .PHONY: vortex
 vortex: $(VENV)/.tested ## a real store among kills, cuts and full disks: MINUTES=60, or SEED=17
 	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -1,10 +1,15 @@
-"""Fixtures of the compatibility tests: the server under test and the official clients."""
+"""Fixtures of the compatibility tests: the server under test, official clients, and the results.
+
+A test that counts for the matrix of Java suites is recorded by what the JVM says; any other by its
+marker: ``@pytest.mark.matrix(client="Python", version="0.3.8", api="events")``.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,25 +19,140 @@ for directory in (HERE.parent, HERE):  # the benchmarks know Maven and how to st
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
 
+from benchmarks.peers.original_standalone import OriginalStandalone  # noqa: E402
 from compat_harness.java import CLIENT_VERSIONS, JavaClient, JavaError  # noqa: E402
+from compat_harness.results import Outcome, Result, ServerName, append_results  # noqa: E402
 from compat_harness.server import TARGET_VARIABLE, Server  # noqa: E402
+from compat_harness.suite_groups import SuiteRuns, Target  # noqa: E402
+
+WORKLOAD_VERSIONS = tuple(version for version in CLIENT_VERSIONS if version != "0.9.0")
+LARGE_EVENTS = {"pravegaservice.cache.size.max": "700000000"}
+"""Of the original: large events fill its cache of 128 MB, which ends a container."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("compatibility")
+    group.addoption(
+        "--server",
+        choices=[name.value for name in ServerName],
+        default=ServerName.OURS.value,
+        help="the server that official clients talk to; it is started",
+    )
+    group.addoption("--results", type=Path, help="append a line of JSON for each test to this file")
+    group.addoption(
+        "--full", action="store_true", help="all client versions, and long forms of the tests"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "matrix(client, version, api): counts for the matrix; without: records itself"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the long workloads with the newest client, or in the full form with all that can."""
+    if "java_client" in metafunc.fixturenames:
+        full = metafunc.config.getoption("--full")
+        versions = WORKLOAD_VERSIONS if full else WORKLOAD_VERSIONS[:1]
+        metafunc.parametrize("java_client", versions, indirect=True)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Record the tests with the marker ``matrix``."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    marker = item.get_closest_marker("matrix")
+    path = item.config.getoption("--results")
+    if marker is None or not marker.kwargs or path is None:
+        return
+    if report.when != "call" and report.passed:
+        return
+    note = "" if report.passed or call.excinfo is None else call.excinfo.exconly()
+    append_results(
+        path,
+        [
+            Result(
+                server=ServerName(item.config.getoption("--server")),
+                client=marker.kwargs["client"],
+                version=marker.kwargs["version"],
+                api=marker.kwargs["api"],
+                suite=item.path.stem,
+                test=item.name,
+                result=Outcome(report.outcome),
+                seconds=round(report.duration, 1),
+                note=note.partition("\n")[0][:200],
+            )
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunningElsewhere:
+    """A server that this session did not configure."""
+
+    controller_uri: str
 
 
 @pytest.fixture(scope="session")
-def controller_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def foreign_target(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Target | None]:
+    """The server under test if it is not ours: the original, or one that runs already."""
+    running = os.environ.get(TARGET_VARIABLE)
+    if running:
+        yield RunningElsewhere(running)
+    elif pytestconfig.getoption("--server") == ServerName.ORIGINAL:
+        peer = OriginalStandalone(heap="3g", properties=LARGE_EVENTS)
+        peer.prepare()
+        address = peer.reserve()
+        try:
+            peer.start(tmp_path_factory.mktemp("original"))
+            yield RunningElsewhere(address)
+        finally:
+            peer.stop()
+    else:
+        yield None
+
+
+@pytest.fixture(scope="session")
+def controller_uri(
+    foreign_target: Target | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """The controller of the server under test: one of our own for the whole session, or another's.
 
     The environment variable SEGSTORE_COMPAT_TARGET names a server that runs already.
     """
-    running = os.environ.get(TARGET_VARIABLE)
-    if running:
-        yield running
+    if foreign_target is not None:
+        yield foreign_target.controller_uri
         return
     with Server(tmp_path_factory.mktemp("server")) as server:
         yield server.controller_uri
 
 
-@pytest.fixture(scope="session", params=CLIENT_VERSIONS)
+@pytest.fixture(scope="session")
+def suite_runs(
+    pytestconfig: pytest.Config,
+    foreign_target: Target | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SuiteRuns]:
+    """The JVMs that run the Java suites of this session."""
+    short = "50000" if not pytestconfig.getoption("--full") else "1000000"
+    properties = {"events": os.environ.get("SEGSTORE_COMPAT_EVENTS", short)}
+    runs = SuiteRuns(
+        tmp_path_factory.mktemp("suites"),
+        foreign_target,
+        properties,
+        count_calls=pytestconfig.getoption("--results") is not None,
+    )
+    try:
+        yield runs
+    finally:
+        runs.close()
+
+
+@pytest.fixture(scope="session")
 def java_client(request: pytest.FixtureRequest) -> JavaClient:
     """The Java suites, compiled with one version of the official client."""
     return build(request.param)

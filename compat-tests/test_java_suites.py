@@ -3,41 +3,92 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import pytest
-from compat_harness.java import JavaClient
+from compat_harness.java import NEWEST, JavaError, TestLine, suites, versions_of
+from compat_harness.results import Outcome, Result, ServerName, append_results
+from compat_harness.server import TARGET_VARIABLE
+from compat_harness.suite_groups import KILLS, ONLY_OURS, SuiteRuns, group_of
 
-SUITE_SECONDS_MAX = 600.0
+NOTE_MAX = 200
 
-SUITES = (
-    "MillionEventsTest",
-    "ReaderTakeoverTest",
-    "ScaleTest",
-    "SealedStreamTest",
-    "TruncationTest",
-    "StreamManagementTest",
-    "StateSynchronizerTest",
-    "RevisionedStreamTest",
-    "ByteStreamTest",
-    "LargeEventTest",
-    "ReaderGroupTest",
-    "BatchReadTest",
-    "KeyValueTableTest",
-    "TransactionTest",
-    "OpenMessagingTest",
-)
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test for each suite of each version."""
+    if "suite" in metafunc.fixturenames:
+        full = metafunc.config.getoption("--full")
+        pairs = [
+            (version, suite)
+            for version in versions_of(full=full)
+            for suite in suites(version)
+            if full or version == NEWEST or group_of(suite) is not KILLS
+        ]
+        metafunc.parametrize(("version", "suite"), pairs, ids=lambda part: part)
 
 
 @pytest.mark.compat
-@pytest.mark.timeout(3 * SUITE_SECONDS_MAX)
-@pytest.mark.parametrize("suite", SUITES)
-def test_java_suite(java_client: JavaClient, suite: str, controller_uri: str) -> None:
-    events = os.environ.get("SEGSTORE_COMPAT_EVENTS", "1000000")
-    passed, output = java_client.run_suite(
-        suite,
-        seconds_max=SUITE_SECONDS_MAX,
-        properties={"controller": controller_uri, "events": events},
+@pytest.mark.matrix
+@pytest.mark.timeout(1200)
+def test_java_suite(
+    version: str, suite: str, suite_runs: SuiteRuns, request: pytest.FixtureRequest
+) -> None:
+    if skipped_suite(request.config, suite):
+        pytest.skip(ONLY_OURS[suite])
+    try:
+        run = suite_runs.run_of(version, suite, wanted_suites(request.session, version))
+        tests = run.wait_for(suite)
+    except JavaError as error:
+        reason = str(error)
+        pytest.fail(reason, pytrace=False)
+    for test in tests:
+        print(f"{test.seconds:6.1f} s  {test.result:7}  {test.test}")
+    path = request.config.getoption("--results")
+    if path is not None:
+        server = ServerName(request.config.getoption("--server"))
+        calls = suite_runs.calls_of(version, suite, tests)
+        results = [
+            result_of(test, version, server, reached)
+            for test, reached in zip(tests, calls, strict=True)
+        ]
+        append_results(path, results)
+    failed = [test for test in tests if test.result == Outcome.FAILED and not test.race]
+    end = run.ends[suite]
+    if failed or end.end != Outcome.PASSED or not tests:
+        traces = "\n".join([f"{test.test}\n{test.trace}" for test in failed] + [end.trace])
+        output = run.output()[-20_000:]
+        pytest.fail(f"{suite} failed with client {version}:\n{traces}\n{output}", pytrace=False)
+
+
+def wanted_suites(session: pytest.Session, version: str) -> Sequence[str]:
+    """The suites that this session runs with a version."""
+    parameters = [
+        item.callspec.params
+        for item in session.items
+        if isinstance(item, pytest.Function) and "suite_runs" in item.fixturenames
+    ]
+    wanted = [each["suite"] for each in parameters if each["version"] == version]
+    return [suite for suite in wanted if not skipped_suite(session.config, suite)]
+
+
+def skipped_suite(config: pytest.Config, suite: str) -> bool:
+    """Whether the server under test cannot be what the suite needs."""
+    foreign = config.getoption("--server") == ServerName.ORIGINAL or TARGET_VARIABLE in os.environ
+    return foreign and suite in ONLY_OURS
+
+
+def result_of(test: TestLine, version: str, server: ServerName, calls: tuple[str, ...]) -> Result:
+    """The line of the results file for a test of the JVM."""
+    return Result(
+        server=server,
+        client="Java",
+        version=version,
+        api=test.api,
+        suite=test.suite,
+        test=test.test,
+        result=Outcome(test.result),
+        seconds=round(test.seconds, 1),
+        race=test.race,
+        note=test.note[:NOTE_MAX],
+        calls=calls,
     )
-    print(output)
-    if not passed:
-        pytest.fail(f"{suite} failed with client {java_client.version}:\n{output}", pytrace=False)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 from compat_harness.checker import check
-from compat_harness.java import CLIENT_VERSIONS, JavaClient
+from compat_harness.java import NEWEST, JavaClient
 from compat_harness.s3 import CREDENTIALS, client_of, running_moto
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
 
@@ -192,7 +192,7 @@ def test_history_in_s3_survives_kill_nine(tmp_path: Path, monkeypatch: pytest.Mo
     with running_moto() as endpoint, client_of(endpoint) as s3:
         s3.create_bucket(Bucket="history")
         kill_under_load(
-            JavaClient.build(CLIENT_VERSIONS[0]),
+            JavaClient.build(NEWEST),
             tmp_path,
             VICTIMS_WITH_S3,
             pause_seconds=PAUSE_SECONDS_WITH_S3,
@@ -213,7 +213,7 @@ def test_history_in_s3_survives_kill_nine(tmp_path: Path, monkeypatch: pytest.Mo
 def test_key_value_tables_survive_kill_nine(tmp_path: Path) -> None:
     """The workload itself looks whether what it was told is so."""
     kills_with_progress = kill_under_load(
-        JavaClient.build(CLIENT_VERSIONS[0]),
+        JavaClient.build(NEWEST),
         tmp_path,
         VICTIMS_WITH_TABLES,
         pause_seconds=PAUSE_SECONDS_WITH_TABLES,
@@ -236,7 +236,7 @@ def test_transactions_survive_kill_nine(tmp_path: Path) -> None:
         check_nothing_left(server, scope, stream, begun)
 
     kills_with_progress = kill_under_load(
-        JavaClient.build(CLIENT_VERSIONS[0]),
+        JavaClient.build(NEWEST),
         tmp_path,
         VICTIMS_WITH_TRANSACTIONS,
         pause_seconds=PAUSE_SECONDS,

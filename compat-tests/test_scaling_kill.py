@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
-from test_stream_policies import SETTINGS
+from compat_harness.suite_groups import QUICK
 
 KEYS = 16
 STEP_EVENTS = 40
@@ -45,7 +45,7 @@ def segment_count(server: Server) -> int:
 @pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only its own server")
 def test_a_stream_scales_while_servers_are_killed(tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
-    settings.write_text(SETTINGS)
+    settings.write_text(QUICK)
     with Server(tmp_path, [f"--config={settings}"]) as server:
         policy = ("--scale-by-events", "50", "--scale-factor", "2")
         for arguments in (("scope", "create", "kill"), ("stream", "create", "kill/load", *policy)):

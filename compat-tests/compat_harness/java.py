@@ -1,6 +1,13 @@
-"""The Java suites: compiled once per client version with Maven, then run class by class.
+"""The Java suites: compiled once per client version, then run together in one JVM per version.
 
-Owns: finding Java and Maven, when to compile again, and the Java command line.
+Owns: finding Java and Maven, which sources a version has, when to compile again, the Java command
+line, and reading what the JVM says of each suite while it runs.
+
+1. Sources in ``src/test/since-X.Y`` are compiled with clients from that version on: they use what
+   earlier ones lack. ``src/test/java`` is for all.
+2. Maven only resolves the libraries of a version; its class path is kept beside the classes.
+3. Suites run side by side within a JVM, each test in a scope of its own; the tests of one suite run
+   one after the other.
 """
 
 from __future__ import annotations
@@ -11,16 +18,25 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 PROJECT = Path(__file__).resolve().parent.parent / "java"
-CLIENT_VERSIONS = ("0.13.0", "0.12.0")
+SOURCES = PROJECT / "src" / "test"
+CLIENT_VERSIONS = ("0.13.0", "0.12.0", "0.11.0", "0.10.1", "0.9.0")
+SHORT_VERSIONS = ("0.13.0", "0.12.0")
+"""The versions of the short form: those most used."""
+
+NEWEST = CLIENT_VERSIONS[0]
 JAVA_VERSION_MIN = 17
 BUILD_SECONDS_MAX = 600.0
 TEST_SECONDS_DEFAULT = 120
-JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC")
+JVM_OPTIONS = ("-Xmx1500m", "-XX:+UseSerialGC")
+POLL_SECONDS = 0.05
 
 
 class JavaError(Exception):
@@ -28,7 +44,7 @@ class JavaError(Exception):
 
 
 def require(tool: str) -> str:
-    """The path of ``java`` or ``mvn``; ``JavaError`` if it is missing or too old."""
+    """The path of a Java tool or of ``mvn``; ``JavaError`` if it is missing or too old."""
     path = shutil.which(tool)
     if path is None:
         raise JavaError(
@@ -43,6 +59,31 @@ def require(tool: str) -> str:
                 f"{path} is not Java {JAVA_VERSION_MIN} or later (make compat installs it)"
             )
     return path
+
+
+def source_folders(version: str) -> list[Path]:
+    """Where the sources lie that can be compiled with that client."""
+    later = [
+        folder
+        for folder in sorted(SOURCES.glob("since-*"))
+        if _numbers(folder.name.removeprefix("since-")) <= _numbers(version)
+    ]
+    return [SOURCES / "java", *later]
+
+
+def versions_of(*, full: bool) -> tuple[str, ...]:
+    """The client versions of the full form, or of the short one."""
+    return CLIENT_VERSIONS if full else SHORT_VERSIONS
+
+
+def suites(version: str) -> list[str]:
+    """The names of all suites that there are for that client."""
+    found = [path.stem for folder in source_folders(version) for path in folder.rglob("*Test.java")]
+    return sorted(found)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +103,14 @@ class JavaClient:
         target = PROJECT / "target" / version
         stamp = target / "built-from"
         digest = _digest()
+        libraries = target / "classpath.txt"
+        classes = target / "test-classes"
         if not stamp.exists() or stamp.read_text() != digest:
-            _compile(version)
+            _resolve(version)
+            _compile(version, libraries.read_text().strip(), classes)
             stamp.write_text(digest)
-        dependencies = (target / "classpath.txt").read_text().strip()
-        return cls(version, os.pathsep.join([str(target / "test-classes"), dependencies]))
+        parts = [str(classes), str(SOURCES / "resources"), libraries.read_text().strip()]
+        return cls(version, os.pathsep.join(parts))
 
     def command(self, main_class: str, *arguments: str, **properties: str) -> list[str]:
         """The command line of a main class; properties get the prefix ``compat.``."""
@@ -86,68 +130,171 @@ class JavaClient:
             *arguments,
         ]
 
-    def run_suite(
-        self, suite: str, *, seconds_max: float, properties: Mapping[str, str]
-    ) -> tuple[bool, str]:
-        """Run a JUnit class: whether all its tests passed (and there were some), and its output."""
+    def run_suites(
+        self,
+        names: Sequence[str],
+        directory: Path,
+        *,
+        side_by_side: int,
+        seconds_max: float,
+        properties: Mapping[str, str],
+    ) -> SuiteRun:
+        """Start a JVM that runs these JUnit classes, at most so many at a time."""
+        directory.mkdir(parents=True, exist_ok=True)
+        lines = directory / "results.jsonl"
+        configuration = {
+            "execution.timeout.default": f"{TEST_SECONDS_DEFAULT}s",
+            "execution.timeout.thread.mode.default": "SEPARATE_THREAD",
+            "execution.parallel.enabled": "true",
+            "execution.parallel.mode.default": "same_thread",
+            "execution.parallel.mode.classes.default": "concurrent",
+            "execution.parallel.config.strategy": "fixed",
+            "execution.parallel.config.fixed.parallelism": str(side_by_side),
+            "execution.parallel.config.fixed.max-pool-size": str(side_by_side),
+        }
         command = self.command(
             "org.junit.platform.console.ConsoleLauncher",
             "execute",
-            f"--select-class=compat.{suite}",
+            *(f"--select-class=compat.{name}" for name in names),
             "--fail-if-no-tests",
             "--disable-banner",
             "--disable-ansi-colors",
-            "--details=tree",
-            f"--config=junit.jupiter.execution.timeout.default={TEST_SECONDS_DEFAULT}s",
-            "--config=junit.jupiter.execution.timeout.thread.mode.default=SEPARATE_THREAD",
+            "--details=none",
+            *(f"--config=junit.jupiter.{name}={value}" for name, value in configuration.items()),
+            results=str(lines),
             **properties,
         )
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=seconds_max,
-                check=False,
+        output = directory / "output.log"
+        with output.open("wb") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
-        except subprocess.TimeoutExpired as late:
-            said = late.stdout or b""
-            output = said.decode(errors="replace") if isinstance(said, bytes) else said
-            return False, f"{output}\nnot done after {seconds_max:.0f} s"
-        return done.returncode == 0, done.stdout
+        return SuiteRun(process, lines, output, time.monotonic() + seconds_max)
+
+
+class TestLine(msgspec.Struct, frozen=True):
+    """What the JVM wrote about one test."""
+
+    suite: str
+    test: str
+    api: str
+    result: str
+    race: bool
+    started: float
+    seconds: float
+    note: str
+    trace: str
+
+    __test__ = False  # no test of pytest's
+
+
+class SuiteEnd(msgspec.Struct, frozen=True):
+    """What the JVM wrote when a suite ended; ``trace`` says why it ended early."""
+
+    suite: str
+    end: str
+    trace: str
+
+
+@dataclass(slots=True)
+class SuiteRun:
+    """A JVM that runs suites, and what it wrote so far."""
+
+    process: subprocess.Popen[bytes]
+    lines: Path
+    output_path: Path
+    deadline: float
+    tests: dict[str, list[TestLine]] = field(default_factory=dict)
+    ends: dict[str, SuiteEnd] = field(default_factory=dict)
+    _read: int = 0
+
+    def wait_for(self, suite: str) -> list[TestLine]:
+        """The tests of a suite, once it ended.
+
+        Raises ``JavaError`` with the output if the JVM ended before, or took too long.
+        """
+        while True:
+            ended = self.process.poll() is not None
+            self._read_lines()
+            if suite in self.ends:
+                return self.tests.get(suite, [])
+            if ended:
+                raise JavaError(f"the JVM ended before {suite} did:\n{self.output()}")
+            if time.monotonic() > self.deadline:
+                self.stop()
+                raise JavaError(f"{suite} is not done in time:\n{self.output()}")
+            time.sleep(POLL_SECONDS)
+
+    def _read_lines(self) -> None:
+        try:
+            with self.lines.open("rb") as file:
+                file.seek(self._read)
+                new = file.read()
+        except FileNotFoundError:
+            return
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            if b'"end":' in line:
+                end = msgspec.json.decode(line, type=SuiteEnd)
+                self.ends[end.suite] = end
+            else:
+                test = msgspec.json.decode(line, type=TestLine)
+                self.tests.setdefault(test.suite, []).append(test)
+
+    def output(self) -> str:
+        """What the JVM printed."""
+        return self.output_path.read_text(errors="replace")
+
+    def stop(self) -> None:
+        """Kill the JVM if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
 
 
 def _digest() -> str:
     content = hashlib.sha256()
-    for path in [PROJECT / "pom.xml", *sorted((PROJECT / "src").rglob("*.java"))]:
+    for path in [PROJECT / "pom.xml", *sorted(SOURCES.rglob("*.java"))]:
         content.update(f"{path.relative_to(PROJECT)}\n".encode())
         content.update(path.read_bytes())
     return content.hexdigest()
 
 
-def _compile(version: str) -> None:
-    maven = require("mvn")
-    # A class whose source is gone must not linger, to be run by name.
-    shutil.rmtree(PROJECT / "target" / version / "test-classes", ignore_errors=True)
-    goals = ["test-compile", "dependency:build-classpath"]
-    base = [maven, "--quiet", "--batch-mode", f"-Dpravega.version={version}"]
-    done = None
+def _resolve(version: str) -> None:
+    """Let Maven write the class path of a version."""
+    base = [require("mvn"), "--quiet", "--batch-mode", f"-Dpravega.version={version}"]
     # Most often everything is here already, and then nobody needs to be asked.
     for options in (["--offline"], []):
-        done = subprocess.run(
-            [*base, *options, *goals],
-            cwd=PROJECT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=BUILD_SECONDS_MAX,
-            check=False,
-        )
-        if done.returncode == 0:
+        said = _run([*base, *options, "dependency:build-classpath"])
+        if said is None:
             return
-    assert done is not None
-    raise JavaError(f"Maven cannot compile the suites with client {version}:\n{done.stdout}")
+    raise JavaError(f"Maven cannot resolve client {version}:\n{said}")
+
+
+def _compile(version: str, libraries: str, classes: Path) -> None:
+    # A class whose source is gone must not linger, to be run by name.
+    shutil.rmtree(classes, ignore_errors=True)
+    sources = [
+        str(path) for folder in source_folders(version) for path in sorted(folder.rglob("*.java"))
+    ]
+    options = ["--release", str(JAVA_VERSION_MIN), "-Xlint:all,-processing,-classfile,-try,-path"]
+    command = [require("javac"), *options, "-Werror", "-d", str(classes), "-cp", libraries]
+    said = _run([*command, *sources])
+    if said is not None:
+        raise JavaError(f"the suites cannot be compiled with client {version}:\n{said}")
+
+
+def _run(command: list[str]) -> str | None:
+    """What a command said if it failed."""
+    done = subprocess.run(
+        command,
+        cwd=PROJECT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BUILD_SECONDS_MAX,
+        check=False,
+    )
+    return None if done.returncode == 0 else done.stdout

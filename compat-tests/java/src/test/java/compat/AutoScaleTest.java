@@ -19,6 +19,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
  * A stream gets more segments under load and fewer when it is gone, while it is written and read.
  * The server has to measure in seconds what it usually measures in minutes.
  */
+@Api("scaling by load")
 class AutoScaleTest {
     private static final int KEYS = 20;
 

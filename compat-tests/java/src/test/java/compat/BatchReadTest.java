@@ -20,6 +20,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** The batch client: a stream as a bounded set of segment ranges, read side by side. */
+@Api("batch client")
 class BatchReadTest {
     @RegisterExtension final TestScope scope = new TestScope();
 

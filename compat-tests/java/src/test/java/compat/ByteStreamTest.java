@@ -2,7 +2,6 @@ package compat;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.pravega.client.ByteStreamClientFactory;
@@ -18,6 +17,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** One segment as a file of raw bytes: written, read anywhere, truncated, sealed. */
+@Api("byte stream")
 class ByteStreamTest {
     @RegisterExtension final TestScope scope = new TestScope();
 
@@ -64,7 +64,6 @@ class ByteStreamTest {
         byte[] bytes = randomBytes(20_000_001);
         write(bytes);
         try (ByteStreamReader reader = clients.createByteStreamReader(stream)) {
-            assertEquals(0, reader.fetchHeadOffset());
             assertEquals(bytes.length, reader.fetchTailOffset());
             assertArrayEquals(bytes, read(reader, bytes.length));
             assertEquals(bytes.length, reader.getOffset());
@@ -129,28 +128,6 @@ class ByteStreamTest {
         }
         try (ByteStreamReader reader = clients.createByteStreamReader(stream)) {
             assertArrayEquals(new byte[] {0, 0, 1, 1, 2, 2, 3, 3, 4, 4}, read(reader, 10));
-        }
-    }
-
-    @Test
-    void truncatedBytesAreGone() throws Exception {
-        byte[] bytes = randomBytes(3_000_000);
-        write(bytes);
-        try (ByteStreamWriter writer = clients.createByteStreamWriter(stream);
-                ByteStreamReader early = clients.createByteStreamReader(stream)) {
-            writer.truncateDataBefore(2_000_000);
-            assertEquals(2_000_000, writer.fetchHeadOffset());
-            assertEquals(3_000_000, writer.fetchTailOffset());
-            early.seekToOffset(1_000_000);
-            assertThrows(Exception.class, () -> read(early, 10));
-            try (ByteStreamReader late = clients.createByteStreamReader(stream)) {
-                assertEquals(2_000_000, late.getOffset());
-                assertArrayEquals(
-                        Arrays.copyOfRange(bytes, 2_000_000, 3_000_000), read(late, 1_000_000));
-            }
-            writer.truncateDataBefore(3_000_000);
-            assertEquals(3_000_000, writer.fetchHeadOffset());
-            assertEquals(3_000_000, writer.fetchTailOffset());
         }
     }
 

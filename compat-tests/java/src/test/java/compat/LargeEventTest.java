@@ -16,15 +16,13 @@ import java.util.Random;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** Events of every size: whole, in order, to the byte; alone, in batches, and in many pieces. */
+@Api("event writer: sizes and batches")
 class LargeEventTest {
     private static final int MIB = 1 << 20;
     private static final EventWriterConfig NORMAL = EventWriterConfig.builder().build();
-    private static final EventWriterConfig LARGE =
-            EventWriterConfig.builder().enableLargeEvents(true).build();
 
     @RegisterExtension final TestScope scope = new TestScope();
 
@@ -40,17 +38,12 @@ class LargeEventTest {
         int[] lengths = {
             0, 1, MIB, 17, 2 * MIB + 3, 5_000_000, MIB - 8, 8 * MIB - 8, 8 * MIB, 100, 8 * MIB
         };
-        writeAndReadBack(lengths, NORMAL);
+        writeAndReadBack(scope, lengths, NORMAL);
     }
 
-    @Test
-    @Timeout(180)
-    void eventsOverEightMebibytesAmongSmallOnes() throws Exception {
-        int[] lengths = {100, 8 * MIB + 1, 1, 20 * MIB, 3 * MIB, 33 * MIB + 5, 50, 7};
-        writeAndReadBack(lengths, LARGE);
-    }
-
-    private void writeAndReadBack(int[] lengths, EventWriterConfig config) throws Exception {
+    /** Writes an event of each length, reads them all, and compares. */
+    static void writeAndReadBack(TestScope scope, int[] lengths, EventWriterConfig config)
+            throws Exception {
         String stream = scope.createStream(2);
         try (EventStreamWriter<byte[]> writer =
                 scope.clients.createEventWriter(stream, new ByteArraySerializer(), config)) {
@@ -62,7 +55,7 @@ class LargeEventTest {
                 ack.get(60, TimeUnit.SECONDS);
             }
         }
-        List<byte[]> read = readAll(stream, lengths.length);
+        List<byte[]> read = readAll(scope, stream, lengths.length);
         for (int number = 0; number < lengths.length; number++) {
             assertEquals(lengths[number], read.get(number).length, "length of event " + number);
             assertArrayEquals(event(number, lengths[number]), read.get(number));
@@ -87,13 +80,13 @@ class LargeEventTest {
         List<byte[]> expected = new ArrayList<>(small);
         expected.addAll(wide);
         expected.add(event(502, 3));
-        List<byte[]> read = readAll(stream, expected.size());
+        List<byte[]> read = readAll(scope, stream, expected.size());
         for (int number = 0; number < expected.size(); number++) {
             assertArrayEquals(expected.get(number), read.get(number), "event " + number);
         }
     }
 
-    private List<byte[]> readAll(String stream, int count) {
+    private static List<byte[]> readAll(TestScope scope, String stream, int count) {
         List<byte[]> events = new ArrayList<>();
         try (ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build());
                 EventStreamReader<byte[]> reader =

@@ -24,6 +24,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
  * A million events of real text, a thousand routing keys, sixteen segments, four writers and two
  * readers: nothing lost, nothing doubled, nothing changed, nothing out of order per key.
  */
+@Api("event writer and reader")
 class MillionEventsTest {
     private static final int EVENT_COUNT = Integer.getInteger("compat.events", 1_000_000);
     private static final int KEY_COUNT = 1_000;

@@ -41,6 +41,7 @@ import org.junit.jupiter.api.Test;
  * <p>Payloads are told apart here, which the benchmark's are not: each event is read once by each
  * subscription.
  */
+@Api("OpenMessaging Benchmark driver")
 final class OpenMessagingTest {
     private static final String PROBE_KEY = "key";
 

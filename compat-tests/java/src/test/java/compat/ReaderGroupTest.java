@@ -6,13 +6,11 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.pravega.client.stream.Checkpoint;
-import io.pravega.client.stream.ConfigMismatchException;
 import io.pravega.client.stream.EventRead;
 import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.ReaderGroup;
 import io.pravega.client.stream.ReaderGroupConfig;
 import io.pravega.client.stream.ReaderGroupConfig.StreamDataRetention;
-import io.pravega.client.stream.ReaderGroupNotFoundException;
 import io.pravega.client.stream.ReinitializationRequiredException;
 import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.StreamCut;
@@ -29,6 +27,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** Reader groups: checkpoints, resets, stream cuts, what is left to read, and their end. */
+@Api("reader group")
 class ReaderGroupTest {
     @RegisterExtension final TestScope scope = new TestScope();
 
@@ -77,6 +76,7 @@ class ReaderGroupTest {
     }
 
     @Test
+    @Api("reader group: checkpoints, resets")
     void aGroupGoesBackToACheckpoint() throws Exception {
         String stream = scope.createStream(1);
         scope.write(stream, "a", TestScope.numbered("a:", 0, 3000));
@@ -127,6 +127,7 @@ class ReaderGroupTest {
     }
 
     @Test
+    @Api("reader group: stream cuts")
     void streamCutsSayWhereTheReadersAre() throws Exception {
         String stream = scope.createStream(2);
         Stream full = Stream.of(scope.name, stream);
@@ -152,6 +153,7 @@ class ReaderGroupTest {
     }
 
     @Test
+    @Api("reader group: bounded")
     void aGroupWithBothEndsReadsNothingElse() throws Exception {
         String stream = scope.createStream(1);
         scope.write(stream, "a", TestScope.numbered("a:", 0, 10));
@@ -178,6 +180,7 @@ class ReaderGroupTest {
     }
 
     @Test
+    @Api("reader group: unread bytes")
     void theBytesLeftToReadAreCounted() throws Exception {
         String stream = scope.createStream(1);
         scope.write(stream, "a", TestScope.numbered("a:", 0, 10));
@@ -218,28 +221,7 @@ class ReaderGroupTest {
     }
 
     @Test
-    void aGroupIsCreatedOnceAndGoneOnceDeleted() {
-        String stream = scope.createStream(1);
-        String other = scope.createStream(1);
-        ReaderGroupConfig config = scope.groupConfig(stream).build();
-        scope.groups.createReaderGroup("group", config);
-        scope.groups.createReaderGroup("group", config);
-        assertThrows(
-                ConfigMismatchException.class,
-                () -> scope.groups.createReaderGroup("group", scope.groupConfig(other).build()));
-        try (ReaderGroup group = scope.groups.getReaderGroup("group")) {
-            assertEquals(Set.of(scope.name + "/" + stream), group.getStreamNames());
-        }
-        scope.groups.deleteReaderGroup("group");
-        assertThrows(
-                ReaderGroupNotFoundException.class, () -> scope.groups.getReaderGroup("group"));
-        scope.groups.createReaderGroup("group", scope.groupConfig(other).build());
-        try (ReaderGroup group = scope.groups.getReaderGroup("group")) {
-            assertEquals(Set.of(scope.name + "/" + other), group.getStreamNames());
-        }
-    }
-
-    @Test
+    @Api("reader group: consumption-based retention")
     void subscribersAreListedReleaseDataAndLeave() throws Exception {
         String stream = scope.createStream(1);
         Stream full = Stream.of(scope.name, stream);

@@ -23,6 +23,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
  * Two readers share a group; one loses its connections and never closes. Once it is declared
  * offline the other reads the rest: all of it, and from a known position nothing twice.
  */
+@Api("reader group: offline readers")
 class ReaderTakeoverTest {
     private static final int KEY_COUNT = 40;
     private static final int EVENTS_PER_KEY = 50;

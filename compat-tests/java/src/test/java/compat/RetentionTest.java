@@ -20,6 +20,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** Streams lose their beginnings by their policies. The server has to look at them every second. */
+@Api("retention")
 class RetentionTest {
     private static final int EVENT_BYTES = 1000;
     private static final long FRAME_BYTES = EVENT_BYTES + 16;
@@ -60,6 +61,7 @@ class RetentionTest {
     }
 
     @Test
+    @Api("reader group: consumption-based retention")
     @Timeout(90)
     void whatAGroupHasNotReadStays() throws Exception {
         String stream = create(RetentionPolicy.bySizeBytes(2_000));

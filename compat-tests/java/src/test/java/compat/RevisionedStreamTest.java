@@ -23,6 +23,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** One segment as a log of revisions: conditional writes, the mark, truncation. */
+@Api("revisioned stream")
 class RevisionedStreamTest {
     @RegisterExtension final TestScope scope = new TestScope();
 

@@ -28,6 +28,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
  * Writers and readers ride through manual splits and merges of a stream's segments: nothing lost,
  * nothing doubled, order per key kept across every scale.
  */
+@Api("scaling")
 class ScaleTest {
     private static final int WRITER_COUNT = 2;
     private static final int READER_COUNT = 2;

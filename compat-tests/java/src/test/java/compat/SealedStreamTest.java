@@ -6,11 +6,8 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.pravega.client.stream.EventRead;
-import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.InvalidStreamException;
-import io.pravega.client.stream.ReaderGroup;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ExecutionException;
@@ -19,6 +16,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** A sealed stream takes no event more, and gives its readers all it has, up to its end. */
+@Api("sealed streams")
 class SealedStreamTest {
     @RegisterExtension final TestScope scope = new TestScope();
 
@@ -34,26 +32,6 @@ class SealedStreamTest {
         OrderCheck order = new OrderCheck();
         scope.readAll(stream, 200).values().forEach(order::accept);
         assertEquals(200, order.count());
-    }
-
-    @Test
-    void aReaderWaitingAtTheTailMeetsTheEnd() throws Exception {
-        String stream = scope.createStream(2);
-        scope.write(stream, "a", TestScope.numbered("a:", 0, 10));
-        try (ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build());
-                EventStreamReader<String> reader = scope.reader(group, "reader")) {
-            List<String> events = TestScope.readAll(reader, 10).values();
-            assertEquals(TestScope.numbered("a:", 0, 10), events);
-            assertTrue(scope.streams.sealStream(scope.name, stream));
-            // Once every segment has ended the reader says that there is nothing left to come.
-            Deadline deadline = new Deadline(60);
-            EventRead<String> read = reader.readNextEvent(TestScope.READ_TIMEOUT_MS);
-            while (!read.isReadCompleted()) {
-                assertFalse(deadline.passed(), "no end of stream after 60 s");
-                assertEquals(null, read.getEvent());
-                read = reader.readNextEvent(TestScope.READ_TIMEOUT_MS);
-            }
-        }
     }
 
     @Test

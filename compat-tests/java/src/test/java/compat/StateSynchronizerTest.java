@@ -26,6 +26,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
  * State shared through conditional appends: whatever races, every update is applied exactly once
  * and everybody sees the same updates in the same order, across compactions too.
  */
+@Api("state synchronizer")
 class StateSynchronizerTest {
     private static final int UPDATER_COUNT = 2;
     private static final int UPDATES_EACH = 300;
@@ -72,12 +73,12 @@ class StateSynchronizerTest {
     }
 
     /** One party: its own connections, its own copy of the state. */
-    private final class Party implements AutoCloseable {
-        private final SynchronizerClientFactory clients =
-                SynchronizerClientFactory.withScope(scope.name, scope.config);
+    static final class Party implements AutoCloseable {
+        private final SynchronizerClientFactory clients;
         final StateSynchronizer<Names> state;
 
-        Party(String stream) {
+        Party(TestScope scope, String stream) {
+            clients = SynchronizerClientFactory.withScope(scope.name, scope.config);
             state =
                     clients.createStateSynchronizer(
                             stream,
@@ -122,7 +123,7 @@ class StateSynchronizerTest {
     }
 
     private void addNames(String stream, int updaterNumber, boolean compacting) {
-        try (Party party = new Party(stream)) {
+        try (Party party = new Party(scope, stream)) {
             party.state.initialize(new Begin(new ArrayList<>()));
             for (int number = 0; number < UPDATES_EACH; number++) {
                 String name = OrderCheck.event("updater-" + updaterNumber, number);
@@ -136,8 +137,8 @@ class StateSynchronizerTest {
     }
 
     private void assertEveryNameOnce(String stream) {
-        try (Party first = new Party(stream);
-                Party second = new Party(stream)) {
+        try (Party first = new Party(scope, stream);
+                Party second = new Party(scope, stream)) {
             List<String> names = first.names();
             OrderCheck order = new OrderCheck();
             names.forEach(order::accept);
@@ -149,8 +150,8 @@ class StateSynchronizerTest {
     @Test
     void theFirstInitialisationWins() {
         String stream = scope.createStream(1);
-        try (Party first = new Party(stream);
-                Party second = new Party(stream)) {
+        try (Party first = new Party(scope, stream);
+                Party second = new Party(scope, stream)) {
             first.state.fetchUpdates();
             assertNull(first.state.getState());
             first.state.initialize(new Begin(new ArrayList<>(List.of("first"))));
@@ -163,8 +164,8 @@ class StateSynchronizerTest {
     @Test
     void anUpdateGeneratedFromAnOldStateIsGeneratedAgain() {
         String stream = scope.createStream(1);
-        try (Party first = new Party(stream);
-                Party second = new Party(stream)) {
+        try (Party first = new Party(scope, stream);
+                Party second = new Party(scope, stream)) {
             first.state.initialize(new Begin(new ArrayList<>()));
             second.state.fetchUpdates();
             first.add("0");
@@ -183,8 +184,8 @@ class StateSynchronizerTest {
     @Test
     void unconditionalUpdatesArriveToo() {
         String stream = scope.createStream(1);
-        try (Party first = new Party(stream);
-                Party second = new Party(stream)) {
+        try (Party first = new Party(scope, stream);
+                Party second = new Party(scope, stream)) {
             first.state.initialize(new Begin(new ArrayList<>()));
             first.state.updateStateUnconditionally(new Add("a"));
             first.state.updateStateUnconditionally(List.of(new Add("b"), new Add("c")));
@@ -195,7 +196,7 @@ class StateSynchronizerTest {
     @Test
     void afterACompactionANewcomerReadsOnlyTheCompactedState() {
         String stream = scope.createStream(1);
-        try (Party old = new Party(stream)) {
+        try (Party old = new Party(scope, stream)) {
             old.state.initialize(new Begin(new ArrayList<>()));
             for (int number = 0; number < 100; number++) {
                 old.add("name-" + number);
@@ -206,7 +207,7 @@ class StateSynchronizerTest {
                 old.state.compact(state -> new Begin(new ArrayList<>(state.names)));
                 old.add("between");
             }
-            try (Party newcomer = new Party(stream)) {
+            try (Party newcomer = new Party(scope, stream)) {
                 assertEquals(102, newcomer.names().size());
                 assertEquals(old.names(), newcomer.names());
                 assertNotNull(newcomer.state.getState().getRevision());

@@ -11,11 +11,7 @@ import io.grpc.Status;
 import io.pravega.client.admin.StreamManager;
 import io.pravega.client.stream.NoSuchScopeException;
 import io.pravega.client.stream.ReaderGroup;
-import io.pravega.client.stream.RetentionPolicy;
-import io.pravega.client.stream.ScalingPolicy;
 import io.pravega.client.stream.Stream;
-import io.pravega.client.stream.StreamConfiguration;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
@@ -29,6 +25,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.function.Executable;
 
 /** Scopes and streams: made, listed page by page, described, updated, tagged, deleted, refused. */
+@Api("stream manager")
 class StreamManagementTest {
     @RegisterExtension final TestScope scope = new TestScope();
 
@@ -80,83 +77,6 @@ class StreamManagementTest {
     }
 
     @Test
-    void aScopeWithStreamsIsDeletedOnlyWhenAskedToDeleteThemToo() throws Exception {
-        String name = TestScope.unique("full");
-        scope.streams.createScope(name);
-        scope.streams.createStream(name, "a", TestScope.fixed(1));
-        scope.streams.createStream(name, "b", TestScope.fixed(2));
-        assertThrows(IllegalStateException.class, () -> scope.streams.deleteScope(name));
-        assertTrue(scope.streams.checkStreamExists(name, "a"));
-        assertTrue(scope.streams.deleteScopeRecursive(name));
-        assertFalse(scope.streams.checkScopeExists(name));
-        assertFalse(scope.streams.checkStreamExists(name, "a"));
-    }
-
-    @Test
-    void aScopeIsDeletedTogetherWithItsReaderGroups() throws Exception {
-        String stream = scope.createStream(1);
-        scope.write(stream, "a", List.of("a:0"));
-        scope.readAll(stream, 1);
-        assertTrue(scope.streams.deleteScopeRecursive(scope.name));
-        assertFalse(scope.streams.checkScopeExists(scope.name));
-        assertTrue(scope.streams.createScope(scope.name));
-        String again = scope.createStream(1);
-        scope.write(again, "a", List.of("a:1"));
-        assertEquals(List.of("a:1"), scope.readAll(again, 1).values());
-    }
-
-    @Test
-    void aStreamKeepsItsWholeConfiguration() throws Exception {
-        List<StreamConfiguration> configurations =
-                List.of(
-                        TestScope.fixed(3),
-                        StreamConfiguration.builder()
-                                .scalingPolicy(ScalingPolicy.byEventRate(1000, 2, 3))
-                                .retentionPolicy(RetentionPolicy.byTime(Duration.ofHours(2)))
-                                .build(),
-                        StreamConfiguration.builder()
-                                .scalingPolicy(ScalingPolicy.byDataRate(5000, 3, 1))
-                                .retentionPolicy(
-                                        RetentionPolicy.bySizeBytes(1_000_000, 5_000_000_000L))
-                                .tags(Set.of("red", "green"))
-                                .timestampAggregationTimeout(12_345)
-                                .rolloverSizeBytes(1 << 20)
-                                .build());
-        try (ControllerAccess controller = new ControllerAccess(scope.config)) {
-            for (StreamConfiguration wanted : configurations) {
-                String stream = TestScope.unique("configured");
-                assertTrue(
-                        controller.controller
-                                .createStream(scope.name, stream, wanted)
-                                .get(30, TimeUnit.SECONDS));
-                assertEquals(wanted, scope.info(stream).getStreamConfiguration());
-                assertEquals(
-                        wanted.getScalingPolicy().getMinNumSegments(),
-                        controller.currentSegments(scope.name, stream).size());
-            }
-        }
-    }
-
-    @Test
-    void anUpdateReplacesTheConfiguration() throws Exception {
-        String stream = scope.createStream(1);
-        StreamConfiguration retained =
-                StreamConfiguration.builder()
-                        .scalingPolicy(ScalingPolicy.fixed(1))
-                        .retentionPolicy(RetentionPolicy.byTime(Duration.ofDays(1)))
-                        .tags(Set.of("kept"))
-                        .build();
-        assertTrue(scope.streams.updateStream(scope.name, stream, retained));
-        assertEquals(retained, scope.info(stream).getStreamConfiguration());
-        StreamConfiguration scaled =
-                StreamConfiguration.builder()
-                        .scalingPolicy(ScalingPolicy.byEventRate(100, 2, 1))
-                        .build();
-        assertTrue(scope.streams.updateStream(scope.name, stream, scaled));
-        assertEquals(scaled, scope.info(stream).getStreamConfiguration());
-    }
-
-    @Test
     void anUpdatedFixedSegmentCountScalesTheStream() throws Exception {
         String stream = scope.createStream(1);
         scope.write(stream, "a", TestScope.numbered("a:", 0, 10));
@@ -168,46 +88,8 @@ class StreamManagementTest {
         assertEquals(TestScope.numbered("a:", 0, 20), scope.readAll(stream, 20).values());
     }
 
-    @Test
-    void streamsAreFoundByTheirTags() {
-        StreamConfiguration red = tagged("red", "warm");
-        StreamConfiguration blue = tagged("blue");
-        for (int number = 0; number < 15; number++) {
-            scope.streams.createStream(scope.name, "red-" + number, red);
-        }
-        scope.streams.createStream(scope.name, "blue-0", blue);
-        scope.streams.createStream(scope.name, "plain", TestScope.fixed(1));
-        assertEquals(
-                Set.of("red", "warm"),
-                Set.copyOf(scope.streams.getStreamTags(scope.name, "red-3")));
-        assertEquals(Set.of(), Set.copyOf(scope.streams.getStreamTags(scope.name, "plain")));
-        assertEquals(15, withTag("warm").size());
-        assertEquals(Set.of("blue-0"), withTag("blue"));
-        assertEquals(Set.of(), withTag("green"));
-
-        assertTrue(scope.streams.updateStream(scope.name, "blue-0", tagged("green", "red")));
-        assertEquals(Set.of(), withTag("blue"));
-        assertEquals(Set.of("blue-0"), withTag("green"));
-        assertEquals(16, withTag("red").size());
-
-        assertTrue(scope.streams.sealStream(scope.name, "red-3"));
-        assertTrue(scope.streams.deleteStream(scope.name, "red-3"));
-        assertFalse(withTag("red").contains("red-3"));
-    }
-
-    private static StreamConfiguration tagged(String... tags) {
-        return StreamConfiguration.builder()
-                .scalingPolicy(ScalingPolicy.fixed(1))
-                .tags(Set.of(tags))
-                .build();
-    }
-
-    private Set<String> withTag(String tag) {
-        return new TreeSet<>(userStreams(scope.streams.listStreams(scope.name, tag)));
-    }
-
     /** The listed streams without those the client or the server made for itself. */
-    private static List<String> userStreams(Iterator<Stream> streams) {
+    static List<String> userStreams(Iterator<Stream> streams) {
         List<String> names = new ArrayList<>();
         streams.forEachRemaining(
                 stream -> {
@@ -277,7 +159,6 @@ class StreamManagementTest {
                         CompletionException.class, () -> streams.listStreams(missing).hasNext());
         assertInstanceOf(NoSuchScopeException.class, failed.getCause());
         assertNotFound(() -> scope.info("missing"));
-        assertNotFound(() -> streams.getStreamTags(scope.name, "missing"));
         assertFalse(streams.deleteStream(scope.name, "missing"));
         assertFalse(streams.deleteScope(missing));
         assertFalse(streams.checkStreamExists(missing, "s"));
@@ -286,15 +167,6 @@ class StreamManagementTest {
     private static void assertNotFound(Executable call) {
         Throwable failed = assertThrows(Exception.class, call);
         assertEquals(Status.Code.NOT_FOUND, Status.fromThrowable(failed).getCode());
-    }
-
-    @Test
-    void aSealedStreamIsNotUpdated() {
-        String stream = scope.createStream(1);
-        assertTrue(scope.streams.sealStream(scope.name, stream));
-        assertThrows(
-                UnsupportedOperationException.class,
-                () -> scope.streams.updateStream(scope.name, stream, TestScope.fixed(2)));
     }
 
     @Test

@@ -40,6 +40,7 @@ final class TestScope implements BeforeEachCallback, AfterEachCallback {
     static final Serializer<String> TEXT = new UTF8StringSerializer();
 
     String name;
+    URI controller = controllerUri();
     ClientConfig config;
     StreamManager streams;
     EventStreamClientFactory clients;
@@ -60,13 +61,17 @@ final class TestScope implements BeforeEachCallback, AfterEachCallback {
 
     @Override
     public void beforeEach(ExtensionContext context) {
+        // A suite may have a port of its own, where its calls are counted.
+        String suite = context.getRequiredTestClass().getSimpleName();
+        String own = System.getProperty("compat.controller." + suite);
+        controller = own == null ? controllerUri() : URI.create(own);
         open(unique("compat"));
     }
 
     /** Opens the clients and creates the scope: for programs that are no JUnit test. */
     void open(String scopeName) {
         name = scopeName;
-        config = ClientConfig.builder().controllerURI(controllerUri()).build();
+        config = ClientConfig.builder().controllerURI(controller).build();
         streams = StreamManager.create(config);
         streams.createScope(name);
         clients = EventStreamClientFactory.withScope(name, config);

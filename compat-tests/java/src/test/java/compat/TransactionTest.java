@@ -4,7 +4,6 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.pravega.client.admin.StreamManager;
 import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.EventWriterConfig;
@@ -14,7 +13,6 @@ import io.pravega.client.stream.Transaction;
 import io.pravega.client.stream.TransactionalEventStreamWriter;
 import io.pravega.client.stream.TxnFailedException;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
@@ -24,6 +22,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** Transactions: all of one or nothing, in the order of the commits, across scales and leases. */
+@Api("transactions")
 class TransactionTest {
     private static final long LEASE_MS = 30_000;
 
@@ -85,6 +84,7 @@ class TransactionTest {
     }
 
     @Test
+    @Api("transactions: leases")
     void aLeaseThatNobodyRenewsAbortsAndPingsKeepItAlive() throws Exception {
         String stream = scope.createStream(1);
         Stream scoped = Stream.of(scope.name, stream);
@@ -109,6 +109,7 @@ class TransactionTest {
     }
 
     @Test
+    @Api("transactions: resumed by id")
     void aTransactionIsResumedByItsIdAfterAPartialScale() throws Exception {
         String stream = scope.createStream(2);
         try (TransactionalEventStreamWriter<String> writer = writer(stream, LEASE_MS);
@@ -130,6 +131,7 @@ class TransactionTest {
     }
 
     @Test
+    @Api("transactions: across scales")
     void transactionsCrossScalesThatReadersAndWritersFollow() throws Exception {
         String stream = scope.createStream(1);
         List<String> expected = new ArrayList<>();
@@ -183,42 +185,6 @@ class TransactionTest {
             assertEquals(List.of("committed"), scope.readAll(stream, 1).values());
             assertTrue(scope.streams.deleteStream(scope.name, stream));
         }
-    }
-
-    @Test
-    void completedTransactionsAreListedForTheirStream() throws Exception {
-        String stream = scope.createStream(1);
-        String other = scope.createStream(1);
-        try (TransactionalEventStreamWriter<String> writer = writer(stream, LEASE_MS);
-                TransactionalEventStreamWriter<String> otherWriter = writer(other, LEASE_MS)) {
-            commit(otherWriter.beginTxn());
-            Transaction<String> aborted = writer.beginTxn();
-            aborted.abort();
-            await(aborted, Transaction.Status.ABORTED);
-            Transaction<String> committed = writer.beginTxn();
-            commit(committed);
-            writer.beginTxn();
-            assertEquals(
-                    aborted.getTxnId() + " ABORTED, " + committed.getTxnId() + " COMMITTED",
-                    completed(stream));
-        }
-    }
-
-    /** What the client lists, by reflection: its class for an entry differs between versions. */
-    private String completed(String stream) throws Exception {
-        Collection<?> listed =
-                (Collection<?>)
-                        StreamManager.class
-                                .getMethod(
-                                        "listCompletedTransactions", Stream.class)
-                                .invoke(scope.streams, Stream.of(scope.name, stream));
-        List<String> found = new ArrayList<>();
-        for (Object info : listed) {
-            Object id = info.getClass().getMethod("getTransactionId").invoke(info);
-            Object status = info.getClass().getMethod("getTransactionStatus").invoke(info);
-            found.add(id + " " + status);
-        }
-        return String.join(", ", found);
     }
 
     private void crossScales(

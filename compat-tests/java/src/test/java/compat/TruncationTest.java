@@ -19,6 +19,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** A stream truncated at a cut begins there: for new readers, for readers under way, for all. */
+@Api("truncation")
 class TruncationTest {
     @RegisterExtension final TestScope scope = new TestScope();
 

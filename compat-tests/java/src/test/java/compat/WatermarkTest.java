@@ -22,6 +22,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
  * Writers note times, and readers are told between which times they read. The server has to look at
  * the writers' marks every second or so.
  */
+@Api("times and watermarks")
 class WatermarkTest {
     @RegisterExtension final TestScope scope = new TestScope();
 

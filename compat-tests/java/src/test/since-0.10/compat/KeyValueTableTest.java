@@ -9,7 +9,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.pravega.client.KeyValueTableFactory;
-import io.pravega.client.admin.KeyValueTableInfo;
 import io.pravega.client.admin.KeyValueTableManager;
 import io.pravega.client.tables.BadKeyVersionException;
 import io.pravega.client.tables.ConditionalTableUpdateException;
@@ -47,6 +46,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** Key-value tables: every kind of update, versions, iterators, and tables' coming and going. */
+@Api("key-value table")
 class KeyValueTableTest {
     private static final int PRIMARY = 8;
     private static final int SECONDARY = 4;
@@ -517,39 +517,6 @@ class KeyValueTableTest {
                     Exception.class, () -> await(table.update(new Put(key(1, 1), text("x"), old))));
             await(table.update(new Insert(key(1, 1), text("new"))));
             assertEquals("new", text(await(table.get(key(1, 1)))));
-        }
-    }
-
-    @Test
-    void aScopeIsDeletedWithItsTables() throws Exception {
-        String name = TestScope.unique("table");
-        tables.createKeyValueTable(scope.name, name, PAIRS);
-        try (KeyValueTable table = open(name)) {
-            await(table.update(new Put(key(1, 1), text("a"))));
-        }
-        scope.createStream(2);
-        scope.createGroup(scope.groupConfig(scope.createStream(1)).build());
-        // The original makes nothing in a scope any more once it refused to delete it.
-        assertThrows(IllegalStateException.class, () -> scope.streams.deleteScope(scope.name));
-        scope.streams.deleteScopeRecursive(scope.name);
-        assertFalse(scope.streams.checkScopeExists(scope.name));
-        scope.streams.createScope(scope.name);
-        assertFalse(tables.listKeyValueTables(scope.name).hasNext());
-    }
-
-    @Test
-    @SuppressWarnings("deprecation")
-    void theOldWayToDeleteAScopeByForceLeavesNothing() throws Exception {
-        tables.createKeyValueTable(scope.name, "table", PAIRS);
-        scope.createStream(2);
-        scope.createGroup(scope.groupConfig(scope.createStream(1)).build());
-        assertTrue(scope.streams.deleteScope(scope.name, true));
-        assertFalse(scope.streams.checkScopeExists(scope.name));
-        assertTrue(scope.streams.createScope(scope.name));
-        assertFalse(scope.streams.listStreams(scope.name).hasNext());
-        for (KeyValueTableInfo ignored :
-                (Iterable<KeyValueTableInfo>) () -> tables.listKeyValueTables(scope.name)) {
-            throw new AssertionError("a table is left");
         }
     }
 }

@@ -1,0 +1,92 @@
+"""Results of the compatibility tests: one line of JSON for each test, client, version and server.
+
+Owns: what a line says, and the file of lines that the documents are made of.
+
+A test is written once for each server it ran on. ``docs/compatibility.jsonl`` holds the last result
+of each; ``compat_harness.matrix`` merges new lines into it and makes the documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+
+class ServerName(StrEnum):
+    """Which server a test ran on."""
+
+    OURS = "segstore"
+    ORIGINAL = "original"
+
+
+class Outcome(StrEnum):
+    """What became of a test."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one test.
+
+    ``client``: "Java", "Python", ...; ``version``: the client's. ``api``: the row of the matrix.
+    ``race``: the test meets a known race inside the client, and is counted apart.
+    ``note``: why it failed or was skipped, one line.
+    ``calls``: names of the controller's RPCs that were answered while the test ran, if they were
+    counted. ``seconds``: how long it took, on a machine that may have been busy.
+    """
+
+    server: ServerName
+    client: str
+    version: str
+    api: str
+    suite: str
+    test: str
+    result: Outcome
+    seconds: float = 0.0
+    race: bool = False
+    note: str = ""
+    calls: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """What it is the result of."""
+        return (self.client, self.version, self.suite, self.test, self.server)
+
+    @property
+    def run(self) -> tuple[str, str, str, str]:
+        """What is run as a whole: the tests of a suite come and go together."""
+        return (self.client, self.version, self.suite, self.server)
+
+
+def read_results(path: Path) -> list[Result]:
+    """The results in a file, none if there is no such file."""
+    if not path.exists():
+        return []
+    decoder = msgspec.json.Decoder(Result)
+    return [decoder.decode(line) for line in path.read_bytes().splitlines() if line]
+
+
+def append_results(path: Path, results: Iterable[Result]) -> None:
+    """Add lines to a file."""
+    with path.open("ab") as file:
+        for result in results:
+            file.write(msgspec.json.encode(result) + b"\n")
+
+
+def merge_results(known: Iterable[Result], new: Iterable[Result]) -> list[Result]:
+    """The known results, with each suite that was run again replaced by its new ones, in order."""
+    new = list({result.key: result for result in new}.values())
+    again = {result.run for result in new}
+    merged = [result for result in known if result.run not in again] + new
+    return sorted(merged, key=lambda result: result.key)
+
+
+def write_results(path: Path, results: Iterable[Result]) -> None:
+    """Replace a file."""
+    lines = [msgspec.json.encode(result) + b"\n" for result in results]
+    path.write_bytes(b"".join(lines))
