@@ -371,7 +371,7 @@ class ChunkedSegmentStorage:
         self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
     ) -> None:
         """Put the first ``length`` bytes of ``source`` at ``offset`` of ``target``: the chunks
-        that hold them, or a copy if they are few.
+        that hold them, or a copy if they are few and sound.
 
         When the target reaches to their end, an earlier call did it.
         """
@@ -388,19 +388,43 @@ class ChunkedSegmentStorage:
             raise InvalidChunkOffsetError(
                 f"segment {source} has not its bytes up to {length}: {target} cannot get them"
             )
-        if length >= self._move_bytes_min * len(given.chunks) and (to is None or end == offset):
+        may_move = to is None or end == offset
+        is_long = length >= self._move_bytes_min * len(given.chunks)
+        first = [] if is_long or not may_move else await self._read_sound(source, length)
+        if may_move and (is_long or first is None):
             async with self._journal.changing():
                 await self._journal.commit(MoveChunks(target, offset, source, length))
             return
         copied = max(0, end - offset)
         while copied < length:
-            data = await self.read(
-                source, offset=copied, length=min(COPY_BYTES_MAX, length - copied)
-            )
+            data = first or [
+                await self.read(source, offset=copied, length=min(COPY_BYTES_MAX, length - copied))
+            ]
+            first = None
             await self.write(
-                target, offset=offset + copied, data=[data], rollover_bytes=rollover_bytes
+                target, offset=offset + copied, data=data, rollover_bytes=rollover_bytes
             )
-            copied += len(data)
+            copied += sum(map(len, data))
+
+    async def _read_sound(self, segment: str, length: int) -> list[Buffer] | None:
+        """Read the first ``length`` bytes of a segment; returns as many as one write may have, None
+        if some of them are damaged.
+
+        These are moved with their checksums: reads of them are refused in their new place as well,
+        and the log need not keep what comes behind.
+        """
+        first: list[Buffer] = []
+        position = 0
+        while position < length:
+            size = min(COPY_BYTES_MAX, length - position)
+            try:
+                data = await self.read(segment, offset=position, length=size)
+            except ChunkDamagedError:
+                return None
+            position += len(data)
+            if position <= COPY_BYTES_MAX:
+                first.append(data)
+        return first
 
     async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
         """Forget the segment. Its chunks are deleted later."""

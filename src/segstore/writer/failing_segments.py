@@ -7,7 +7,8 @@ Invariants:
    the less often the longer it fails, up to ``PAUSE_SECONDS_MAX``.
 2. A pause is only for segments that failed while others succeeded: when nothing succeeds it may be
    tier 2 that fails, and every segment may be the one that tells when it is back.
-3. Every failure that is a segment's own is in the log, and so is its end.
+3. Every failure that is a segment's own is in the log, and so is its end; after
+   ``ERROR_SECONDS`` as an error that says what it holds up.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from segstore.writer.segment_aggregator import SegmentAggregator
 
 PAUSE_SECONDS_MIN: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 30.0
+ERROR_SECONDS: Final = 60.0
+"""From then on a failure is an error: the container's log is kept until it ends."""
 STRANGE_ATTEMPTS_MAX: Final = 5
 """So many attempts in a row may find chunks missing, or of other lengths."""
 
@@ -45,12 +48,17 @@ class Failure:
     strange_count: int = 0
     pause_seconds: float = 0.0
     retry_at: float = 0.0
+    paused_since: float = 0.0
 
 
 class FailingSegments:
-    """Those of one container; ``name_of`` tells a segment's name for the log."""
+    """Those of one container; ``name_of`` tells a segment's name for the log, ``held_bytes`` what
+    the container holds of tier 1."""
 
-    def __init__(self, container_id: int, name_of: Callable[[int], str]) -> None:
+    def __init__(
+        self, container_id: int, name_of: Callable[[int], str], held_bytes: Callable[[], int]
+    ) -> None:
+        self._held_bytes = held_bytes
         self._container_id = container_id
         self._name_of = name_of
         self._failures: dict[int, Failure] = {}
@@ -123,16 +131,26 @@ class FailingSegments:
                 continue
             if failure.strange_count:
                 seconds = PAUSE_SECONDS_MIN
+            if not failure.pause_seconds:
+                failure.paused_since = now
             failure.pause_seconds = seconds
             failure.retry_at = now + seconds
-            logger.warning(
-                "segment does not reach tier 2",
-                container=self._container_id,
-                segment=self._name_of(segment_id),
-                error=str(failure.error),
-                attempts=failure.attempt_count,
-                retry_seconds=seconds,
-            )
+            facts = {
+                "container": self._container_id,
+                "segment": self._name_of(segment_id),
+                "error": str(failure.error),
+                "attempts": failure.attempt_count,
+                "retry_seconds": seconds,
+            }
+            if now - failure.paused_since < ERROR_SECONDS:
+                logger.warning("segment does not reach tier 2", **facts)
+            else:
+                logger.error(
+                    "segment keeps the journal from being let go; writers stop when it is full",
+                    seconds=round(now - failure.paused_since),
+                    journal_bytes=self._held_bytes(),
+                    **facts,
+                )
 
     def keep(self, segment_ids: Collection[int]) -> None:
         """Forget those that owe nothing any more, whoever took it over."""

@@ -101,7 +101,9 @@ class StorageWriter:
         self._held_bytes_max = held_bytes_max
         self._timing = FlushTiming(held_share)
         self._aggregators: dict[int, SegmentAggregator] = {}
-        self._failing = FailingSegments(metadata.container_id, self._name_of)
+        self._failing = FailingSegments(
+            metadata.container_id, self._name_of, lambda: log.held_bytes
+        )
         self._checkpoints: deque[tuple[int, LogAddress]] = deque()
         self._wanted = trio.Event()
         self._flush_all = self._flush_attributes = False

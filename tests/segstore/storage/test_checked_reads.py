@@ -43,6 +43,26 @@ async def read_refused(storage: ChunkedSegmentStorage, segment: str, offset: int
     return str(refused.value)
 
 
+async def test_a_short_source_that_is_damaged_is_merged_with_its_damage() -> None:
+    chunks = MemoryChunkStorage()
+    storage = next_owner(chunks)
+    await write(storage, "target", b"before")
+    await write(storage, "source", DATA)
+    flip(chunks, "source", BLOCK_BYTES + 5)
+    for _ in range(2):
+        await storage.concat(
+            "target", offset=6, source="source", length=len(DATA), rollover_bytes=0
+        )
+    await storage.delete("source", merged_into="target")
+    await write(storage, "target", b"behind")
+    assert await storage.stored_length("target") == 6 + len(DATA) + 6
+    for offset in (0, 2 * BLOCK_BYTES, len(DATA) - 10):
+        found = await storage.read("target", offset=6 + offset, length=10)
+        assert found == DATA[offset : offset + 10]
+    assert "is damaged" in await read_refused(storage, "target", 6 + BLOCK_BYTES + 100)
+    assert await storage.read("target", offset=6 + len(DATA), length=10) == b"behind"
+
+
 async def test_a_damaged_block_is_refused_and_named_and_others_are_read() -> None:
     chunks = MemoryChunkStorage()
     storage = next_owner(chunks)
@@ -195,19 +215,6 @@ async def test_after_a_clean_end_nothing_has_to_be_found_out() -> None:
     calls = len(chunks.calls)
     await next_owner(chunks).settle()
     assert len(chunks.calls) == calls, "one that was never used has nothing to note"
-
-
-async def test_damaged_bytes_are_not_copied_by_a_merge() -> None:
-    chunks = MemoryChunkStorage()
-    storage = next_owner(chunks)
-    await write(storage, "source", DATA)
-    await write(storage, "target", b"before")
-    flip(chunks, "source", 2 * BLOCK_BYTES)
-    with pytest.raises(ChunkDamagedError, match="source"):
-        await storage.concat(
-            "target", offset=6, source="source", length=len(DATA), rollover_bytes=0
-        )
-    assert await storage.stored_length("target") < 6 + len(DATA)
 
 
 async def test_a_merged_chunk_keeps_its_checksums() -> None:

@@ -74,6 +74,9 @@ async def test_a_segment_that_tier_2_refuses_keeps_no_other_from_it(
             await container._writer.flush()
 
 
+KEEPS = "segment keeps the journal from being let go; writers stop when it is full"
+
+
 async def test_a_segment_that_tier_2_takes_again_lets_the_log_go(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -97,7 +100,12 @@ async def test_a_segment_that_tier_2_takes_again_lets_the_log_go(
             chunks.refused.clear()
             await trio.sleep(PAUSE_SECONDS_MAX + 1)
         told = [entry["event"] for entry in entries if entry.get("segment") == bad]
-        assert set(told[:-1]) == {"segment does not reach tier 2"}
+        errors = [entry for entry in entries if entry["log_level"] == "error"]
+        assert set(told[:-1]) == {"segment does not reach tier 2", KEEPS}
+        assert told.index(KEEPS) > told.index("segment does not reach tier 2")
+        assert {entry["event"] for entry in errors} == {KEEPS}
+        assert all(entry["journal_bytes"] > 0 for entry in errors)
+        assert errors[0]["seconds"] >= 60
         assert told[-1] == "segment reaches tier 2 again"
         assert stored(container, bad) == 7
         assert not container._writer.failing_segments
