@@ -30,6 +30,7 @@ from segstore.tiers.journal import Journal
 from segstore.tiers.journal.contents import NotedContents
 from segstore.tiers.journal.format import Kind, Record, StoredRecord
 from segstore.tiers.journal.state import JournalState
+from segstore.tiers.s3 import objects
 from segstore.writer import storage_writer
 
 SEEDS = range(2, 14)
@@ -383,7 +384,11 @@ def test_half_frames_that_take_memory_without_a_bound_are_found(
         return True
 
     monkeypatch.setattr(Reservations, "grant", grant)
-    found = first_failure(NoFaults, **HOSTILE | {"half_frame_clients": 8})
+    found = first_failure(
+        NoFaults,
+        **HOSTILE
+        | {"half_frame_clients": 12, "network_reset_bytes": 0, "lives": 1, "life_steps": 1200},
+    )
     assert "bytes of incomplete commands" in found, found
 
 
@@ -409,13 +414,17 @@ def test_unsent_replies_without_a_bound_are_found(monkeypatch: pytest.MonkeyPatc
     assert "bytes of unsent replies" in found, found
 
 
-def test_a_request_of_200_000_items_that_is_served_is_found(
+def test_a_request_of_100_000_items_that_is_served_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wire, "REQUEST_ITEMS_MAX", wire.COMMAND_BYTES_MAX)
     monkeypatch.setattr(handler_table, "SEGMENTS_MAX", wire.COMMAND_BYTES_MAX)
     monkeypatch.setattr(codec, "_DECODERS", codec._Decoders())
-    found = first_failure(NoFaults, **HOSTILE | {"long_request_clients": 1})
+    found = first_failure(
+        NoFaults,
+        **HOSTILE
+        | {"long_request_clients": 1, "network_reset_bytes": 0, "lives": 1, "life_steps": 1200},
+    )
     assert "kept the processor" in found, found
 
 
@@ -425,3 +434,13 @@ def test_a_lack_of_descriptors_that_ends_the_listener_is_found(
     monkeypatch.setattr(server, "_LACKS", frozenset())
     found = first_failure(NoFaults, **HOSTILE)
     assert "OSError" in found or "sub-exception" in found, found
+
+
+def test_a_lack_of_memory_for_a_request_that_ends_the_container_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        objects, "REQUEST_ERRORS", tuple(set(objects.REQUEST_ERRORS) - {MemoryError})
+    )
+    found = first_failure(NoFaults, with_objects=True, operations=400, lives=8)
+    assert found != "nothing"

@@ -98,7 +98,8 @@ class SimulatedDisk:
 
     ``step_count`` counts the calls that change something. Set ``power_cut_at`` to the number of
     the call during which the power goes (``on_power_cut`` is told, once); ``write_errors`` and
-    ``sync_errors`` map the number of such a call to the errno with which it fails;
+    ``sync_errors`` map the number of such a call to the errno with which it fails, ``open_errors``
+    that of one that opens or creates a file, which ``open_count`` counts;
     ``capacity_bytes`` bounds the files' lengths. With ``ignores_syncs`` it is a disk that says
     that it has synced, and has not.
     """
@@ -112,6 +113,8 @@ class SimulatedDisk:
         self.on_power_cut: Callable[[], None] = lambda: None
         self.write_errors: dict[int, int] = {}
         self.sync_errors: dict[int, int] = {}
+        self.open_count = 0
+        self.open_errors: dict[int, int] = {}
         self.read_error: int | None = None
         self._names: dict[str, _Content] = {}
         self._durable_names: dict[str, _Content] = {}
@@ -123,6 +126,7 @@ class SimulatedDisk:
 
     def open_file(self, name: str) -> SimulatedFile:
         """Open an existing file."""
+        self._open()
         if name not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", name)
         return SimulatedFile(self, self._names[name])
@@ -130,6 +134,7 @@ class SimulatedDisk:
     def create_file(self, name: str) -> SimulatedFile:
         """Create an empty file."""
         self._step()
+        self._open()
         if name in self._names:
             raise FileExistsError(errno.EEXIST, "the file exists", name)
         content = self._names[name] = _Content()
@@ -215,6 +220,12 @@ class SimulatedDisk:
             on_power_cut, self.on_power_cut = self.on_power_cut, lambda: None
             on_power_cut()
             raise PowerCutError
+
+    def _open(self) -> None:
+        self.open_count += 1
+        code = self.open_errors.get(self.open_count)
+        if code is not None:
+            raise OSError(code, os.strerror(code))
 
     def _write(self, content: _Content, buffers: Sequence[Buffer], offset: int) -> None:
         data = b"".join(buffers)

@@ -121,7 +121,7 @@ class FilesystemChunkStorage:
             meanwhile()
         try:
             await self._groups.write(ShortWrite(name, path_of(name), offset, data))
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise self._told(name, "write", error) from error
 
     async def read(
@@ -182,12 +182,14 @@ class FilesystemChunkStorage:
     ) -> T:
         try:
             return await trio.to_thread.run_sync(function, limiter=limiter or self._limiter)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise self._told(name, verb, error) from error
 
-    def _told(self, name: str, verb: str, error: OSError) -> StorageError:
+    def _told(self, name: str, verb: str, error: OSError | MemoryError) -> StorageError:
         if isinstance(error, FileNotFoundError):
             return ChunkNotFoundError(f"there is no chunk {name} in {self._title}")
+        if isinstance(error, MemoryError):
+            error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         reason = error.strerror or str(error)
         return StorageError(f"tier 2 in {self._title} cannot {verb} {name}: {reason}")
 
@@ -211,7 +213,7 @@ class FilesystemChunkStorage:
                 try:
                     file.write(data, offset, self._staging)
                     os.fdatasync(file.descriptor)
-                except OSError:
+                except (OSError, MemoryError):
                     self._take_back(path, file.descriptor, offset, length)
                     raise
                 if offset <= self._stored(path, length):
@@ -312,7 +314,7 @@ class FilesystemChunkStorage:
         try:
             file.write(data, 0, self._staging)
             os.fsync(file.descriptor)
-        except OSError:
+        except (OSError, MemoryError):
             with suppress(OSError):
                 os.unlink(f"{self._root}/{unfinished}")
             raise

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -363,3 +364,24 @@ async def test_a_lost_root_is_an_error(tmp_path: Path) -> None:
     storage = FilesystemChunkStorage(tmp_path / "file")
     with pytest.raises(StorageError, match="cannot write a"):
         await storage.write("a", offset=0, data=[b"x"])
+
+
+@pytest.mark.parametrize("length", [10, 2_000_000])
+async def test_a_lack_of_memory_is_an_error_of_the_call_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    def find_no_memory(descriptor: int) -> None:
+        raise MemoryError
+
+    with closing(FilesystemChunkStorage(tmp_path)) as storage:
+        await storage.write("a", offset=0, data=[b"data"])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", find_no_memory)
+            with pytest.raises(StorageError, match="cannot write a: Cannot allocate memory"):
+                await storage.write("a", offset=4, data=[bytes(length)])
+        assert (await storage.info("a")).length == 4
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", find_no_memory)
+            with pytest.raises(StorageError, match="cannot write b: Cannot allocate memory"):
+                await storage.write("b", offset=0, data=[bytes(length)])
+        assert [each.name for each in await storage.list_chunks("")] == ["a"]

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from _fast.replay import DIGEST_FORMAT, digest_frame
+from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
 from segstore.storage.chunk_metadata import ChunkMetadata
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import Buffer, Check
@@ -26,6 +27,9 @@ from segstore.tiers.journal.files import JournalFile, open_existing, parse_name
 from segstore.tiers.journal.format import RECORD_HEADER_BYTES
 from segstore.tiers.journal.scan import FileScan, scan_file
 from segstore.tiers.memory import MemoryChunkStorage
+
+ABSENT_RATE = 0.3
+"""How often a chunk that is bad at a read is shorter or missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,8 @@ def _scan(disk: SimulatedDisk, name: str) -> FileScan | None:
 
 
 class DamagedReads:
-    """Chunks of an owner, some of which have a wrong bit while they are read a few times.
+    """Chunks of an owner, some of which have a wrong bit while they are read a few times, or are
+    shorter or missing.
 
     The metadata tell what has a checksum; everything but reads is passed on.
     """
@@ -102,14 +107,21 @@ class DamagedReads:
     async def read(
         self, name: str, *, offset: int, length: int, check: Check | None = None
     ) -> Buffer:
-        """Read, perhaps while a bit is wrong that is read."""
+        """Read, perhaps while a bit is wrong that is read, or the chunk is short or not there."""
         end = min(offset + length, self._checked_length(name))
         content = self._memory._chunks.get(name)
-        if end <= offset or content is None or not self._is_bad(name):
+        is_bad = end > offset and content is not None and self._is_bad(name)
+        if is_bad and self._random.random() < ABSENT_RATE:
+            if self._random.random() < 0.5:
+                self._note("chunk is missing")
+                raise ChunkNotFoundError(f"injected: there is no chunk {name}")
+            self._note("chunk is shorter")
+            raise InvalidChunkOffsetError(f"injected: chunk {name} ends before {end}")
+        if not is_bad or content is None:
             read: Buffer = await self._chunks.read(name, offset=offset, length=length, check=check)
             return read
         place, bit = self._random.randrange(offset, end), 1 << self._random.randrange(8)
-        self._note(f"bit {bit} at {place} of {name} is wrong")
+        self._note("bit of a chunk is wrong")
         content[place] ^= bit
         try:
             read = await self._chunks.read(name, offset=offset, length=length, check=check)

@@ -362,7 +362,7 @@ class Host:
 
     def _damaged(self, chunks: ChunkStorage) -> DamagedReads:
         def note(what: str) -> None:
-            self._store.fault_counts["bit of a chunk is wrong"] += 1
+            self._store.fault_counts[what] += 1
             self._store.trace(what)
 
         return DamagedReads(
@@ -431,6 +431,7 @@ async def observe(container: SegmentContainer, name: str, attribute_ids: list[by
             lambda: container.read(name, offset=offset, length_max=length_max)  # noqa: B023
         )
         if not result.data:
+            container.segment_info(name)  # raises if that is because it fails just now
             raise NoSuchSegmentError(name)
         data += result.data
     return Observed(

@@ -23,7 +23,7 @@ from segstore.testing.wire_client import WireClient
 from simulation.plan import KIB
 from simulation.wire_clients import ConnectionOverError, WireUser
 
-LONG_REQUEST_ITEMS = 200_000
+LONG_REQUEST_ITEMS = 100_000
 APPEND_BLOCK_END = 4
 
 _HEADER = struct.Struct(">ii")
@@ -92,7 +92,7 @@ class DeafReader(HostileClient):
 class LongRequestClient(HostileClient):
     """Sends a request about more than any client asks for."""
 
-    what = "a request of 200,000 items is sent"
+    what = "a request of 100,000 items is sent"
 
     async def attack(self, client: WireClient) -> None:
         request = _long_request(self.world.stream.segment(0))

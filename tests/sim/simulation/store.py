@@ -45,6 +45,7 @@ from segstore.tiers.s3.objects import ObjectStore, RetryLimits
 from segstore.tiers.s3.storage import S3Tier
 from simulation.damage import Damage, damage_one_record
 from simulation.host import Host, Life, Mishap
+from simulation.journal_damage import JournalDamageError, try_damage
 from simulation.model import Model
 from simulation.network import Network, NetworkStream
 from simulation.plan import KIB, Plan
@@ -55,6 +56,9 @@ JOURNAL_FILE_BYTES = 1280 * KIB
 """Little more than the longest data frame takes."""
 DAMAGED_SECONDS_MAX = 100.0
 """A container that is offline keeps files that the others may have no room without."""
+JOURNAL_DAMAGE_RATE = 0.5
+"""How often a copy of the journal is damaged after a life."""
+NO_MEMORY_RATE = 0.005
 BUFFERS_STEPS = 8
 """Between looks at what connections have in buffers."""
 OBJECT_LIMITS = RetryLimits(attempts_max=3, retry_seconds_max=5.0)
@@ -129,7 +133,7 @@ class Store:
         self._damage: Damage | None = None
         self.dead = False
         self.disk_fails = False
-        self._disk_fault = (0, "")
+        self._disk_fault = ("", 0, "")
         self._died_at = 0.0
         self._power_is_cut = False
         self._outage: tuple[float, float, str | None] = (0.0, 0.0, None)
@@ -207,6 +211,15 @@ class Store:
         for host in self.hosts:
             host.disconnect()
 
+    async def _try_damage(self) -> None:
+        """See that damage to a file of the journal is told, on a copy of it."""
+        if self._random.random() < JOURNAL_DAMAGE_RATE:
+            try:
+                found = await try_damage(self._disk, self.settings, self._random)
+            except JournalDamageError as error:
+                raise self._violated(str(error)) from error
+            self.fault_counts[found] += bool(found)
+
     # ---- Lives -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -219,6 +232,7 @@ class Store:
             with trio.CancelScope(shield=True):
                 await self._chunks.settle(self._random)
                 await check_chunks(self._stored(), self.hosts)
+                await self._try_damage()
         self.stopped.set()
 
     async def check_everything(self) -> None:
@@ -307,26 +321,32 @@ class Store:
             self._prepare_mishaps()
 
     def _prepare_disk_fault(self, steps: int) -> None:
-        """Let some calls of the journal's disk fail in a row, writes or syncs."""
+        """Let some calls of the journal's disk fail in a row: writes, syncs, or opening files."""
         random, disk = self._random, self._disk
         self.disk_fails = True
         # Most steps are writes.
-        syncs = random.random() < 0.7
-        kind, errors = ("sync", disk.sync_errors) if syncs else ("write", disk.write_errors)
-        code = random.choice([errno.EIO, errno.ENOSPC])
-        first = disk.step_count + 1 + random.randrange(min(100, 2 + steps // 20))
-        errors |= dict.fromkeys(range(first, first + random.choice([2, 20])), code)
-        self._disk_fault = (first, f"disk's {kind} fails, {errno.errorcode[code]}")
+        kind = random.choices(["sync", "write", "open"], [5, 2, 3])[0]
+        if kind == "open":
+            code = random.choice([errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+            first = disk.open_count + 1 + random.randrange(len(disk.list_files()) + 4)
+            disk.open_errors = dict.fromkeys(range(first, first + random.choice([1, 3])), code)
+        else:
+            errors = disk.sync_errors if kind == "sync" else disk.write_errors
+            code = random.choice([errno.EIO, errno.ENOSPC, errno.ENOMEM])
+            first = disk.step_count + 1 + random.randrange(min(100, 2 + steps // 20))
+            errors |= dict.fromkeys(range(first, first + random.choice([2, 20])), code)
+        self._disk_fault = (kind, first, f"disk's {kind} fails, {errno.errorcode[code]}")
 
     def _count_disk_fault(self) -> None:
-        first, what = self._disk_fault
-        if self.disk_fails and self._disk.step_count > first:
+        kind, first, what = self._disk_fault
+        count = self._disk.open_count if kind == "open" else self._disk.step_count
+        if self.disk_fails and count >= first:
             self.fault_counts[what] += 1
 
     def _prepare_mishaps(self) -> None:
         """Choose what happens to single containers in this life."""
         random, plan = self._random, self._plan
-        if random.random() < plan.damage_rate:
+        if random.random() < plan.damage_rate and not self._disk.open_errors:
             self._damage = damage_one_record(self._disk, self._notes, random)
         if self._damage is not None:
             # Who opens its log again in this life reads the damaged file, without its note.
@@ -420,6 +440,9 @@ class Store:
         elif fault is not Fault.NONE:
             found = self._random.choice([ObjectFault.REPLY_LOST, ObjectFault.LATE])
         self._note_tier_2(found)
+        if fault is Fault.NONE and not self.calm and self._random.random() < NO_MEMORY_RATE:
+            self.fault_counts["object request finds no memory"] += 1
+            raise MemoryError("injected: no memory for a request")
         return found
 
     def _note_tier_2(self, fault: Fault | ObjectFault) -> None:

@@ -279,7 +279,10 @@ class Journal:
         for generation, positions in sorted(self._last_positions.items()):
             if positions.get(container_id, 0) < start:
                 continue
-            scan = await self._run_blocking(partial(scan_named, self._disk, generation))
+            try:
+                scan = await self._run_blocking(partial(scan_named, self._disk, generation))
+            except OSError as error:
+                raise DataLogError(f"the journal cannot be read: {error}") from error
             index = scan.indexes.get(container_id)
             if index is not None:
                 indexes[generation] = index

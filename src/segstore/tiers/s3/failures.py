@@ -29,6 +29,7 @@ REQUEST_ERRORS: tuple[type[Exception], ...] = (
     ClientError,
     ResponseParserError,
     OSError,
+    MemoryError,
 )
 """Whatever a request of boto3 fails with."""
 
@@ -112,7 +113,7 @@ class TruncatedBodyError(OSError):
 
 
 def failure_of(error: Exception) -> S3Failure:
-    """What an error of boto3 means."""
+    """What an error of a request means."""
     if isinstance(error, ClientError):
         return _failure_of_answer(error)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
@@ -120,7 +121,7 @@ def failure_of(error: Exception) -> S3Failure:
     if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)):
         return S3Failure(Kind.UNREACHABLE, str(error))
     if isinstance(
-        error, (HTTPClientError, IncompleteReadError, ResponseParserError, OSError)
+        error, (HTTPClientError, IncompleteReadError, ResponseParserError, OSError, MemoryError)
     ) and not isinstance(error, SSLError):
         return S3Failure(Kind.TRY_AGAIN, str(error) or type(error).__name__)
     return S3Failure(Kind.REFUSED, str(error) or type(error).__name__)

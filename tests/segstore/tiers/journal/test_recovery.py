@@ -307,6 +307,17 @@ async def test_an_unreadable_disk_is_an_error_of_the_log() -> None:
         recover(disk)
 
 
+async def test_a_lack_of_descriptors_when_a_log_is_opened_again_is_an_error_of_the_log() -> None:
+    disk, _ = await disk_with_batches(5)
+    async with open_simulated_journal(disk, SETTINGS, random=Random(7)) as journal:
+        log = await journal.open_log(1)
+        await append(log, b"more")
+        log = await journal.open_log(1)
+        disk.open_errors = {disk.open_count + 1: errno.EMFILE}
+        with pytest.raises(DataLogError, match=r"cannot be read: .* Too many open files"):
+            await anext(log.read())
+
+
 async def test_an_interrupted_preparation_is_cleaned_up() -> None:
     disk, entries = await disk_with_batches(3)
     disk.create_file("00000000000000000077.new")
