@@ -87,7 +87,7 @@ ROWS = (
     ),
     Row(
         name="open",
-        work="10,000 open transactions, then kill -9",
+        work="10,000 transactions open beside 10,000 others; kill -9 with all of them",
         own=works.open_transactions,
         limits={
             works.OPEN_MEMORY.name: 2.0,

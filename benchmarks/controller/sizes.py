@@ -22,8 +22,9 @@ class Size:
     large_segments: int = 5_000
     scales: int = 3
     scale_rate: int = 1_000
-    warm_open: int = 2_000
-    """Transactions opened before memory is measured for the first time."""
+    warm_open: int = 10_000
+    """Transactions opened before memory is measured for the first time: what the processes take
+    once, for buffers and caches, is not what one transaction takes."""
     open: int = 10_000
     settle_seconds: float = 8.0
     waiting_calls: int = 1_000

@@ -26,7 +26,7 @@ from benchmarks.peers.segstore_standalone import SegstoreStandalone
 KIB = 1024
 SCOPE, DELETED_SCOPE = "many", "deleted"
 LISTINGS_BY_TAG = 20
-TAKEN_UP_SECONDS = 1.0
+TAKEN_UP_SECONDS = 3.0
 """Until a controller has taken up all calls that are sent to it at once."""
 NEVER_SCALED = 2_000_000_000
 NEVER_MEASURED = "[segment_store.auto_scale]\nsample_seconds = 1e6\n"
@@ -35,6 +35,7 @@ APPEND_SEGMENTS = 16
 P50 = Metric("until committed p50", "ms", "lower")
 P99 = Metric("until committed p99", "ms", "lower")
 RATE = Metric("committed and read once", "transactions/s", "higher")
+RATE_CPU = Metric("server CPU of one", "ms", "lower")
 COMMITTED = Metric("committed", "transactions/s", "higher")
 STOP = Metric("longest stop", "s", "lower")
 BEGIN = Metric("begin p50", "ms", "lower")
@@ -88,10 +89,12 @@ class Session:
 
     def rate(self, segments: int) -> Numbers:
         """Many writers and a reader."""
+        before = self.server.processes.usage().cpu_seconds
         result = self._rate(
             segments, seconds=self.size.rate_seconds, warmup=self.size.row_warmup_seconds
         )
-        return {RATE: result["per_second"]}
+        used = self.server.processes.usage().cpu_seconds - before
+        return {RATE: result["per_second"], RATE_CPU: used / max(1, result["committed"]) * 1e3}
 
     def _rate(self, segments: int, *, seconds: float, warmup: float) -> dict[str, Any]:
         return self._transactions("rate", segments=segments, seconds=seconds, warmup=warmup)
