@@ -77,7 +77,8 @@ class RetentionTest {
             // Who never released anything counts for nothing: begin with a first checkpoint.
             write(writer, 1);
             readSlowly(reader, 1);
-            for (int number = 0; number < 20; number++) {
+            Deadline released = new Deadline(8);
+            while (!released.passed()) {
                 reader.readNextEvent(TestScope.READ_TIMEOUT_MS);
             }
             writeSlowly(writer, 20);
