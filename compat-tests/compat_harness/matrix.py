@@ -63,6 +63,18 @@ test runs; the results are the test's. Generated, like [compatibility.md](compat
 | --- | --- | --- | --- | --- | --- |
 """
 
+NOT_TO_BE_HAD = {
+    "Flink connectors for Flink 1.12 and later": "only 0.9.0 for Flink 1.11 is on Maven Central",
+    "Spark connector of the original": "not on Maven Central; this project has its own",
+    "Hadoop connector": "not on Maven Central",
+    "Kafka adapter": "not on Maven Central",
+    "sensor collector": "not on Maven Central",
+    "OpenMessaging Benchmark": (
+        "not on Maven Central: its users build it, and its calls are a suite of the Java client"
+    ),
+}
+"""Clients that were looked for, and cannot be tested from a registry's packages (November 2026)."""
+
 NOT_REACHED = {
     "getControllerToBucketMapping": "no client has it: the original's administration tool alone",
     "getSegmentsImmediatlyFollowing": (
@@ -92,6 +104,8 @@ def make_matrix(results: Sequence[Result]) -> str:
     parts.append(_races([result for result in results if result.race]))
     reasons = "".join(f"- `{suite}`: {why}\n" for suite, why in ONLY_OURS.items())
     parts.append(f"## Not run on the original\n\n{reasons}")
+    missing = "".join(f"- {client}: {why}\n" for client, why in NOT_TO_BE_HAD.items())
+    parts.append(f"## Not to be had\n\n{missing}")
     return "\n".join(parts)
 
 

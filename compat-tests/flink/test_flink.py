@@ -14,12 +14,14 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 import pytest
 from benchmarks.maven import MavenFailedError, compiled_class_path
-from compat_harness.server import TARGET_VARIABLE, Server
+from compat_harness.server import Server
+from compat_harness.suite_groups import Target
 
 HERE = Path(__file__).parent
 MAIN_CLASS = "flinkjobs.ExactlyOnce"
@@ -50,6 +52,7 @@ OPENED_PACKAGES = (
 )
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
+matrix = partial(pytest.mark.matrix, client="Flink connector", version="0.9.0")
 
 
 class Job:
@@ -131,9 +134,9 @@ def class_path() -> str:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server | None]:
-    """A store that the test may kill, unless one that runs already is to be tested."""
-    if os.environ.get(TARGET_VARIABLE):
+def server(foreign_target: Target | None, tmp_path: Path) -> Iterator[Server | None]:
+    """A store that the test may kill, unless another's server is to be tested."""
+    if foreign_target is not None:
         yield None
         return
     with Server(tmp_path) as store:
@@ -141,11 +144,14 @@ def server(tmp_path: Path) -> Iterator[Server | None]:
 
 
 @pytest.fixture
-def start(class_path: str, server: Server | None, tmp_path: Path) -> Start:
+def start(
+    class_path: str, server: Server | None, foreign_target: Target | None, tmp_path: Path
+) -> Start:
     """Start a main class with arguments; all jobs of a test use one scope and directory."""
-    controller = server.controller_uri if server else os.environ[TARGET_VARIABLE]
+    target = foreign_target or server
+    assert target is not None
     settings = {
-        "controller": controller,
+        "controller": target.controller_uri,
         "scope": f"flink-{uuid.uuid4().hex[:8]}",
         "directory": str(tmp_path / "flink"),
         "microseconds": str(MICROSECONDS),
@@ -171,6 +177,7 @@ def find_checkpoint(directory: Path) -> str:
     return str(max(metadata, key=lambda path: path.stat().st_mtime_ns).parent)
 
 
+@matrix(api="exactly-once jobs, batch source")
 def test_a_job_copies_a_stream_exactly_once(
     start: Start, server: Server | None, tmp_path: Path
 ) -> None:
@@ -199,6 +206,7 @@ def read_batch(start: Start, stream: str, count: int) -> Counter[str]:
             return Counter(events)
 
 
+@matrix(api="tables")
 def test_tables_are_written_and_asked(start: Start) -> None:
     """Half of the rows go on, exactly once, by a query without an end; batch queries count."""
     with start("Tables", events=TABLE_ROWS) as job:

@@ -10,6 +10,7 @@ import asyncio
 import time
 import uuid
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ READ_SECONDS_MAX = 60.0
 SLICE_SECONDS_MAX = 3.0
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
+matrix = partial(pytest.mark.matrix, client="Python", version="0.3.8")
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +85,7 @@ def read_stream(
     return asyncio.run(read())
 
 
+@matrix(api="stream management")
 def test_scopes_and_streams_are_created_and_deleted(streams: Any, scope: str) -> None:
     assert streams.create_scope(scope) is False
     assert streams.create_stream(scope, "s", 3) is True
@@ -92,6 +95,7 @@ def test_scopes_and_streams_are_created_and_deleted(streams: Any, scope: str) ->
     assert streams.delete_scope(scope) is True
 
 
+@matrix(api="stream management")
 def test_what_can_never_be_is_refused_at_once(streams: Any, scope: str) -> None:
     # The client takes a status FAILURE for a reason to try again, for a minute.
     started = time.monotonic()
@@ -101,6 +105,7 @@ def test_what_can_never_be_is_refused_at_once(streams: Any, scope: str) -> None:
     assert time.monotonic() - started < 5
 
 
+@matrix(api="stream management")
 def test_streams_keep_their_tags(streams: Any, scope: str) -> None:
     policy = pravega_client.StreamScalingPolicy.fixed_scaling_policy(2)
     streams.create_stream_with_policy(
@@ -109,6 +114,7 @@ def test_streams_keep_their_tags(streams: Any, scope: str) -> None:
     assert sorted(streams.get_stream_tags(scope, "tagged")) == ["green", "red"]
 
 
+@matrix(api="events")
 def test_events_come_back_in_order_per_key(streams: Any, scope: str) -> None:
     streams.create_stream(scope, "events", 3)
     writer = streams.create_writer(scope, "events")
@@ -124,6 +130,7 @@ def test_events_come_back_in_order_per_key(streams: Any, scope: str) -> None:
     assert per_key == {f"key-{key}": list(range(100)) for key in range(8)}
 
 
+@matrix(api="events")
 def test_events_of_bytes_come_back_unchanged(streams: Any, scope: str) -> None:
     streams.create_stream(scope, "bytes", 1)
     writer = streams.create_writer(scope, "bytes")
@@ -134,6 +141,7 @@ def test_events_of_bytes_come_back_unchanged(streams: Any, scope: str) -> None:
     assert read_stream(streams, scope, "bytes", len(written)) == written
 
 
+@matrix(api="reader groups")
 def test_two_readers_share_a_stream(streams: Any, scope: str) -> None:
     streams.create_stream(scope, "shared", 4)
     writer = streams.create_writer(scope, "shared")
@@ -146,6 +154,7 @@ def test_two_readers_share_a_stream(streams: Any, scope: str) -> None:
     assert set(events) == written
 
 
+@matrix(api="byte streams")
 def test_a_byte_stream_is_written_and_read(streams: Any, scope: str) -> None:
     streams.create_stream(scope, "file", 1)
     written = bytes(range(256)) * 500
@@ -166,6 +175,7 @@ def test_a_byte_stream_is_written_and_read(streams: Any, scope: str) -> None:
     assert stream.current_head_offset() == 1024
 
 
+@matrix(api="transactions")
 def test_transactions_are_read_when_they_are_committed(streams: Any, scope: str) -> None:
     assert streams.create_stream(scope, "s", 2) is True
     writer = streams.create_transaction_writer(scope, "s", 1)

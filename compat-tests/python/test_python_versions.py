@@ -50,13 +50,24 @@ def install_client(version: str, directory: Path) -> str:
 
 @pytest.mark.compat
 @pytest.mark.timeout(3 * SECONDS_MAX)
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11"])
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param(
+            version,
+            marks=pytest.mark.matrix(
+                client="Python", version="0.3.8", api=f"all of it, with Python {version}"
+            ),
+        )
+        for version in ("3.8", "3.9", "3.10", "3.11")
+    ],
+)
 def test_the_whole_api(
     version: str, controller_uri: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if version == RUNNING:
         python = sys.executable
-    elif request.config.getoption("--full", default=False):
+    elif request.config.getoption("--full"):
         python = install_client(version, tmp_path / "environment")
     else:
         pytest.skip("other Pythons are tried with --full")
