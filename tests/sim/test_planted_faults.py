@@ -357,12 +357,16 @@ def test_a_store_that_does_not_check_its_chunks_is_found(monkeypatch: pytest.Mon
     assert found != "nothing"
 
 
-@pytest.mark.parametrize("seed", [2, 9])
-def test_a_store_that_checks_its_chunks_serves_no_wrong_bit(seed: int) -> None:
-    plan = replace(Plan.draw(Random(seed)), with_objects=False, disk_fault_rate=0, flip_bits=False)
-    plan = replace(plan, damages_chunks=True, historical_readers=3, cache_bytes=4 * MIB)
-    result = simulate(seed, plan=plan)
-    assert result.fault_counts["bit of a chunk is wrong"]
+def test_a_store_that_checks_its_chunks_serves_no_wrong_bit() -> None:
+    # Which seeds meet a wrong bit changes with every other fault that is drawn.
+    for seed in range(9, 40):
+        plan = Plan.draw(Random(seed))
+        plan = replace(plan, with_objects=False, disk_fault_rate=0, flip_bits=False)
+        plan = replace(plan, damages_chunks=True, historical_readers=3, cache_bytes=4 * MIB)
+        result = simulate(seed, plan=plan)
+        if result.fault_counts["bit of a chunk is wrong"]:
+            return
+    pytest.fail("no seed meets a wrong bit")
 
 
 HOSTILE = {
