@@ -54,6 +54,10 @@ unit: $(VENV)/.tested ## unit tests only, without Java
 sim: $(VENV)/.tested ## containers on simulated tiers that crash and fail: SEEDS=1000, or SEED=17 to replay one
 	@PYTHONPATH=tests/sim $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
+.PHONY: sim-controllers
+sim-controllers: $(VENV)/.tested ## two controllers that are killed and cut off, with clients: SEEDS=1000, or SEED=17
+	@PYTHONPATH=tests/sim $(BIN)/python -m controllers $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
 .PHONY: sanitize
 sanitize: $(VENV)/.tested ## the extensions' tests under gcc's address and undefined behaviour checks
 	@.ci/sanitize $(ARGS)

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 import structlog
@@ -48,6 +49,8 @@ from pravega_controller.transaction_workflows import TransactionWorkflows
 from pravega_controller.watermarks import Watermarks
 from pravega_wire import names
 
+SWEEP_SECONDS = 60.0
+"""How often to look for what a controller wrote when it had been taken for dead."""
 ROUND_PAUSE_SECONDS = 1.0
 """Before the first round of retention, and between two."""
 
@@ -112,6 +115,8 @@ async def open_controller(
         workflows.start_soon(controller.members.run)
         workflows.start_soon(controller.store.intents.remove_idle)
         workflows.start_soon(controller.transaction_workflows.run)
+        sweep = partial(_sweep, controller)
+        workflows.start_soon(repeat, "what the dead left", SWEEP_SECONDS, sweep)
         if config.request_poll_seconds > 0:
             _start_scaling(config, controller, segments, workflows)
         if config.retention_period_seconds > 0:
@@ -270,6 +275,20 @@ def _start_retention(
     nursery.start_soon(repeat, "retention", ROUND_PAUSE_SECONDS, retention.run_period)
 
 
+async def _sweep(controller: Controller) -> None:
+    """Take over what requests of a dead controller did that came after it had been taken over."""
+    for intent in controller.store.intents.left_over():
+        controller.finish_later(intent)
+    if controller.members.owns("what the dead left"):
+        await controller.transaction_workflows.load()
+        await _take_over_intents(controller)
+
+
+async def _take_over_intents(controller: Controller) -> None:
+    for intent in await controller.store.intents.take_over(controller.members.is_dead):
+        controller.finish_later(intent)
+
+
 async def _prepare(config: ControllerConfig, controller: Controller) -> None:
     """Wait for the segment stores, make what every controller needs, and take up old work."""
     try:
@@ -283,5 +302,4 @@ async def _prepare(config: ControllerConfig, controller: Controller) -> None:
         log.debug("the system scope exists")
     # Before any workflow goes on: sealing a stream ends the transactions that are known.
     await controller.transaction_workflows.load()
-    for intent in await controller.store.intents.take_over(controller.members.is_dead):
-        controller.finish_later(intent)
+    await _take_over_intents(controller)

@@ -51,6 +51,7 @@ class Intents:
         self._is_trusted = is_trusted
         self._written: dict[bytes, IntentRecord] = {}
         self._idle_since: dict[bytes, float] = {}
+        self._held_before: frozenset[bytes] = frozenset()
         self._leaving: frozenset[bytes] = frozenset()
         self._left = trio.Event()
 
@@ -72,6 +73,15 @@ class Intents:
         self._written.setdefault(key, intent)
         self._idle_since[key] = trio.current_time()
 
+    def left_over(self) -> list[IntentRecord]:
+        """Intents that were in use when this was asked last, and still are: look after them.
+
+        A workflow that another controller finished in this one's place may leave one.
+        """
+        held = frozenset(self._written.keys() - self._idle_since.keys())
+        old, self._held_before = held & self._held_before, held
+        return [intent for key, intent in self._written.items() if key in old]
+
     async def find(self, intent: IntentRecord) -> IntentRecord:
         """Return the intent recorded under the same key, or the intent itself."""
         key = self._key(intent)
@@ -82,8 +92,19 @@ class Intents:
 
     async def write_again(self) -> None:
         """Write all that this controller relies on: it may have been removed as a dead one's."""
-        for key, intent in list(self._written.items()):
-            await self._tables.put(INTENTS, key, encode(intent))
+        for key in list(self._written):
+            while key in self._leaving:
+                await self._left.wait()
+            intent = self._written.get(key)
+            if intent is None:
+                continue
+            # It must not be removed while it is written: it would be there for ever.
+            was_idle = self._idle_since.pop(key, None) is not None
+            try:
+                await self._tables.put(INTENTS, key, encode(intent))
+            finally:
+                if was_idle:
+                    self._idle_since.setdefault(key, trio.current_time())
 
     async def take_over(self, is_dead: Callable[[str], Awaitable[bool]]) -> list[IntentRecord]:
         """Make the intents of dead controllers this one's own, and return them.

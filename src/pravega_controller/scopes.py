@@ -28,6 +28,7 @@ from pravega_controller.errors import (
     SegmentStoreError,
     StoreUnavailableError,
     TableNotEmptyError,
+    VersionConflictError,
 )
 from pravega_controller.key_value_tables import KeyValueTableOperations
 from pravega_controller.locks import KeyedLocks
@@ -73,7 +74,11 @@ class ScopeOperations:
                 scope = await self._store.find_scope(name)
                 if scope is None:
                     await self._store.put_intent(_intent(name))
-                    scope = await self._store.insert_scope(name)
+                    try:
+                        scope = await self._store.insert_scope(name)
+                    except VersionConflictError:
+                        await self._store.remove_intent(_intent(name))
+                        raise
                 elif scope.record.phase != "creating":
                     raise AlreadyExistsError(f"scope {name} exists")
                 await self._finish_creating(scope)

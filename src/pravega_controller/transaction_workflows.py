@@ -60,7 +60,7 @@ from pravega_controller.open_transactions import (
 from pravega_controller.records import Delete, Rolling
 from pravega_controller.segment_client import SegmentClient, for_each
 from pravega_controller.store import MetadataStore, Stream
-from pravega_controller.stream_workflows import StreamWorkflows
+from pravega_controller.stream_workflows import StreamWorkflows, stream_intent
 from pravega_controller.streams import Segment
 from pravega_controller.table_client import NOT_EXISTS
 from pravega_controller.transaction_leases import LeaseTimer
@@ -91,8 +91,6 @@ EXPIRE_AGAIN_SECONDS = 5.0
 """How long after a failure a transaction whose lease has ended is tried again."""
 CONFLICTS_MAX = 5
 """How often a change is tried again that met another controller's."""
-SWEEP_SECONDS = 60.0
-"""How often to look for what a controller left that wrote it when it had been taken for dead."""
 
 log = structlog.get_logger(__name__)
 
@@ -376,17 +374,6 @@ class TransactionWorkflows:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.timer.run)
             nursery.start_soon(self._archive_rounds)
-            nursery.start_soon(self._sweep)
-
-    async def _sweep(self) -> None:
-        """Look for what a dead controller's last requests did after it was taken over."""
-        while True:
-            await trio.sleep(SWEEP_SECONDS)
-            if self._members.owns("transactions of the dead"):
-                try:
-                    await self.load()
-                except ControllerError as error:
-                    log.warning("cannot look for transactions", reason=str(error))
 
     # ---- Decisions -------------------------------------------------------------------------------
 
@@ -560,13 +547,19 @@ class TransactionWorkflows:
                 await self._discard(owner)
             except SegmentStoreError as error:
                 # Another controller may have changed the stream since it was last read.
-                found = await self._streams.settled(owner.scope, owner.stream)
+                found = await self._settle_for_another(owner)
                 if known is not None and found.version != known.version:
                     raise VersionConflictError(f"the stream was changed: {error}") from error
                 raise
             except VersionConflictError:
-                await self._streams.settled(owner.scope, owner.stream)
+                await self._settle_for_another(owner)
                 raise
+
+    async def _settle_for_another(self, owner: StreamTransactions) -> Stream:
+        """The stream without pending work, after another controller may have done this one's."""
+        stream = await self._streams.settled(owner.scope, owner.stream)
+        await self._store.remove_intent(stream_intent(owner.scope, owner.stream))
+        return stream
 
     async def _discard(self, owner: StreamTransactions) -> None:
         """Drop the transactions of a stream that is gone: there is nothing to merge them into."""

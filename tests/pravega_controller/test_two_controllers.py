@@ -23,6 +23,7 @@ from pravega_controller.errors import (
     VersionConflictError,
 )
 from pravega_controller.history import apply_epochs, scaled_epoch
+from pravega_controller.intents import INTENTS
 from pravega_controller.key_value_tables import KeyValueTableConfiguration
 from pravega_controller.records import (
     NamedCut,
@@ -339,3 +340,28 @@ async def test_a_roll_is_finished_with_the_transactions_of_the_controller_that_d
         assert (await second.store.stream("s", "a")).record.epoch_count == 4
     merged = [name for name, segment in memory_store.segments.items() if segment.merged]
     assert sorted(merged) == ["s/a/0.#epoch.2", "s/a/1.#epoch.2"]
+
+
+async def test_who_is_too_late_to_make_a_scope_leaves_no_intent(
+    open_on_memory: Any,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        memory_store.reply_seconds = 0.01
+        refused: list[str] = []
+
+        async def create(c: Controller, name: str, seconds: float) -> None:
+            await trio.sleep(seconds)
+            try:
+                await c.scopes.create(name)
+            except AlreadyExistsError as error:
+                refused.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(create, one, f"s{number}", 0.0)
+                nursery.start_soon(create, two, f"s{number}", number * 0.001 + 0.0005)
+        assert 0 < len(refused) < 30
+        await trio.sleep(5)
+        assert not memory_store.tables[INTENTS].entries

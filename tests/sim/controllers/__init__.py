@@ -1,0 +1,1 @@
+"""Two controllers and their clients on one segment store, simulated from seeds."""

@@ -1,0 +1,234 @@
+"""Clients of two controllers: they ask whom they like, and ask again when no answer comes.
+
+Owns: ``Side`` (one controller, as its clients see it), and the clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+import trio
+
+from controllers.ledger import Ledger, Told
+from controllers.network import Link
+from pravega_controller.controller import Controller
+from pravega_controller.errors import (
+    IllegalStateError,
+    InvalidRequestError,
+    NotFoundError,
+    ScalePreconditionError,
+    SegmentStoreError,
+    StoreUnavailableError,
+    StreamNotFoundError,
+    VersionConflictError,
+)
+from pravega_controller.streams import fixed_configuration
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_controller.transaction_operations import PingAnswer
+from pravega_controller.transactions import TransactionState, segment_name
+
+LEASE_MS = 20_000
+CALL_SECONDS_MAX = 40.0
+TRIES_MAX = 60
+END_SECONDS_MAX = 300.0
+
+T = TypeVar("T")
+
+
+class GoneError(Exception):
+    """The controller was killed, or gave no answer: what was asked may have happened."""
+
+
+class Side:
+    """One of two controllers, which is there or not."""
+
+    def __init__(self, port: int, link: Link) -> None:
+        self.port = port
+        self.link = link
+        self.controller: Controller | None = None
+        self.life = trio.CancelScope()
+        """Cancelled when the controller is killed."""
+        self._calls: set[trio.CancelScope] = set()
+
+    def end_calls(self) -> None:
+        """Nobody gets an answer to what is under way."""
+        self.controller = None
+        for scope in self._calls:
+            scope.cancel()
+
+    async def call(self, act: Callable[[Controller], Awaitable[T]]) -> T:
+        """Ask the controller something. ``GoneError``."""
+        if self.controller is None:
+            raise GoneError("nobody listens")
+        answer: list[T] = []
+        with trio.move_on_after(CALL_SECONDS_MAX) as scope:
+            self._calls.add(scope)
+            try:
+                answer.append(await act(self.controller))
+            finally:
+                self._calls.discard(scope)
+        if not answer:
+            raise GoneError("no answer")
+        return answer[0]
+
+
+class Client:
+    """Asks any controller, as long as it takes."""
+
+    def __init__(
+        self, sides: list[Side], store: MemorySegmentStore, ledger: Ledger, random: Random
+    ) -> None:
+        self.sides = sides
+        self.store = store
+        self.ledger = ledger
+        self.random = random
+
+    async def ask(self, act: Callable[[Controller], Awaitable[T]]) -> T:
+        """An answer from some controller; a request may be carried out several times for it."""
+        for _ in range(TRIES_MAX):
+            try:
+                return await self.random.choice(self.sides).call(act)
+            except (
+                GoneError,
+                StoreUnavailableError,
+                VersionConflictError,
+                SegmentStoreError,
+            ):
+                await trio.sleep(self.random.random() * 2)
+        raise AssertionError("no controller has answered")
+
+    async def pause(self, seconds: float) -> None:
+        await trio.sleep(self.random.random() * seconds)
+
+
+class TransactionWriter(Client):
+    """Begins transactions one after the other, and ends most of them."""
+
+    stream = "a"
+    is_busy = False
+    """Whether to commit at once, so that many wait in line together."""
+
+    async def run(self, count: int) -> None:
+        """Do it so often."""
+        self.is_busy = self.ledger.is_busy
+        for _ in range(count):
+            await self.pause(0.01 if self.is_busy else 3)
+            await self._transact()
+
+    async def _transact(self) -> None:
+        ledger, stream = self.ledger, self.stream
+        asked = trio.current_time()
+        begun = await self.ask(lambda c: c.transactions.begin("s", stream, lease_ms=LEASE_MS))
+        identifier = begun.identifier
+        told = Told(stream, begun.segments, trio.current_time() + LEASE_MS / 1000 - 1e-3)
+        # What passed while the answer was under way does not count for the client.
+        told.promised_until -= trio.current_time() - asked
+        ledger.transactions[identifier] = told
+        for _ in range(self.random.randrange(1 if self.is_busy else 4)):
+            await self.pause(6)
+            await self._renew(identifier)
+        for segment in begun.segments:
+            part = segment_name("s", stream, segment.number, identifier)
+            if part in self.store.segments:
+                self.store.segments[part].length += 1
+        fate = self.random.random()
+        if fate < 0.7:
+            await self._commit(identifier)
+        elif fate < 0.85:
+            told.is_abort_asked = True
+            ended = await self.ask(lambda c: c.transactions.abort("s", stream, identifier))
+            if ended:
+                ledger.tell_end(identifier, is_committed=False)
+        # Else it is left behind: its lease ends it.
+        await self._until_ended(identifier)
+
+    async def _renew(self, identifier: bytes) -> None:
+        asked = trio.current_time()
+        answer = await self.ask(
+            lambda c: c.transactions.ping("s", self.stream, identifier, lease_ms=LEASE_MS)
+        )
+        if answer is PingAnswer.OK:
+            told = self.ledger.transactions[identifier]
+            told.promised_until = max(told.promised_until, asked + LEASE_MS / 1000)
+        elif answer is PingAnswer.ABORTED:
+            self.ledger.tell_end(identifier, is_committed=False)
+
+    async def _commit(self, identifier: bytes) -> None:
+        told = self.ledger.transactions[identifier]
+        told.commit_asked = self.ledger.count()
+        is_decided = await self.ask(
+            lambda c: c.transactions.commit(
+                "s", self.stream, identifier, writer_id="w", writer_ms=None
+            )
+        )
+        self.ledger.tell_end(identifier, is_committed=is_decided)
+        if is_decided:
+            told.commit_answered = self.ledger.count()
+
+    async def _until_ended(self, identifier: bytes) -> None:
+        with trio.fail_after(END_SECONDS_MAX):
+            while True:
+                state = await self.ask(lambda c: c.transactions.state("s", self.stream, identifier))
+                self.ledger.tell_state(identifier, state)
+                if state in (TransactionState.COMMITTED, TransactionState.ABORTED):
+                    return
+                await self.pause(0.01 if self.is_busy else 4)
+
+
+class Scaler(Client):
+    """Splits and merges the segments of the stream that transactions are written to."""
+
+    async def run(self, count: int) -> None:
+        """Do it so often."""
+        for _ in range(count):
+            await self.pause(8)
+            active = await self.ask(lambda c: c.streams.active_segments("s", "a"))
+            chosen = self.random.choice(active)
+            middle = (chosen.low + chosen.high) / 2
+            sealed, ranges = [chosen.segment_id], [(chosen.low, middle), (middle, chosen.high)]
+            if len(active) > 2:
+                sealed = [segment.segment_id for segment in active]
+                ranges = [(0.0, 0.5), (0.5, 1.0)]
+            await self._scale(sealed, ranges)
+
+    async def _scale(self, sealed: list[int], ranges: list[tuple[float, float]]) -> None:
+        try:
+            await self.ask(lambda c: c.streams.scale("s", "a", sealed, ranges, now_ms=5))
+        except (ScalePreconditionError, IllegalStateError, InvalidRequestError):
+            # A request that is repeated meets the stream as the first one left it.
+            return
+
+
+class Lifecycle(Client):
+    """Makes a stream, begins transactions on it, seals and deletes it, again and again."""
+
+    async def run(self, count: int) -> None:
+        """Do it so often."""
+        for _ in range(count):
+            await self.pause(5)
+            await self.ask(lambda c: c.streams.create("s", "b", fixed_configuration(1)))
+            for _ in range(self.random.randrange(3)):
+                await self._begin()
+            await self.pause(2)
+            self.ledger.sealed_streams.add("b")
+            try:
+                await self.ask(lambda c: c.streams.seal("s", "b"))
+                await self.pause(2)
+                await self.ask(lambda c: c.streams.delete("s", "b"))
+            except NotFoundError:
+                # A request that is repeated meets the stream as the first one left it.
+                continue
+
+    async def _begin(self) -> None:
+        begun = await self.ask(lambda c: c.transactions.begin("s", "b", lease_ms=LEASE_MS))
+        if self.random.random() < 0.5:
+            try:
+                await self.ask(
+                    lambda c: c.transactions.commit(
+                        "s", "b", begun.identifier, writer_id="w", writer_ms=None
+                    )
+                )
+            except StreamNotFoundError as error:
+                raise AssertionError("the stream is there") from error

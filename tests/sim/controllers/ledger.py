@@ -1,0 +1,198 @@
+"""What clients of two controllers were told, and whether the segment store keeps it.
+
+Owns: ``Ledger``, the record of every transaction, and the rules.
+
+Rules:
+1. A transaction whose commit was answered is committed, and one that was answered as committed is
+   in every segment once; one that was answered as aborted is in none.
+2. What two clients are told of one transaction never differs once it is decided.
+3. Of two transactions, the one whose commit was answered before the other's was asked for comes
+   first for every key, unless it was begun on a later epoch.
+4. No lease ends before the time that was promised, unless somebody asked for an abort or a seal.
+5. At the end no transaction has a segment, no stream has a segment that its history does not name,
+   no name was used twice, what is behind the active epoch is sealed, and no intent is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from pravega_controller.records import decode
+from pravega_controller.store import INTENTS
+from pravega_controller.streams import Segment
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_controller.transaction_records import TransactionRecord
+from pravega_controller.transactions import TransactionState
+from pravega_wire import commands as wire
+from pravega_wire import names
+
+DECIDED = {
+    TransactionState.COMMITTING: True,
+    TransactionState.COMMITTED: True,
+    TransactionState.ABORTING: False,
+    TransactionState.ABORTED: False,
+}
+
+
+class ViolationError(Exception):
+    """A rule does not hold."""
+
+
+@dataclass
+class Told:
+    """What is known of one transaction."""
+
+    stream: str
+    segments: tuple[Segment, ...]
+    promised_until: float
+    commit_asked: int | None = None
+    """By the ledger's own count of events, as is the next."""
+    commit_answered: int | None = None
+    is_abort_asked: bool = False
+    is_committed: bool | None = None
+    """What somebody was told of its end."""
+
+
+class WatchedStore(MemorySegmentStore):
+    """A segment store that shows each write of a transaction's record before it happens."""
+
+    def __init__(self, note: Callable[[bytes, TransactionRecord], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def _update_table(self, q: wire.UpdateTableEntries) -> wire.Reply:
+        reply = super()._update_table(q)
+        if isinstance(reply, wire.TableEntriesUpdated) and "/transactions-" in q.segment:
+            for entry in q.table_entries:
+                if entry.key.key.startswith(b"t/"):
+                    identifier = bytes.fromhex(entry.key.key.decode().rpartition("/")[2])
+                    self._note(identifier, decode(entry.value, TransactionRecord))
+        return reply
+
+    def _apply(self, request: wire.Request) -> wire.Reply:
+        if isinstance(request, wire.UpdateTableEntries):
+            return self._update_table(request)
+        return super()._apply(request)
+
+
+@dataclass
+class Ledger:
+    """What was told to clients."""
+
+    trace: Callable[[str], None]
+    transactions: dict[bytes, Told] = field(default_factory=dict)
+    sealed_streams: set[str] = field(default_factory=set)
+    """Streams that somebody asked to be sealed, once at least."""
+    is_busy: bool = False
+    """Whether the clients of this run give the controllers no rest."""
+    events: int = 0
+
+    def count(self) -> int:
+        """The place of what happens now."""
+        self.events += 1
+        return self.events
+
+    def tell_state(self, identifier: bytes, state: TransactionState | None) -> None:
+        """Take note of an answer about a transaction."""
+        told = self.transactions[identifier]
+        if state is None:
+            raise ViolationError(f"{identifier.hex()} is not known any more")
+        if state in DECIDED:
+            self.tell_end(identifier, is_committed=DECIDED[state])
+        elif told.is_committed is not None:
+            raise ViolationError(f"{identifier.hex()} is {state} after it was decided")
+
+    def tell_end(self, identifier: bytes, *, is_committed: bool) -> None:
+        """Take note of how a transaction was said to end."""
+        self.trace(
+            f"{identifier.hex()[-6:]} told to be {'committed' if is_committed else 'aborted'}"
+        )
+        told = self.transactions[identifier]
+        if told.is_committed not in (None, is_committed):
+            raise ViolationError(f"{identifier.hex()} was told to be committed and aborted")
+        told.is_committed = is_committed
+
+    def note_record(self, identifier: bytes, record: TransactionRecord) -> None:
+        """Look at a record that is being written."""
+        self.trace(f"{identifier.hex()[-6:]} written: {record.state.value} by {record.holder[:4]}")
+        told = self.transactions.get(identifier)
+        if told is None or record.state is not TransactionState.ABORTING:
+            return
+        is_wanted = told.is_abort_asked or told.stream in self.sealed_streams
+        if not is_wanted and trio.current_time() < told.promised_until:
+            raise ViolationError(
+                f"{identifier.hex()} was aborted "
+                f"{told.promised_until - trio.current_time():.3f} s before its lease ended"
+            )
+
+    # ---- At the end ------------------------------------------------------------------------------
+
+    def check_streams(self, store: MemorySegmentStore) -> None:
+        """Every committed transaction is whole and once, every other one is nowhere."""
+        places: dict[tuple[bytes, int], int] = {}
+        for name, segment in store.segments.items():
+            if names.is_transaction_segment(name):
+                raise ViolationError(f"{name} is left")
+            for source in segment.merged:
+                parsed = names.parse_segment_name(source)
+                assert parsed.transaction_id is not None
+                part = (parsed.transaction_id, parsed.segment_number)
+                places[part] = places.get(part, 0) + 1
+        for identifier, told in self.transactions.items():
+            if told.stream != "a":
+                continue
+            for segment in told.segments:
+                count = places.get((identifier, segment.number), 0)
+                if count != int(bool(told.is_committed)):
+                    raise ViolationError(
+                        f"{identifier.hex()} ({told.is_committed=}) is {count} times in the "
+                        f"segments of number {segment.number}"
+                    )
+        if len(set(store.created)) != len(store.created):
+            raise ViolationError("a name was used twice")
+
+    def check_order(self, store: MemorySegmentStore) -> None:
+        """The order of commits is that of the stream, for every key."""
+        committed = {i: t for i, t in self.transactions.items() if t.is_committed}
+        read: dict[int, list[tuple[int, int, bytes]]] = {}
+        for name, segment in store.segments.items():
+            own = names.parse_segment_name(name)
+            if own.stream != "a" or own.transaction_id is not None:
+                continue
+            for place, source in enumerate(segment.merged):
+                parsed = names.parse_segment_name(source)
+                assert parsed.transaction_id is not None
+                line = read.setdefault(parsed.segment_number, [])
+                line.append((own.epoch, place, parsed.transaction_id))
+        for number, line in read.items():
+            order = [identifier for _, _, identifier in sorted(line)]
+            places = {identifier: place for place, identifier in enumerate(order)}
+            for first in order:
+                for second in order:
+                    if _must_precede(first, committed[first], second, committed[second]) and (
+                        places[first] > places[second]
+                    ):
+                        raise ViolationError(
+                            f"{first.hex()} was committed before {second.hex()} was to be, and "
+                            f"comes after it in the segments of number {number}"
+                        )
+
+    def check_metadata(self, store: MemorySegmentStore) -> None:
+        """Nothing is left under way."""
+        if left := list(store.tables[INTENTS].entries):
+            raise ViolationError(f"intents are left: {left}")
+        for table, content in store.tables.items():
+            for key, (value, _) in content.entries.items():
+                if "/transactions-" in table and key.startswith(b"t/"):
+                    record = decode(value, TransactionRecord)
+                    raise ViolationError(f"{key.decode()} is left: {record}")
+
+
+def _must_precede(first: bytes, one: Told, second: bytes, other: Told) -> bool:
+    if one.commit_answered is None or other.commit_asked is None:
+        return False
+    is_earlier = one.commit_answered < other.commit_asked
+    return is_earlier and names.transaction_epoch(first) <= names.transaction_epoch(second)

@@ -1,0 +1,139 @@
+"""The way between controllers and the segment store: slow, out of order, and broken at any moment.
+
+Owns: ``Link``, all connections of one controller, and what happens to its requests.
+
+Invariants:
+1. A request that was sent is carried out at most once, maybe later: also long after its controller
+   was killed and others have taken over. When the connection of a living one breaks, what was not
+   carried out before is lost: the controller sends it again.
+2. Its reply may be lost, and then the connection breaks, as it does over TCP.
+3. A link that is cut lets nothing through, in either direction, until it is mended. So a controller
+   behind it looks dead to others and goes on with what it held: like a machine that stood still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from random import Random
+
+import trio
+import trio.testing
+
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_wire import commands as wire
+from pravega_wire.connection import Connection, Role
+
+DELAY_SECONDS = 0.004
+LATE_SECONDS = 2.0
+"""Less than a controller waits for a reply, and than it keeps outcomes from the archive."""
+HAUNT_RATE = 0.7
+HAUNT_SECONDS = 15.0
+"""A request may come so long after its controller was killed: before a transaction whose lease
+begins anew then is aborted. One that came later would make a segment that nobody knows of."""
+
+
+class Rates:
+    """How often things go wrong; all at 0 when a run calms down."""
+
+    def __init__(self, random: Random) -> None:
+        self.lost_replies = random.choice([0.0, 0.01, 0.05])
+        self.late_requests = random.choice([0.0, 0.01, 0.05])
+
+    def calm_down(self) -> None:
+        """Let nothing go wrong any more."""
+        self.lost_replies = self.late_requests = 0.0
+
+
+class Link:
+    """The connections of one controller to the segment store."""
+
+    def __init__(
+        self,
+        store: MemorySegmentStore,
+        nursery: trio.Nursery,
+        random: Random,
+        rates: Rates,
+        note: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._nursery = nursery
+        self._random = random
+        self._rates = rates
+        self._note = note
+        self._mended = trio.Event()
+        self._mended.set()
+        self._lives = 0
+        self._killed = 0.0
+
+    def haunt(self) -> None:
+        """The controller was killed: what it has sent may come much later."""
+        self._lives += 1
+        self._killed = trio.current_time()
+
+    def cut(self) -> None:
+        """Let nothing through."""
+        self._mended = trio.Event()
+
+    def mend(self) -> None:
+        """Let through what waits, and all that comes."""
+        self._mended.set()
+
+    async def open_stream(self, host: str, port: int) -> trio.abc.Stream:
+        """What the controller opens in place of a TCP connection."""
+        await self._pass(late=False)
+        ours, theirs = trio.testing.memory_stream_pair()
+        self._nursery.start_soon(self._serve, ours)
+        return theirs
+
+    async def _pass(self, *, late: bool) -> None:
+        seconds = self._random.random() * (LATE_SECONDS if late else DELAY_SECONDS)
+        await trio.sleep(seconds)
+        await self._mended.wait()
+
+    async def _serve(self, stream: trio.StapledStream) -> None:  # type: ignore[type-arg]
+        connection = Connection(Role.SERVER)
+        broken = (trio.BrokenResourceError, trio.ClosedResourceError)
+        sending = trio.StrictFIFOLock()
+        is_broken = False
+
+        async def answer(request: wire.Request) -> None:
+            nonlocal is_broken
+            life, kind = self._lives, type(request).__name__
+            late = self._random.random() < self._rates.late_requests
+            await self._pass(late=late)
+            if life != self._lives:
+                killed = self._killed
+                if self._random.random() < HAUNT_RATE:
+                    await trio.sleep(self._random.random() * HAUNT_SECONDS)
+                    await self._mended.wait()
+                if trio.current_time() > killed + HAUNT_SECONDS:
+                    self._note(f"drop {kind}")
+                    return
+                self._note(f"haunt {kind}")
+            elif is_broken:
+                # The controller has sent it again.
+                self._note(f"drop {kind}")
+                return
+            elif late:
+                self._note(f"late {kind}")
+            reply = self._store._apply(request)
+            if self._random.random() < self._rates.lost_replies:
+                self._note(f"lost reply to {kind}")
+                is_broken = True
+                await trio.aclose_forcefully(stream)
+                return
+            await self._pass(late=False)
+            with contextlib.suppress(*broken):
+                async with sending:
+                    await stream.send_all(connection.send(reply))
+
+        with contextlib.suppress(*broken):
+            while data := await stream.receive_some(65536):
+                for command in connection.receive_data(data):
+                    assert isinstance(command, wire.Request)
+                    if isinstance(command, wire.Hello):
+                        await stream.send_all(connection.send(wire.HELLO))
+                    else:
+                        self._nursery.start_soon(answer, command)
+        is_broken = True
