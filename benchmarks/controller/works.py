@@ -31,6 +31,9 @@ TAKEN_UP_SECONDS = 3.0
 NEVER_SCALED = 2_000_000_000
 NEVER_MEASURED = "[segment_store.auto_scale]\nsample_seconds = 1e6\n"
 APPEND_SEGMENTS = 16
+SURE_OF_ITSELF = "[controller]\nheartbeat_seconds = 30.0\n"
+"""A controller that cannot write that it lives soon asks the store before each answer, as another
+may have taken over: the store is stopped for longer than that here."""
 
 P50 = Metric("until committed p50", "ms", "lower")
 P99 = Metric("until committed p99", "ms", "lower")
@@ -190,7 +193,10 @@ PROCESSES = ("controller", "segment-store")
 
 def waiting_calls(directory: Path, size: Size) -> Numbers:
     """Calls that wait for a segment store that is stopped, and others beside them."""
-    store = SegstoreStandalone()
+    directory.mkdir(parents=True, exist_ok=True)
+    settings = directory / "sure-of-itself.toml"
+    settings.write_text(SURE_OF_ITSELF)
+    store = SegstoreStandalone(options=("--config", str(settings)))
     store.prepare()
     with (
         running(store, directory / "store") as server,
