@@ -623,11 +623,12 @@ class _Ownership:
                 await self._delete(chunks, each)
 
     async def confirm(self) -> None:
-        """See that the claim is still the last one. See ``OwnedTier.confirm``."""
+        """See that no later claim is there. See ``OwnedTier.confirm``."""
         assert self._chunks is not None, "take it first"
         found = await TierTwoIdentity.read(self._chunks)
         claims = found.claims.get(self._journal, [])
-        if claims and claims[-1] == self._claim:
+        # One with the number of ours is that of a start which met us and is refused, as in `check`.
+        if self._claim in claims and claims[-1].turn == self._claim.turn:
             return
         others = [each for each in claims if each != self._claim]
         if others:

@@ -548,6 +548,25 @@ async def test_an_owner_that_lost_tier_2_keeps_its_log_and_ends(place: Place, ho
                 await reopen(opener)
 
 
+async def test_the_claim_of_a_refused_start_does_not_end_the_owner(place: Place) -> None:
+    config = SegmentStoreConfig(
+        data_dir=place.data, storage_dir=place.storage, container_count=1, cache_bytes_max=8 * MIB
+    )
+    async with open_containers(config) as opener, opener(0) as container:
+        await container.create_segment(SEGMENT)
+        await container.append(SEGMENT, b"one")
+        [claim] = place.storage.rglob("store*claim-0-*")
+        # Both found the same last claim; the other one met ours, and was killed or deletes it soon.
+        number = claim.name.rpartition("-")[0]
+        claim.with_name(f"{number}-{'f' * 16}.chunk").write_text("a refused start")
+        log = container._log  # type: ignore[attr-defined]
+        before = log.bytes_since_truncation
+        await container._checkpoint()  # type: ignore[attr-defined]
+        await container._writer.flush()  # type: ignore[attr-defined]
+        assert log.bytes_since_truncation != before
+    assert await place.start(b"two") == b"onetwo"
+
+
 async def test_tier_2_that_cannot_be_asked_for_its_owner_keeps_the_log(place: Place) -> None:
     chunks = MemoryChunkStorage()
     config = SegmentStoreConfig(data_dir=place.data, container_count=1, cache_bytes_max=8 * MIB)
