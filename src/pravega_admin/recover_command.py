@@ -143,6 +143,11 @@ def _tell(plan: RecoveryPlan, output: OutputFormat) -> None:
                 f" {journal.dropped_bytes_max} bytes of journal, only that is left which had"
                 " reached tier 2"
             )
+        if journal.missing:
+            note(
+                "of what was in files that are not there only that is left which had reached tier"
+                f" 2, and nobody knows how much it was: {', '.join(journal.missing)}"
+            )
     if any(str(row["segment"]).startswith(CONTROLLER_TABLES) for row in rows):
         note(
             "the controller keeps scopes and streams in tables of this store, of which something is"

@@ -90,6 +90,11 @@ class JournalState:
         """So many bytes of it lie behind damage; None when it is not damaged."""
         return self.left.dropped_bytes_max if isinstance(self.left, SoundPrefix) else None
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Its files behind damage that are not there."""
+        return self.left.missing if isinstance(self.left, SoundPrefix) else ()
+
 
 @dataclass(slots=True)
 class ContainerState:

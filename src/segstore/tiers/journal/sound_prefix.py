@@ -7,15 +7,18 @@ Invariants:
 2. Of each container the entries count that follow each other from its first needed one on, in files
    that are there, up to the first hole. What lies behind a hole is dropped, sound or not.
 3. Nothing is changed.
+4. What is dropped is told: files whose headers do not pass count whole, and needed ones that are
+   not there are named.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
 from segstore.errors import DataLogCorruptError
-from segstore.tiers.journal.disk import Disk
-from segstore.tiers.journal.files import JournalFile, open_existing, parse_name
+from segstore.tiers.journal.disk import Disk, DiskFile
+from segstore.tiers.journal.files import JournalFile, journal_name, open_existing, parse_name
 from segstore.tiers.journal.scan import WINDOW_BYTES, FileScan, scan_file
 from segstore.tiers.journal.state import JournalState
 
@@ -29,11 +32,13 @@ class SoundPrefix:
     """The files that have something of it, by generation in ascending order."""
     dropped_bytes_max: int
     """So many bytes lie behind it; files that were used before have old ones at their ends."""
+    missing: tuple[str, ...] = ()
+    """Files behind it that are not there: nobody knows how much they had."""
 
 
 def read_sound_prefix(disk: Disk) -> SoundPrefix:
     """Read what can be used. Blocks; raises ``OSError``. Let ``disk`` open files that are short."""
-    files = _open_all(disk)
+    files, unreadable = _open_all(disk)
     try:
         state, scans = JournalState(), dict[int, FileScan]()
         newest = None
@@ -53,25 +58,44 @@ def read_sound_prefix(disk: Disk) -> SoundPrefix:
                     break
         _cut(state, scans)
         last = max(scans, default=0)
+        needed = {*state.live, following} if (following := _following(scans)) else state.live
+        missing = sorted(
+            each for each in needed if each > last and each not in files and each not in unreadable
+        )
         dropped = sum(
-            _written_end(file, scans[last].end_offset if generation == last else 0)
+            _written_end(file.disk_file, scans[last].end_offset if generation == last else 0)
             for generation, file in files.items()
             if generation >= last
         )
-        return SoundPrefix(state, scans, dropped)
+        for generation, name in unreadable.items():
+            if generation > last:
+                with closing(disk.open_file(name)) as disk_file:
+                    dropped += _written_end(disk_file, 0)
+        return SoundPrefix(state, scans, dropped, tuple(map(journal_name, missing)))
     finally:
         for file in files.values():
             file.disk_file.close()
 
 
-def _open_all(disk: Disk) -> dict[int, JournalFile]:
-    """The files whose headers pass."""
-    files = {}
+def _open_all(disk: Disk) -> tuple[dict[int, JournalFile], dict[int, str]]:
+    """The files whose headers pass, and the names of the others."""
+    files: dict[int, JournalFile] = {}
+    unreadable: dict[int, str] = {}
     for name in disk.list_files():
         parsed = parse_name(name)
-        if parsed is not None and not parsed[1] and (file := open_existing(disk, name)) is not None:
+        if parsed is None or parsed[1]:
+            continue
+        file = open_existing(disk, name)
+        if file is None:
+            unreadable[parsed[0]] = name
+        else:
             files[parsed[0]] = file
-    return files
+    return files, unreadable
+
+
+def _following(scans: dict[int, FileScan]) -> int | None:
+    """The generation that goes on behind the last scan, if that tells one."""
+    return scans[max(scans)].following_generation if scans else None
 
 
 def _scan(file: JournalFile) -> FileScan | None:
@@ -96,11 +120,11 @@ def _cut(state: JournalState, scans: dict[int, FileScan]) -> None:
         container.next_position = position
 
 
-def _written_end(file: JournalFile, begin: int) -> int:
+def _written_end(disk_file: DiskFile, begin: int) -> int:
     """How many bytes behind ``begin`` are followed by nothing but zeros."""
     buffer = memoryview(bytearray(WINDOW_BYTES))
     offset, end = begin, begin
-    while (count := file.disk_file.read_into(buffer, offset)) > 0:
+    while (count := disk_file.read_into(buffer, offset)) > 0:
         if length := len(bytes(buffer[:count]).rstrip(b"\0")):
             end = offset + length
         offset += count

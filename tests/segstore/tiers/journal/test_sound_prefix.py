@@ -105,6 +105,31 @@ def generation_of(name: str) -> int:
     return parsed[0]
 
 
+@pytest.mark.parametrize("place", [0, 1, -2, -1])
+@pytest.mark.parametrize("how", ["header", "missing"])
+async def test_what_is_dropped_is_told_whatever_file_cannot_be_opened(how: str, place: int) -> None:
+    disk = SimulatedDisk()
+    entries = await write_journal(disk, Random(1))
+    whole = read_sound_prefix(disk)
+    assert whole.missing == ()
+    names = [name for name in sorted(disk.list_files()) if generation_of(name) in whole.scans]
+    damaged = disk.after_kill()
+    if how == "header":
+        damaged.flip_bit(names[place], 20, 1)
+    else:
+        damaged.forget(names[place])
+    prefix = read_sound_prefix(damaged)
+    lost = 0
+    for container in CONTAINERS:
+        found = await entries_of(damaged, prefix, container)
+        lost += sum(map(len, entries[container][len(found) :]))
+    assert lost > 0
+    if how == "header":
+        assert (lost <= prefix.dropped_bytes_max, prefix.missing) == (True, ())
+    else:
+        assert prefix.missing == (names[place],)
+
+
 async def test_nothing_is_left_of_an_empty_directory() -> None:
     prefix = read_sound_prefix(SimulatedDisk())
     assert (prefix.scans, prefix.dropped_bytes_max) == ({}, 0)
