@@ -81,7 +81,7 @@ class Reservations:
     """Bytes that are reserved, up to ``count_max`` together, and who waits for some.
 
     ``note_waiting`` is told when somebody begins to wait, and when nobody does any more. ``others``
-    tells what is taken besides.
+    tells what is taken besides, and ``wake_others`` is called when they may have more.
     """
 
     def __init__(
@@ -89,10 +89,12 @@ class Reservations:
         count_max: int,
         note_waiting: Callable[[bool], None] = lambda waiting: None,
         others: Callable[[], int] = lambda: 0,
+        wake_others: Callable[[], None] = lambda: None,
     ) -> None:
         self.count = 0
         self._count_max = count_max
         self._others = others
+        self._wake_others = wake_others
         self._note_waiting = note_waiting
         self._waiting: deque[_Waiting] = deque()
         self._waiting_long: deque[_Waiting] = deque()
@@ -128,7 +130,8 @@ class Reservations:
         del self.holders[reservation]
         if self._over is reservation:
             self._over = None
-        self._wake()
+        self.wake()
+        self._wake_others()
 
     async def wait(self, reservation: Reservation, count: int) -> None:
         """Return when the reservation has ``count`` bytes."""
@@ -145,7 +148,7 @@ class Reservations:
         finally:
             if not waiting.granted.is_set():
                 queue.remove(waiting)
-                self._wake()
+                self.wake()
 
     async def wait_until_waited_for(self) -> None:
         """Return when somebody waits."""
@@ -157,7 +160,8 @@ class Reservations:
         """Whether nobody waits whose turn would be before."""
         return not (self._waiting or (count > COMMAND_BYTES_USUAL and self._waiting_long))
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let those who wait have what there is now."""
         for queue in (self._waiting, self._waiting_long):
             while queue and self.grant(queue[0].reservation, queue[0].count):
                 queue.popleft().granted.set()
@@ -230,9 +234,17 @@ class LargeReplies:
         """The reservations of one share."""
         found = self._shares.get(share)
         if found is None:
-            found = Reservations(self._count_max, others=lambda: self.count)
+            found = Reservations(
+                self._count_max, others=lambda: self.count, wake_others=self._wake_all
+            )
             self._shares[share] = found
         return found
+
+    def _wake_all(self) -> None:
+        """What one share gives back, those of another may wait for."""
+        for each in self._shares.values():
+            if each.are_waited_for:
+                each.wake()
 
 
 class BufferBytes:

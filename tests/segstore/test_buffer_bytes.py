@@ -21,6 +21,7 @@ from segstore.buffer_bytes import (
     READ_BYTES_MAX,
     READ_BYTES_SHORT,
     USUAL_ROOM,
+    LargeReplies,
     ReplyBytes,
     Reservation,
     Reservations,
@@ -96,6 +97,24 @@ async def test_usual_commands_do_not_wait_for_long_ones() -> None:
         assert usual.try_grow(COMMAND_BYTES_USUAL)
         nursery.cancel_scope.cancel()
     assert not waiting[-1]
+
+
+async def test_what_one_share_of_large_replies_gives_back_another_one_may_have() -> None:
+    replies = LargeReplies(100)
+    stuck, waiting = Reservation(replies.of(1)), Reservation(replies.of(1))
+    long = Reservation(replies.of(2))
+    await stuck.grow(10)
+    await long.grow(80)
+    with trio.fail_after(1):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waiting.grow, 10)
+            await trio.testing.wait_all_tasks_blocked()
+            assert waiting.count == 0
+            long.release()
+    assert waiting.count == 10
+    waiting.release()
+    stuck.release()
+    assert replies.count == 0
 
 
 async def test_a_connection_that_ends_inside_a_command_leaves_nothing_in_memory() -> None:
