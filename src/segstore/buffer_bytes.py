@@ -19,8 +19,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
@@ -245,6 +246,32 @@ class LargeReplies:
         for each in self._shares.values():
             if each.are_waited_for:
                 each.wake()
+
+
+class ReplyPlaces:
+    """How many long replies one connection has under way: ``count_max`` together, and always one of
+    each share.
+
+    A reply can be longer than what is reserved for it, so a peer that takes none must not have
+    many made at a time, whatever the number of containers that it asks.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._taken: Counter[Hashable] = Counter()
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    @asynccontextmanager
+    async def take(self, share: Hashable) -> AsyncIterator[None]:
+        """Wait for a place, and have it."""
+        while self._taken[share] and self._taken.total() >= self._count_max:
+            await self._waiting.park()
+        self._taken[share] += 1
+        try:
+            yield
+        finally:
+            self._taken[share] -= 1
+            self._waiting.unpark_all()
 
 
 class BufferBytes:

@@ -47,7 +47,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     requests_max: int = 1_000
     """Requests of one connection that are being served; more are left in the socket."""
     large_replies_max: int = 8
-    """Table reads of one connection and container that are answered at the same time."""
+    """Table reads of one connection that are answered at the same time; of each container, one may
+    be beside them."""
     parked_reads_max: int = 16_384
     """Tail reads that one connection may park; it is closed when it asks for more."""
     send_bytes_pause: int = 8 * MIB

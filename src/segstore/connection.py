@@ -31,7 +31,7 @@ from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from segstore.api import ReadHandle, ReadResult
 from segstore.append_processor import AppendProcessor
-from segstore.buffer_bytes import COMMAND_BYTES_FREE, BufferBytes, Reservation
+from segstore.buffer_bytes import COMMAND_BYTES_FREE, BufferBytes, ReplyPlaces, Reservation
 from segstore.config import ConnectionSettings
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.handler_table import Handler, RequestContext, Store
@@ -142,7 +142,7 @@ class ServerConnection:
         self._parked: set[ReadInProgress] = set()
         self._due: deque[wire.ReadSegment] = deque()
         self._answers_due = False
-        self._large_replies: dict[Share, trio.Semaphore] = {}
+        self._reply_places = ReplyPlaces(settings.large_replies_max)
         self._request_count = 0
         self._request_bytes: dict[Share, int] = {}
         self._received_bytes = 0
@@ -532,10 +532,7 @@ class ServerConnection:
     async def _reply_at_length(self, request: Any, handler: Handler, bytes_max: int) -> None:
         share = self._share_of(request)
         reserved = Reservation(self._buffers.large_replies.of(share))
-        large_replies = self._large_replies.setdefault(
-            share, trio.Semaphore(self._settings.large_replies_max)
-        )
-        async with large_replies:
+        async with self._reply_places.take(share):
             await self._replies.wait_for_room()
             await self._buffers.replies.wait_for_large()
             await reserved.grow(bytes_max)

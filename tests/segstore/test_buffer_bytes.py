@@ -23,6 +23,7 @@ from segstore.buffer_bytes import (
     USUAL_ROOM,
     LargeReplies,
     ReplyBytes,
+    ReplyPlaces,
     Reservation,
     Reservations,
 )
@@ -97,6 +98,27 @@ async def test_usual_commands_do_not_wait_for_long_ones() -> None:
         assert usual.try_grow(COMMAND_BYTES_USUAL)
         nursery.cancel_scope.cancel()
     assert not waiting[-1]
+
+
+async def test_a_connection_has_few_long_replies_under_way_whatever_it_asks() -> None:
+    places = ReplyPlaces(8)
+    under_way: list[str] = []
+    done = trio.Event()
+
+    async def reply(share: str) -> None:
+        async with places.take(share):
+            under_way.append(share)
+            await done.wait()
+
+    async with trio.open_nursery() as nursery:
+        for share in "abcd":
+            for _ in range(20):
+                nursery.start_soon(reply, share)
+            await trio.testing.wait_all_tasks_blocked()
+        # The first share took all that it may; a share that stands still leaves one to each other.
+        assert "".join(under_way) == "aaaaaaaabcd"
+        done.set()
+    assert len(under_way) == 80
 
 
 async def test_what_one_share_of_large_replies_gives_back_another_one_may_have() -> None:
