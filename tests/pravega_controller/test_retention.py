@@ -198,6 +198,19 @@ async def test_what_subscribers_need_stays_up_to_the_maximum(scene: Scene) -> No
     assert await scene.round(5) == {0: 60}
 
 
+async def test_a_maximum_that_equals_the_minimum_leaves_a_lagging_group_the_minimum(
+    scene: Scene,
+) -> None:
+    """Java client 0.9.0 sends such a policy for a minimum alone."""
+    await scene.create(by_size(50, 50))
+    await scene.subscribe("slow")
+    await scene.round(20)
+    await scene.release("slow", {0: 10})
+    assert await scene.round(20) == {0: 0}
+    assert await scene.round(40) == {0: 20}
+    assert await scene.round(30) == {0: 40}
+
+
 async def test_the_minimum_stays_whatever_was_released(scene: Scene) -> None:
     await scene.create(by_size(50))
     await scene.subscribe("only")
