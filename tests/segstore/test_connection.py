@@ -85,7 +85,9 @@ async def test_every_keep_alive_is_echoed_even_while_reads_are_parked(
         assert await client.call(wire.KeepAlive()) == wire.KeepAlive()
 
 
-async def test_a_connection_that_never_says_anything_is_closed() -> None:
+async def test_a_connection_that_never_says_anything_is_closed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with memory_store(ConnectionSettings(first_command_seconds_max=0.05)) as store:
         silent, slow, fine = store.connect(), store.connect(), store.connect()
         await slow.stream.send_all(encode(wire.HELLO)[:-1])
