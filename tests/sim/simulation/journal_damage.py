@@ -33,9 +33,15 @@ class JournalDamageError(AssertionError):
 async def try_damage(disk: SimulatedDisk, settings: JournalSettings, random: Random) -> str:
     """Damage a file of a copy, and open the journal: what was done and what came of it.
 
-    Empty where no file can be damaged. Raises ``JournalDamageError``.
+    Empty where no file can be damaged, or where the journal is damaged already. Raises
+    ``JournalDamageError``.
     """
-    names = _complete_files(disk)[:-2]
+    right: Entries | None = None
+    try:
+        right = await _read_all(disk.after_kill(), settings)
+    except* DataLogError:
+        pass  # the next life finds that out, and tells what it is
+    names = [] if right is None else _complete_files(disk)[:-2]
     if not names:
         return ""
     name = random.choice(names)
@@ -50,7 +56,7 @@ async def try_damage(disk: SimulatedDisk, settings: JournalSettings, random: Ran
         messages = [str(error) for error in leaf_errors(group)]
     if messages and not any(name in message for message in messages):
         raise JournalDamageError(f"{name} {kind}: the error names another: {messages}")
-    if not messages and found != await _read_all(disk.after_kill(), settings):
+    if not messages and found != right:
         raise JournalDamageError(f"{name} {kind}: entries are lost or others, and nobody says so")
     return f"journal file {kind}: {'refused' if messages else 'repaired'}"
 
