@@ -16,7 +16,7 @@ Run from the repository's root: `python -m benchmarks.bench_container [--rounds 
 
 import argparse
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import thread_time
@@ -55,8 +55,21 @@ class NullStorage:
         """The end of the last write."""
         return self._lengths.get(segment, 0)
 
-    async def recovered(self, *, last_operation: int, next_segment_id: int) -> None:
+    async def recovered(
+        self, *, last_operation: int, next_segment_id: int, needed: Mapping[str, int]
+    ) -> None:
         """All lengths are certain."""
+
+    async def plan_scan(
+        self, segment: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
+    ) -> None:
+        """Give no plan: nothing is stored that others could read."""
+
+    async def hold_chunks(
+        self, segment: str | None, *, lease_id: bytes, names: Sequence[str], lease_seconds: float
+    ) -> bool:
+        """Hold nothing: there are no chunks."""
+        return False
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
         """Do nothing: this benchmark recovers no container."""
