@@ -117,6 +117,10 @@ bench-controller: $(VENV)/.tested java ## transactions, streams and epochs besid
 demo-scaling: $(VENV)/.tested ## a stream that grows and shrinks with its load, in three minutes; ARGS=--report draws it
 	$(BIN)/python -m benchmarks.demo_scaling $(ARGS)
 
+.PHONY: bench-spark
+bench-spark: $(VENV)/.tested java ## Spark on streams beside Spark on Kafka, in a quarter of an hour: ARGS="--mib 5120" for 5 GiB
+	$(BIN)/python -m benchmarks.bench_spark $(ARGS)
+
 .PHONY: bench-cache
 bench-cache: $(VENV)/.tested java ## the streaming cache beside the original's
 	@$(PIP) install --only-binary :all: 'rocksdict>=0.3.20,<0.4' || echo "going on without RocksDB: no wheel fits"
