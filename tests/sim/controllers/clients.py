@@ -174,7 +174,7 @@ class TransactionWriter(Client):
                 self.ledger.tell_state(identifier, state)
                 if state in (TransactionState.COMMITTED, TransactionState.ABORTED):
                     return
-                await self.pause(0.5 if self.is_busy else 4)
+                await self.pause(0.01 if self.is_busy else 4)
 
 
 class Scaler(Client):
