@@ -1,4 +1,4 @@
-"""What is measured, and what ours has to reach.
+"""The rows of the benchmark, and the targets of each.
 
 1. A shared row runs on ours and on the peer; its reaches are ratios of the two.
 2. A limit is a number that ours has to keep to. Rows with limits alone that need a store of their

@@ -29,7 +29,7 @@ REPLY_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What is stored under one name."""
+    """The events that every store gets under one name."""
 
     name: str
     count: int

@@ -54,12 +54,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What it is the result of."""
+        """The key by which a later result of the same test replaces this one."""
         return (self.client, self.version, self.suite, self.test, self.server)
 
     @property
     def run(self) -> tuple[str, str, str, str]:
-        """What is run as a whole: the tests of a suite come and go together."""
+        """The key of the suite: the results of a suite are replaced together."""
         return (self.client, self.version, self.suite, self.server)
 
 

@@ -49,7 +49,7 @@ MASTER = "local-cluster[2,1,512]"
 START_SECONDS_MAX = 400.0
 BATCH_SECONDS_MAX = 120.0
 ROUND_EVENTS = 2_000
-"""What is written in a round at most: on a slow machine the rest would take for ever."""
+"""Maximum number of events that a round writes: a slow machine could not copy more in time."""
 PROGRAM = Path(__file__).with_name("copy_query.py")
 DRIVER, EXECUTOR, WORKER = "driver", "executor", "worker"
 SERVERS = (SEGMENT_STORE, CONTROLLER)

@@ -27,7 +27,7 @@ class UnavailableError(PravegaError):
 
 
 class TimedOutError(PravegaError):
-    """What was waited for did not come in time."""
+    """An answer or event did not come in time."""
 
 
 class ConflictError(PravegaError):

@@ -17,7 +17,8 @@ Invariants:
 1. The line changes only by a conditional update on the version that was read, and no two writes of
    it are equal.
 2. While transactions wait, somebody leads, unless the leader gave up for an error. A dead leader's
-   place is taken by whoever writes the line next; the end of a stream takes it from a living one.
+   place is taken by the controller that writes the line next; the end of a stream takes it from
+   a living one.
 3. What a leader merges are the first transactions of one epoch in the line, and the line says which
    epoch. Two that lead, because one is slow to learn that it does not any more, therefore merge the
    same transactions in the same order: what one has merged, the other finds merged.

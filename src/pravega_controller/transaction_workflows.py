@@ -380,7 +380,7 @@ class TransactionWorkflows:
     async def take(self, scope: str, name: str, identifier: bytes, stored: Stored) -> Transaction:
         """Hold a transaction that another controller holds, with a whole lease from now on.
 
-        For whoever holds its lock; ``stored`` is what it is to be, and the version that it has.
+        The caller holds its lock; ``stored`` is the new record, and the version of the old one.
         ``VersionConflictError`` if it was changed meanwhile.
         """
         owner = await self.owner_now(scope, name)
@@ -393,7 +393,7 @@ class TransactionWorkflows:
         return transaction
 
     async def commit(self, scope: str, name: str, identifier: bytes, stored: Stored) -> None:
-        """Record the commit of an open transaction, for whoever holds its lock, and carry it out.
+        """Record the commit of an open transaction and carry it out; the caller holds its lock.
 
         ``stored`` is what it is to be, and the version that it has. ``VersionConflictError``.
         """
@@ -470,7 +470,7 @@ class TransactionWorkflows:
         transaction.certain_in = solitude
 
     async def _reload(self, transaction: Transaction) -> None:
-        """Make memory what is stored, for whoever holds the transaction's lock."""
+        """Read the transaction's record into memory again; the caller holds its lock."""
         owner, identifier = transaction.owner, transaction.identifier
         solitude = self._members.solitude
         stored = await self._transactions.read(owner.scope, owner.stream, identifier)
@@ -523,7 +523,7 @@ class TransactionWorkflows:
         owner.is_committing = False
 
     async def _give_up(self, owner: StreamTransactions) -> None:
-        """Leave the commits of a stream to whoever tries next."""
+        """Let another controller, or a later attempt, lead the commits of a stream."""
         try:
             await self._lines.give_up(owner)
         except ControllerError as error:
