@@ -149,7 +149,7 @@ final class TransactionLoad {
     }
 
     private void writeUntilStopped(int number) throws Exception {
-        EventWriterConfig config = EventWriterConfig.builder().build();
+        EventWriterConfig config = TransactionWorks.transactionalConfig();
         try (TransactionalEventStreamWriter<ByteBuffer> writer = clients.factory.createTransactionalEventWriter(
                 "writer-" + number, stream.getStreamName(), new ByteBufferSerializer(), config)) {
             for (int i = 0; writing; i++) {
