@@ -7,7 +7,8 @@ Invariants:
 1. Writes reach the table in the order in which they were handed in: a write that is stored tells
    that every earlier one was stored or has failed.
 2. A write is stored whole or not at all, and fails only for reasons of its own: when a request with
-   several writes meets a conflict, each is sent again by itself.
+   several writes meets a conflict, each is sent again by itself, and when the task that sends a
+   group is cancelled, another one sends the others' writes again.
 3. A table that does not exist yet is created by the first write.
 """
 
@@ -19,11 +20,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from pravega_controller.errors import (
-    NoSuchTableError,
-    StoreUnavailableError,
-    VersionConflictError,
-)
+from pravega_controller.errors import NoSuchTableError, VersionConflictError
 from pravega_controller.table_client import Change, TableClient
 
 GROUPED_CHANGES_MAX = 500
@@ -63,7 +60,8 @@ class Waiting(Generic[W, A]):
 class Groups(Generic[W, A]):
     """Sends what many tasks hand in, one group after the other.
 
-    ``send`` gives an answer to every write of a group; the next group waits until it returns.
+    ``send`` gives an answer to every write of a group; the next group waits until it returns. It
+    may get a write again that it was cancelled with: sent twice, a write must mean the same.
     """
 
     def __init__(self, send: Callable[[list[Waiting[W, A]]], Awaitable[None]]) -> None:
@@ -105,9 +103,9 @@ class Groups(Generic[W, A]):
         try:
             await self._send_group(group)
         finally:
-            for waiting in group:
-                if not waiting.is_answered:
-                    waiting.refuse(StoreUnavailableError("the controller stopped while it wrote"))
+            # This task was cancelled if others have no answer: the next task sends for them again.
+            left = [waiting for waiting in group[1:] if not waiting.is_answered]
+            self._waiting.extendleft(reversed(left))
             self._hand_over()
 
     def _take(self) -> list[Waiting[W, A]]:

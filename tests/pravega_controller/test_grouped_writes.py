@@ -144,3 +144,31 @@ async def test_a_task_that_goes_away_takes_nobody_with_it(
             await trio.testing.wait_all_tasks_blocked()
         scopes[cancelled].cancel()
     assert ends == {number: "written" for number in range(4) if number != cancelled}
+
+
+async def test_a_task_that_goes_away_while_it_sends_for_others_fails_none_of_their_writes(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    tables = Tables()
+    writes = GroupedWrites(tables, "t")  # type: ignore[arg-type]
+    ends: dict[int, list[int]] = {}
+    scopes = [trio.CancelScope() for _ in range(4)]
+
+    async def write(number: int) -> None:
+        with scopes[number]:
+            ends[number] = await writes.write([Change(b"%d" % number, b"", NOT_EXISTS)])
+
+    nursery.start_soon(hold, tables, 1)
+    await trio.testing.wait_all_tasks_blocked()
+    async with trio.open_nursery() as writers:
+        for number in range(4):
+            writers.start_soon(write, number)
+            await trio.testing.wait_all_tasks_blocked()
+        # The first write goes alone; the second task sends the others in one request.
+        await trio.sleep(0.9)
+        nursery.start_soon(hold, tables, 1)
+        await trio.sleep(0.2)
+        assert tables.requests == [[b"0"]]
+        scopes[1].cancel()
+    assert tables.requests == [[b"0"], [b"2", b"3"]]
+    assert ends == {0: [1], 2: [2], 3: [3]}
