@@ -69,8 +69,10 @@ class Transaction:
 
     @property
     def is_running(self) -> bool:
-        """Whether its lease matters: once its end is decided, the lease does not."""
-        return self.record.state is TransactionState.OPEN
+        """Whether its lease matters: not once its end is decided, nor once this is not the object
+        any more that stands for the transaction."""
+        is_here = self.owner.transactions.get(self.identifier) is self
+        return is_here and self.record.state is TransactionState.OPEN
 
     @property
     def epoch(self) -> int:

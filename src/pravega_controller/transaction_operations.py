@@ -128,6 +128,7 @@ class TransactionOperations:
                 await self._record(owner, identifier, lease_ms)
                 # Whoever seals the stream from now on finds the record; who did before is found.
                 await run_together(partial(self._create_segments, stream, identifier), verify)
+                await self._verify_open(owner, identifier)
             except ControllerError:
                 self._workflows.undo_begin(owner, stream, identifier)
                 raise
@@ -158,6 +159,20 @@ class TransactionOperations:
                     certain_in=solitude,
                 )
             )
+
+    async def _verify_open(self, owner: StreamTransactions, identifier: bytes) -> None:
+        """Raise ``VersionConflictError`` if the transaction has ended while it was begun.
+
+        Its segments may have been deleted then before they were created.
+        """
+        transaction = owner.transactions.get(identifier)
+        if transaction is not None and self._workflows.is_certain(transaction):
+            is_open = transaction.is_running
+        else:
+            stored = await self._transactions.read(owner.scope, owner.stream, identifier)
+            is_open = stored is not None and stored.record.state is TransactionState.OPEN
+        if not is_open:
+            raise VersionConflictError(f"transaction {identifier.hex()} ended while it was begun")
 
     async def _create_segments(self, stream: Stream, identifier: bytes) -> None:
         rollover_bytes = stream.configuration.rollover_bytes

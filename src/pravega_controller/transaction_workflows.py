@@ -404,6 +404,8 @@ class TransactionWorkflows:
             version = await self._lines.enter(owner, (identifier, record, stored.version))
         except VersionConflictError:
             await self._reload_known(owner, identifier)
+            # It may be this commit, recorded with a lost reply, that has changed the transaction.
+            self.commit_soon(owner)
             raise
         except ControllerError:
             # It may be recorded all the same, and then with nobody else to carry it out.
@@ -475,17 +477,17 @@ class TransactionWorkflows:
         solitude = self._members.solitude
         stored = await self._transactions.read(owner.scope, owner.stream, identifier)
         if stored is None:
-            owner.drop(identifier)
+            self._drop(transaction)
             return
         record = stored.record
         if record.state is TransactionState.COMMITTING and not self._lines.leads(owner):
-            owner.drop(identifier)
+            self._drop(transaction)
             self.look_soon(owner)
             return
         if record.holder not in ("", self.instance_id):
             if not await self._members.is_dead(record.holder):
                 # Another controller was asked to renew it, or took this one for dead.
-                owner.drop(identifier)
+                self._drop(transaction)
                 return
             self._hold_soon([transaction])
         if record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
@@ -495,6 +497,12 @@ class TransactionWorkflows:
         if stored.version != transaction.version:
             transaction.record, transaction.version = record, stored.version
             self.go_on_soon(owner)
+
+    def _drop(self, transaction: Transaction) -> None:
+        """Take a transaction out of memory, whose lease another controller watches, if any."""
+        if transaction.is_running:
+            self.timer.note_end()
+        transaction.owner.drop(transaction.identifier)
 
     # ---- Commits ---------------------------------------------------------------------------------
 
@@ -792,15 +800,15 @@ class TransactionWorkflows:
                 await self._transactions.remove(owner.scope, owner.stream, [transaction.identifier])
                 owner.drop(transaction.identifier)
                 return
-            await self._delete_segments(stream, segments, transaction)
+            await self._delete_segments(stream, segments, transaction.identifier)
             await self._write_aborted(transaction)
 
     async def _delete_segments(
-        self, stream: Stream, segments: Iterable[Segment], transaction: Transaction
+        self, stream: Stream, segments: Iterable[Segment], identifier: bytes
     ) -> None:
         async def delete(segment: Segment) -> None:
             await self._segments.delete_segment(
-                segment_name(stream.scope.name, stream.name, segment.number, transaction.identifier)
+                segment_name(stream.scope.name, stream.name, segment.number, identifier)
             )
 
         await for_each(segments, delete)
@@ -847,8 +855,7 @@ class TransactionWorkflows:
 
     async def _decide_abort(self, transaction: Transaction) -> None:
         """Record an open transaction's abort, for whoever holds its lock."""
-        is_here = transaction.owner.transactions.get(transaction.identifier) is transaction
-        if is_here and transaction.is_running:
+        if transaction.is_running:
             record = structs.replace(
                 transaction.record, state=TransactionState.ABORTING, holder=self.instance_id
             )
@@ -876,14 +883,18 @@ class TransactionWorkflows:
             if stored is None:
                 # The write may still be on its way: it finds the key taken then.
                 stored = await self._forestall(owner, identifier)
-            if stored.record.state not in (TransactionState.OPEN, TransactionState.ABORTING):
+            if stored.record.state in (TransactionState.COMMITTING, TransactionState.COMMITTED):
+                return
+            if stored.record.state is TransactionState.ABORTED:
+                # The segments may have been created after they were deleted for the abort.
+                await self._delete_segments(stream, stream.active, identifier)
                 return
             transaction = owner.transactions.get(identifier)
             if transaction is None:
                 transaction = self.adopt(owner, identifier, stored)
             await self._decide_abort(transaction)
             if transaction.state is TransactionState.ABORTING:
-                await self._delete_segments(stream, stream.active, transaction)
+                await self._delete_segments(stream, stream.active, identifier)
                 await self._write_aborted(transaction)
 
     async def _forestall(self, owner: StreamTransactions, identifier: bytes) -> Stored:

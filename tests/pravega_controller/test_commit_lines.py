@@ -453,3 +453,28 @@ async def test_a_commit_whose_reply_is_lost_is_carried_out_by_the_same_controlle
         assert memory_store.fault.reached.is_set()
         await trio.sleep(5)
         assert merged_into(memory_store, 0) == merged_into(memory_store, 1) == [identifier]
+
+
+async def test_a_commit_whose_reply_is_lost_is_carried_out_although_another_stands_behind_it(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The second controller leads the line, and is told first that somebody has changed it."""
+    settings = {"reply_seconds_max": 1.0, "heartbeat_seconds": 10.0}
+    async with open_on_memory(port=1, **settings) as one, open_on_memory(port=2, **settings) as two:
+        await make_stream(one)
+        first, second = await begin(one), await begin(one)
+        await two.streams.active_segments("s", "a")
+
+        async def commit_first() -> None:
+            assert await commit(two, first)
+
+        async with trio.open_nursery() as nursery:
+            fault = memory_store.fault = Fault(memory_store.changes, is_applied=True, lasts=False)
+            nursery.start_soon(commit_first)
+            await fault.reached.wait()
+            assert await commit(one, second)
+        await until(one, second, COMMITTED)
+        for number in (0, 1):
+            assert merged_into(memory_store, number) == [first, second]

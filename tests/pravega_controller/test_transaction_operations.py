@@ -9,13 +9,14 @@ import pytest
 import trio
 import trio.testing
 
-from pravega_controller import transactions
+from pravega_controller import transaction_leases, transactions
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     InvalidRequestError,
     StreamNotFoundError,
 )
 from pravega_controller.open_transactions import Transaction
+from pravega_controller.segment_client import for_each
 from pravega_controller.store import INTENTS
 from pravega_controller.streams import Segment, fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
@@ -695,3 +696,23 @@ async def test_an_abort_that_cannot_be_recorded_at_the_end_of_a_lease_is_recorde
         entries[key] = (value, version)
         await until(c, damaged, TransactionState.ABORTED, seconds_max=10)
         assert not parts(memory_store)
+
+
+async def test_leases_of_transactions_that_were_committed_take_no_room(
+    open_on_memory: OpenController,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_leases, "LEFT_OVER_MAX", 20)
+    async with open_on_memory() as c:
+        await make_stream(c)
+        open_one = await begin(c)
+
+        async def begin_and_commit(_: int) -> None:
+            assert await commit(c, await begin(c))
+
+        await for_each(range(100), begin_and_commit)
+        await trio.sleep(1)
+        workflows = c.transaction_workflows
+        assert workflows.registry.of("s", "a").transactions.keys() == {open_one}
+        assert len(workflows.timer._ends) <= 21

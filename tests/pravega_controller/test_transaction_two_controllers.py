@@ -10,12 +10,13 @@ import trio
 import trio.testing
 
 from pravega_controller.controller import Controller
-from pravega_controller.errors import VersionConflictError
+from pravega_controller.errors import InvalidRequestError, VersionConflictError
 from pravega_controller.members import MEMBERS
 from pravega_controller.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_controller.transaction_operations import PingAnswer
 from pravega_controller.transactions import TransactionState, segment_name
+from pravega_wire import commands as wire
 from pravega_wire import names
 
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
@@ -151,3 +152,49 @@ async def test_a_controller_that_was_taken_for_dead_renews_nothing_that_another_
         assert await commit(two, taken)
         await trio.sleep(1)
         assert await one.transactions.state("s", "a", taken) is TransactionState.COMMITTED
+
+
+@pytest.mark.parametrize("late", ["segments", "look"])
+async def test_a_begin_that_is_slower_than_the_seal_of_its_stream_leaves_no_segment_behind(
+    late: str,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    paused: list[wire.Request] = []
+
+    def is_late(request: wire.Request) -> bool:
+        """Whether a request of the begin is held up: creations, or the last look at the stream."""
+        is_creation = isinstance(request, wire.CreateSegment)
+        is_look = isinstance(request, wire.ReadTable) and "/histories-" in request.segment
+        if not (is_creation or (is_look and late == "look" and not any(map(_is_look, paused)))):
+            return False
+        paused.append(request)
+        return True
+
+    def _is_look(request: wire.Request) -> bool:
+        return isinstance(request, wire.ReadTable)
+
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await make_stream(one)
+        await one.streams.active_segments("s", "a")
+        memory_store.pauses = is_late
+        memory_store.pause = trio.Event()
+        answers: list[object] = []
+
+        async def begin_late() -> None:
+            try:
+                answers.append(await begin(one))
+            except InvalidRequestError as error:
+                answers.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(begin_late)
+            await memory_store.is_paused.wait()
+            await two.streams.seal("s", "a")
+            memory_store.pause.set()
+            memory_store.pause = None
+        await trio.sleep(30)
+        assert isinstance(answers[0], InvalidRequestError)
+        assert paused
+        assert not [name for name in memory_store.segments if names.is_transaction_segment(name)]
