@@ -127,7 +127,16 @@ def _tell(plan: RecoveryPlan, output: OutputFormat) -> None:
         for finding in plan.findings
     ]
     if output is OutputFormat.JSON:
-        print_json({"problems": plan.problems, "segments": rows})
+        journals = [
+            {
+                "path": str(journal.path),
+                "is_readable": journal.left is not None,
+                "dropped_bytes_max": journal.dropped_bytes_max,
+                "missing_files": list(journal.missing),
+            }
+            for journal in plan.journals
+        ]
+        print_json({"problems": plan.problems, "journals": journals, "segments": rows})
         return
     for problem in plan.problems:
         note(problem)

@@ -159,6 +159,13 @@ def test_a_damaged_journal_gives_way_to_what_tier_2_has(new_store: NewStore) -> 
     said = run_recover(store, "--dry-run")
     assert "the file ends there" in said
     assert "what lies before the damage is used; of what lies behind it, at most" in said
+    document = json.loads(
+        run_recover(store, "--dry-run", "-o", "json").partition("nothing was changed")[0]
+    )
+    [journal] = document["journals"]
+    assert journal["path"] == str(store.data_dir / "journal-0")
+    assert f"at most {journal['dropped_bytes_max']} bytes" in said
+    assert (journal["is_readable"], journal["missing_files"]) == (True, [])
     run_recover(store, "--yes")
     check_goes_on(new_store, count=300)
 

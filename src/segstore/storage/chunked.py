@@ -74,6 +74,9 @@ MOVE_BYTES_MIN: Final = MIB
 for these a chunk of their own costs more, now and at every read, than their bytes."""
 
 NEEDED_RETRY_SECONDS: Final = 1.0
+CHUNKS_PER_TURN: Final = 1000
+"""A check of all segments decodes so many chunks' records, at 2 to 4 us each, before it lets other
+tasks run."""
 
 logger = structlog.get_logger(__name__)
 
@@ -200,8 +203,15 @@ class ChunkedSegmentStorage:
         """Raise ``StorageDamagedError`` when tier 2 lacks bytes that the log had let go."""
         metadata = self._journal.metadata
         unsettled: dict[str, tuple[Chunk, int]] = {}
-        for segment, end in self._needed.items():
+        chunk_count = 0
+        for segment, end in list(self._needed.items()):
+            if chunk_count >= CHUNKS_PER_TURN:
+                chunk_count = 0
+                await trio.lowlevel.checkpoint()
+            if segment not in self._needed:
+                continue  # it was deleted meanwhile
             record = metadata.peek(segment)
+            chunk_count += 1 + (len(record.chunks) if record is not None else 0)
             if record is None or record.end < end:
                 last = record.chunks[-1] if record is not None and record.chunks else None
                 if last is None or not last.is_open:

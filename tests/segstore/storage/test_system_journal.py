@@ -17,6 +17,7 @@ from segstore.errors import (
     StorageDamagedError,
     StorageError,
 )
+from segstore.storage import chunked
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.storage.records import AddChunk, Change, Chunk, MoveChunks, Truncate, encode_frame
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
@@ -431,3 +432,29 @@ async def test_a_segment_that_is_deleted_before_it_was_looked_for_is_not_missing
     with trio.move_on_after(100):
         await storage.run()
     assert storage._needed == {}
+
+
+async def test_a_look_at_many_segments_lets_others_run_and_change_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chunked, "CHUNKS_PER_TURN", 4)
+    memory, count = MemoryChunkStorage(), 50
+    await write_some(owner(memory, 1), count)
+    storage = owner(memory, 2)
+    await storage.segment_names()
+    storage._needed = {f"s{number}": 4 for number in range(count)}
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while storage._needed:
+            if turns == 3:
+                await storage.delete(f"s{count - 1}")
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        await storage._refuse_older()
+    assert turns > 10
+    assert await storage.stored_length(f"s{count - 1}") == 0
