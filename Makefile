@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 ARGS ?=
 # Processes that share the unit tests: one for each core, or JOBS=1, or JOBS=0 for one with a debugger.
 JOBS ?= auto
+# The official clients' tests bring servers and JVMs: more processes than four only wait for each other.
+SHARED := -n $(JOBS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 SEEDS ?= 1000
 SEED ?=
 
@@ -37,7 +39,7 @@ build: $(VENV)/.installed ## install into .venv, with the Cython extensions comp
 .PHONY: test
 test: $(VENV)/.tested lint java versitygw ## everything: lint, unit tests, official clients, small benchmarks
 	$(BIN)/pytest tests -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
-	$(BIN)/pytest compat-tests --durations=25 $(ARGS)
+	$(BIN)/pytest compat-tests $(SHARED) --durations=25 $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.tested ## style and types
@@ -69,7 +71,7 @@ fuzz: $(VENV)/.tested ## broken input for every parser: make fuzz SECONDS=60 SEE
 
 .PHONY: compat
 compat: $(VENV)/.tested java ## official clients against a real server
-	$(BIN)/pytest compat-tests $(ARGS)
+	$(BIN)/pytest compat-tests $(SHARED) $(ARGS)
 
 .PHONY: kill-two-controllers
 kill-two-controllers: $(VENV)/.tested java ## kill -9 of controllers, store, all under transactions: ROUNDS=20

@@ -1,7 +1,8 @@
-"""What benchmarks need of Maven: the built load driver, and the class path of a server to measure.
+"""What needs Maven: the built load driver, class paths of servers and clients, compiled projects.
 
 1. Nothing is built or resolved again while its inputs are unchanged.
-2. Two processes that ask at once wait for each other.
+2. Two processes that ask at once wait for each other, and Maven runs once at a time: it does not
+   lock the directory in which it keeps what it fetched.
 """
 
 import fcntl
@@ -14,6 +15,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 DRIVER = HERE / "driver"
 MAVEN_SECONDS_MAX = 900.0
+ONE_AT_A_TIME = HERE / "target"
+"""The directory with the lock for running Maven."""
 
 
 class MavenFailedError(Exception):
@@ -24,7 +27,7 @@ def driver_class_path() -> str:
     """The class path of the load driver, built when its sources are newer than it."""
     jar = DRIVER / "target" / "load-driver.jar"
     sources = [DRIVER / "pom.xml", *(p for p in DRIVER.glob("src/**/*") if p.is_file())]
-    with _locked(DRIVER / "target"):
+    with locked(DRIVER / "target"):
         newest = max(source.stat().st_mtime for source in sources)
         if not jar.exists() or jar.stat().st_mtime < newest:
             _maven("-f", str(DRIVER / "pom.xml"), "package")
@@ -32,15 +35,15 @@ def driver_class_path() -> str:
     return f"{jar}:{DRIVER / 'target' / 'lib'}/*"
 
 
-def resolve_class_path(pom: Path) -> str:
-    """All jars that this pom depends on, as one class path."""
+def resolve_class_path(pom: Path, *properties: str) -> str:
+    """All jars that this pom depends on, as one class path; properties are ``name=value``."""
     target = pom.parent / "target"
-    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(pom.read_bytes() + "".join(properties).encode()).hexdigest()[:16]
     resolved = target / f"class-path-{digest}.txt"
-    with _locked(target):
+    with locked(target):
         if not (resolved.exists() and _all_exist(resolved.read_text())):
-            goal = "dependency:build-classpath"
-            _maven("-f", str(pom), goal, f"-Dmdep.outputFile={resolved}")
+            options = [f"-D{each}" for each in (*properties, f"mdep.outputFile={resolved}")]
+            _maven("-f", str(pom), "dependency:build-classpath", *options)
         return resolved.read_text().strip()
 
 
@@ -54,7 +57,7 @@ def compiled_class_path(project: Path, main_class: str) -> str:
     sources = sorted(project.glob("src/**/*.java"))
     compiled = classes.joinpath(*main_class.split(".")).with_suffix(".class")
     newest = max(source.stat().st_mtime for source in sources)
-    with _locked(project / "target"):
+    with locked(project / "target"):
         if not compiled.exists() or compiled.stat().st_mtime < newest:
             options = ["--release", "17", "-Xlint:all,-classfile,-processing,-path", "-Werror"]
             done = subprocess.run(
@@ -73,7 +76,8 @@ def _all_exist(class_path: str) -> bool:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
+    """Wait until no other process does this with the directory, which is made if need be."""
     directory.mkdir(exist_ok=True)
     with (directory / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -83,15 +87,16 @@ def _locked(directory: Path) -> Iterator[None]:
 def _maven(*arguments: str) -> None:
     command = ["mvn", "--batch-mode", "--quiet", *arguments]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=MAVEN_SECONDS_MAX,
-            check=False,
-        )
+        with locked(ONE_AT_A_TIME):
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=MAVEN_SECONDS_MAX,
+                check=False,
+            )
     except FileNotFoundError as error:
         raise MavenFailedError("mvn is not installed") from error
     except subprocess.TimeoutExpired as error:

@@ -2,6 +2,9 @@
 
 A test that counts for the matrix of Java suites is recorded by what the JVM says; any other by its
 marker: ``@pytest.mark.matrix(client="Python", version="0.3.8", api="events")``.
+
+Where several processes share the tests (``-n``), those that use the same server, JVM or Spark
+session stay together.
 """
 
 from __future__ import annotations
@@ -20,10 +23,13 @@ for directory in (HERE.parent, HERE):  # the benchmarks know Maven and how to st
         sys.path.insert(0, str(directory))
 
 from benchmarks.peers.original_standalone import OriginalStandalone  # noqa: E402
-from compat_harness.java import CLIENT_VERSIONS, JavaClient, JavaError  # noqa: E402
+from compat_harness.java import CLIENT_VERSIONS, NEWEST, JavaClient, JavaError  # noqa: E402
 from compat_harness.results import Outcome, Result, ServerName, append_results  # noqa: E402
 from compat_harness.server import TARGET_VARIABLE, Server  # noqa: E402
-from compat_harness.suite_groups import SuiteRuns, Target  # noqa: E402
+from compat_harness.suite_groups import SuiteRuns, Target, group_of, name_run  # noqa: E402
+
+LONGEST_FIRST = ("spark", f"java {NEWEST}", "flink", f"java {NEWEST} kills", "registry")
+"""Groups of tests that take longest; what is short fills the gaps at the end."""
 
 WORKLOAD_VERSIONS = tuple(version for version in CLIENT_VERSIONS if version != "0.9.0")
 LARGE_EVENTS = {"pravegaservice.cache.size.max": "700000000"}
@@ -56,6 +62,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         full = metafunc.config.getoption("--full")
         versions = WORKLOAD_VERSIONS if full else WORKLOAD_VERSIONS[:1]
         metafunc.parametrize("java_client", versions, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Name the group of each test for pytest-xdist, and begin with the groups that take longest."""
+    groups = {item: find_group(item) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    order = {group: place for place, group in enumerate(LONGEST_FIRST)}
+    found = list(dict.fromkeys(groups.values()))
+    found.sort(key=lambda group: order.get(group, len(order)))
+    items.sort(key=lambda item: found.index(groups[item]))
+
+
+def find_group(item: pytest.Item) -> str:
+    """Return the name of the tests that share servers and processes with this one."""
+    assert isinstance(item, pytest.Function)
+    if "suite_runs" in item.fixturenames:
+        parameters = item.callspec.params
+        return name_run(parameters["version"], group_of(parameters["suite"]))
+    if item.path.parent != HERE:
+        return item.path.parent.name
+    return item.nodeid
 
 
 @pytest.hookimpl(hookwrapper=True)

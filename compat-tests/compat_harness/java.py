@@ -4,8 +4,9 @@ Owns: finding Java and Maven, which sources a version has, when to compile again
 line, and reading what the JVM says of each suite while it runs.
 
 1. Sources in ``src/test/since-X.Y`` are compiled with clients from that version on: they use what
-   earlier ones lack. ``src/test/java`` is for all.
-2. Maven only resolves the libraries of a version; its class path is kept beside the classes.
+   earlier ones lack; those in ``src/test/until-X.Y`` with clients up to that version, whatever its
+   last number: they use what later ones changed. ``src/test/java`` is for all.
+2. Maven only resolves the libraries of a version.
 3. Suites run side by side within a JVM, each test in a scope of its own; the tests of one suite run
    one after the other.
 """
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from benchmarks.maven import MavenFailedError, locked, resolve_class_path
 
 PROJECT = Path(__file__).resolve().parent.parent / "java"
 SOURCES = PROJECT / "src" / "test"
@@ -68,7 +70,12 @@ def source_folders(version: str) -> list[Path]:
         for folder in sorted(SOURCES.glob("since-*"))
         if _numbers(folder.name.removeprefix("since-")) <= _numbers(version)
     ]
-    return [SOURCES / "java", *later]
+    earlier = [
+        folder
+        for folder in sorted(SOURCES.glob("until-*"))
+        if _numbers(version)[:2] <= _numbers(folder.name.removeprefix("until-"))
+    ]
+    return [SOURCES / "java", *later, *earlier]
 
 
 def versions_of(*, full: bool) -> tuple[str, ...]:
@@ -103,13 +110,16 @@ class JavaClient:
         target = PROJECT / "target" / version
         stamp = target / "built-from"
         digest = _digest()
-        libraries = target / "classpath.txt"
         classes = target / "test-classes"
-        if not stamp.exists() or stamp.read_text() != digest:
-            _resolve(version)
-            _compile(version, libraries.read_text().strip(), classes)
-            stamp.write_text(digest)
-        parts = [str(classes), str(SOURCES / "resources"), libraries.read_text().strip()]
+        try:
+            libraries = resolve_class_path(PROJECT / "pom.xml", f"pravega.version={version}")
+        except MavenFailedError as error:
+            raise JavaError(f"Maven cannot resolve client {version}: {error}") from error
+        with locked(target):
+            if not stamp.exists() or stamp.read_text() != digest:
+                _compile(version, libraries, classes)
+                stamp.write_text(digest)
+        parts = [str(classes), str(SOURCES / "resources"), libraries]
         return cls(version, os.pathsep.join(parts))
 
     def command(self, main_class: str, *arguments: str, **properties: str) -> list[str]:
@@ -261,17 +271,6 @@ def _digest() -> str:
     return content.hexdigest()
 
 
-def _resolve(version: str) -> None:
-    """Let Maven write the class path of a version."""
-    base = [require("mvn"), "--quiet", "--batch-mode", f"-Dpravega.version={version}"]
-    # Most often everything is here already, and then nobody needs to be asked.
-    for options in (["--offline"], []):
-        said = _run([*base, *options, "dependency:build-classpath"])
-        if said is None:
-            return
-    raise JavaError(f"Maven cannot resolve client {version}:\n{said}")
-
-
 def _compile(version: str, libraries: str, classes: Path) -> None:
     # A class whose source is gone must not linger, to be run by name.
     shutil.rmtree(classes, ignore_errors=True)
@@ -280,16 +279,8 @@ def _compile(version: str, libraries: str, classes: Path) -> None:
     ]
     options = ["--release", str(JAVA_VERSION_MIN), "-Xlint:all,-processing,-classfile,-try,-path"]
     command = [require("javac"), *options, "-Werror", "-d", str(classes), "-cp", libraries]
-    said = _run([*command, *sources])
-    if said is not None:
-        raise JavaError(f"the suites cannot be compiled with client {version}:\n{said}")
-
-
-def _run(command: list[str]) -> str | None:
-    """What a command said if it failed."""
     done = subprocess.run(
-        command,
-        cwd=PROJECT,
+        [*command, *sources],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -297,4 +288,5 @@ def _run(command: list[str]) -> str | None:
         timeout=BUILD_SECONDS_MAX,
         check=False,
     )
-    return None if done.returncode == 0 else done.stdout
+    if done.returncode != 0:
+        raise JavaError(f"the suites cannot be compiled with client {version}:\n{done.stdout}")

@@ -47,7 +47,7 @@ then on the original.
 | `4 of 5 · 4 of 5` | nothing fails on segstore that passes on the original: see below |
 | **`4 of 5 · 5 of 5`** | segstore fails what the original passes |
 | `5 of 5 · –` | not run on the original, see below |
-| not in this version | the client does not have the API |
+| not in this version | the client does not have the API, or not as servers of 0.13 know it |
 | not run | it does, and nobody has run the tests yet |
 """
 

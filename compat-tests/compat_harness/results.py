@@ -72,10 +72,10 @@ def read_results(path: Path) -> list[Result]:
 
 
 def append_results(path: Path, results: Iterable[Result]) -> None:
-    """Add lines to a file."""
-    with path.open("ab") as file:
-        for result in results:
-            file.write(msgspec.json.encode(result) + b"\n")
+    """Add lines to a file, in one piece: other processes may add theirs at the same time."""
+    lines = b"".join(msgspec.json.encode(result) + b"\n" for result in results)
+    with path.open("ab", buffering=0) as file:
+        file.write(lines)
 
 
 def merge_results(known: Iterable[Result], new: Iterable[Result]) -> list[Result]:

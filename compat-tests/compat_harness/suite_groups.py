@@ -55,7 +55,7 @@ class Group:
 
 PLAIN = Group("plain", side_by_side=4, seconds_max=900.0)
 POLICIES = Group("policies", side_by_side=3, seconds_max=400.0, settings=QUICK)
-KILLS = Group("kills", side_by_side=1, seconds_max=400.0)
+KILLS = Group("kills", side_by_side=9, seconds_max=400.0)
 
 GROUPS = {
     "AutoScaleTest": POLICIES,
@@ -81,6 +81,11 @@ SLOWEST = ("TransactionTest", "ReaderGroupTest", "LargeEventTest", "StateSynchro
 def group_of(suite: str) -> Group:
     """The group that a suite belongs to."""
     return GROUPS.get(suite, PLAIN)
+
+
+def name_run(version: str, group: Group) -> str:
+    """Name what one process has to run: ``PLAIN`` and ``POLICIES`` begin and end together."""
+    return f"java {version} kills" if group is KILLS else f"java {version}"
 
 
 class SuiteRuns:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from benchmarks.maven import compiled_class_path
 
 HERE = Path(__file__).parent
 WRITERS = {"frames.json": "golden.WriteFrames", "records.json": "golden.WriteRecords"}
@@ -15,11 +16,9 @@ WRITERS = {"frames.json": "golden.WriteFrames", "records.json": "golden.WriteRec
 @pytest.mark.compat
 @pytest.mark.timeout(600)
 def test_the_official_library_writes_the_bytes_that_are_kept_here() -> None:
-    maven = ["mvn", "-q", "-B", "compile", "dependency:build-classpath"]
-    subprocess.run(maven, cwd=HERE, check=True, stdin=subprocess.DEVNULL)
-    class_path = (HERE / "target" / "classpath.txt").read_text().strip()
+    class_path = compiled_class_path(HERE, "golden.WriteFrames")
     for name, writer in WRITERS.items():
         written = HERE / "target" / name
-        java = ["java", "-cp", f"target/classes:{class_path}", writer, str(written)]
-        subprocess.run(java, cwd=HERE, check=True, stdin=subprocess.DEVNULL)
+        java = ["java", "-cp", class_path, writer, str(written)]
+        subprocess.run(java, check=True, stdin=subprocess.DEVNULL)
         assert written.read_bytes() == (HERE / name).read_bytes(), f"compare with {written}"

@@ -32,6 +32,8 @@ import java.util.UUID;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -39,6 +41,7 @@ import org.junit.jupiter.params.provider.ValueSource;
  * Each API in use while the segment store, or the controller, is killed with kill -9 and comes back:
  * the clients go on by themselves, and what they were told is so.
  */
+@Execution(ExecutionMode.CONCURRENT)
 class KillTest {
     private static final int EVENT_COUNT = 300;
 

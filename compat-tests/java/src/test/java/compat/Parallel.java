@@ -3,6 +3,7 @@ package compat;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorCompletionService;
 import java.util.concurrent.ExecutorService;
@@ -38,7 +39,15 @@ final class Parallel {
     }
 
     void run() throws Exception {
-        ExecutorService threads = Executors.newFixedThreadPool(tasks.size());
+        List<Thread> running = new CopyOnWriteArrayList<>();
+        ExecutorService threads =
+                Executors.newFixedThreadPool(
+                        tasks.size(),
+                        task -> {
+                            Thread thread = new Thread(task);
+                            running.add(thread);
+                            return thread;
+                        });
         try {
             ExecutorCompletionService<Void> ended = new ExecutorCompletionService<>(threads);
             for (Task task : tasks) {
@@ -52,6 +61,9 @@ final class Parallel {
             for (int count = 0; count < tasks.size(); count++) {
                 ended.take().get();
             }
+        } catch (InterruptedException timedOut) {
+            running.forEach(Parallel::printWhereItIs);
+            throw timedOut;
         } catch (ExecutionException failed) {
             if (failed.getCause() instanceof Error error) {
                 throw error;
@@ -61,5 +73,14 @@ final class Parallel {
             threads.shutdownNow();
             threads.awaitTermination(10, TimeUnit.SECONDS);
         }
+    }
+
+    /** A test that takes too long is interrupted: what its threads wait for says why. */
+    private static void printWhereItIs(Thread thread) {
+        StringBuilder trace = new StringBuilder("interrupted: " + thread.getName() + "\n");
+        for (StackTraceElement place : thread.getStackTrace()) {
+            trace.append("\tat ").append(place).append("\n");
+        }
+        System.err.print(trace);
     }
 }

@@ -2,12 +2,14 @@ package compat;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.pravega.client.stream.Checkpoint;
 import io.pravega.client.stream.EventRead;
 import io.pravega.client.stream.EventStreamReader;
+import io.pravega.client.stream.Position;
 import io.pravega.client.stream.ReaderGroup;
 import io.pravega.client.stream.ReaderGroupConfig;
 import io.pravega.client.stream.ReaderGroupConfig.StreamDataRetention;
@@ -196,6 +198,61 @@ class ReaderGroupTest {
                     assertFalse(deadline.passed(), "unread after everything was read");
                 }
             }
+        }
+    }
+
+    @Test
+    void aReaderClosedAtAPositionLeavesTheRestToOthers() throws Exception {
+        String stream = scope.createStream(1);
+        scope.write(stream, "a", TestScope.numbered("a:", 0, 20));
+        try (ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build())) {
+            EventStreamReader<String> first = scope.reader(group, "first");
+            Position fourth = null;
+            int count = 0;
+            Deadline deadline = new Deadline(30);
+            while (count < 10) {
+                EventRead<String> read = first.readNextEvent(TestScope.READ_TIMEOUT_MS);
+                count += read.getEvent() == null ? 0 : 1;
+                if ("a:3".equals(read.getEvent())) {
+                    fourth = read.getPosition();
+                }
+                assertFalse(deadline.passed(), "read only " + count);
+            }
+            first.closeAt(fourth);
+            assertEquals(Set.of(), group.getOnlineReaders());
+            try (EventStreamReader<String> second = scope.reader(group, "second")) {
+                assertEquals(
+                        TestScope.numbered("a:", 4, 20), TestScope.readAll(second, 16).values());
+            }
+        }
+    }
+
+    @Test
+    @Api("reader group: stream cuts")
+    void aGroupSaysWhichCutsItHasReadTo() throws Exception {
+        String stream = scope.createStream(2);
+        Stream full = Stream.of(scope.name, stream);
+        scope.write(stream, "a", TestScope.numbered("a:", 0, 10));
+        scope.write(stream, "b", TestScope.numbered("b:", 0, 10));
+        StreamCut tail = scope.info(stream).getTailStreamCut();
+        try (ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build())) {
+            assertEquals(Set.of(full), group.getStreamCuts().keySet());
+            assertNotEquals(tail, group.getStreamCuts().get(full));
+            try (EventStreamReader<String> reader = scope.reader(group, "reader")) {
+                TestScope.readAll(reader, 20);
+                Deadline deadline = new Deadline(30);
+                while (!group.getStreamCuts().equals(Map.of(full, tail))) {
+                    // Positions are published with the automatic checkpoints.
+                    reader.readNextEvent(TestScope.READ_TIMEOUT_MS);
+                    assertFalse(deadline.passed(), () -> "cuts: " + group.getStreamCuts());
+                }
+            }
+            scope.write(stream, "a", List.of("a:10"));
+            ReaderGroupConfig behind =
+                    scope.groupConfig(stream)
+                            .startFromStreamCuts(group.getStreamCuts())
+                            .build();
+            assertEquals(List.of("a:10"), scope.readAll(behind, 1).values());
         }
     }
 

@@ -8,9 +8,12 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.pravega.client.stream.EventRead;
 import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.EventStreamWriter;
+import io.pravega.client.stream.EventWriterConfig;
 import io.pravega.client.stream.ReaderGroup;
 import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.TimeWindow;
+import io.pravega.client.stream.Transaction;
+import io.pravega.client.stream.TransactionalEventStreamWriter;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
@@ -97,6 +100,68 @@ class WatermarkTest {
         }
     }
 
+    @Test
+    @Timeout(90)
+    void transactionsCommittedWithTimesMoveThem() throws Exception {
+        String stream = scope.createStream(1);
+        try (TransactionalEventStreamWriter<String> writer =
+                        scope.clients.createTransactionalEventWriter(
+                                "writer",
+                                stream,
+                                TestScope.TEXT,
+                                EventWriterConfig.builder().build());
+                ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build());
+                EventStreamReader<String> reader = scope.reader(group, "reader")) {
+            Deadline late = new Deadline(75);
+            for (long time = 1; ; time++) {
+                assertTrue(!late.passed(), "no window after " + time + " commits with times");
+                Transaction<String> transaction = writer.beginTxn();
+                transaction.writeEvent("k", "x");
+                transaction.commit(1000 + time);
+                Thread.sleep(400);
+                Long lower = readToLowerBound(reader, stream);
+                if (lower != null && lower > 1001) {
+                    assertTrue(lower <= 1000 + time, "a time that nobody committed: " + lower);
+                    return;
+                }
+            }
+        }
+    }
+
+    @Test
+    @Timeout(90)
+    void aWriterNotesTheTimeOfItsClockByItself() throws Exception {
+        String stream = scope.createStream(1);
+        long start = System.currentTimeMillis();
+        try (EventStreamWriter<String> writer =
+                        scope.clients.createEventWriter(
+                                stream,
+                                TestScope.TEXT,
+                                EventWriterConfig.builder().automaticallyNoteTime(true).build());
+                ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build());
+                EventStreamReader<String> reader = scope.reader(group, "reader")) {
+            Deadline late = new Deadline(75);
+            Long lower = null;
+            while (lower == null) {
+                assertTrue(!late.passed(), "no window after 75 s of notes");
+                writer.writeEvent("k", "x").get(10, TimeUnit.SECONDS);
+                Thread.sleep(400);
+                lower = readToLowerBound(reader, stream);
+            }
+            assertTrue(lower >= start, "noted " + lower + " before " + start);
+            assertTrue(lower <= System.currentTimeMillis(), "noted in the future: " + lower);
+        }
+    }
+
+    /** Reads what there is; the lower bound of the times that the reader is between then. */
+    private Long readToLowerBound(EventStreamReader<String> reader, String stream) {
+        EventRead<String> read;
+        do {
+            read = reader.readNextEvent(TestScope.READ_TIMEOUT_MS);
+        } while (read.getEvent() != null || read.isCheckpoint());
+        return reader.getCurrentTimeWindow(Stream.of(scope.name, stream)).getLowerTimeBound();
+    }
+
     /** Writes, notes times and reads until the reader's lower bound is beyond a time. */
     private long noteUntilSeen(
             EventStreamWriter<String> writer,
@@ -112,12 +177,7 @@ class WatermarkTest {
             }
             writer.noteTime(time);
             Thread.sleep(400);
-            EventRead<String> read;
-            do {
-                read = reader.readNextEvent(TestScope.READ_TIMEOUT_MS);
-            } while (read.getEvent() != null || read.isCheckpoint());
-            Long lower =
-                    reader.getCurrentTimeWindow(Stream.of(scope.name, stream)).getLowerTimeBound();
+            Long lower = readToLowerBound(reader, stream);
             if (lower != null && lower > after) {
                 return lower;
             }

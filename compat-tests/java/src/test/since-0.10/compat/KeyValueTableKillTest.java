@@ -17,10 +17,13 @@ import java.nio.ByteBuffer;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Key-value tables made, filled and counted in while the segment store or controller is killed. */
+@Execution(ExecutionMode.CONCURRENT)
 class KeyValueTableKillTest {
     private static final int COUNT = 100;
 
