@@ -438,6 +438,11 @@ class ChunkedSegmentStorage:
 
     async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
         """Forget the segment. Its chunks are deleted later."""
+        await self._journal.ready()
+        if not self._journal.is_unfinished and self._journal.metadata.get(segment) is None:
+            # What others change at this moment is not this segment.
+            self._needed.pop(segment, None)
+            return
         target = None if merged_into is None else await self._unchanging(merged_into)
         self._needed.pop(segment, None)
         async with self._journal.changing():

@@ -7,6 +7,8 @@ Invariants:
    repeated after a crash with the same outcome.
 2. ``storage_length`` moves up only after the bytes are durable in tier 2.
 3. An operation leaves the queue only when it is done, so the log is kept until then.
+4. Of a short segment that is merged before tier 2 has any of it, tier 2 gets the bytes once: in
+   their place in the target, with those of the merges that follow.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from segstore.storage.api import SegmentStorage
 
 WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
 """One write to tier 2 is at most this long."""
+SHORT_SOURCE_BYTES_MAX: Final = 1024 * 1024
+"""A longer segment that is merged gets chunks of its own first, which the target takes over."""
 
 
 class SegmentAggregator:
@@ -95,6 +99,8 @@ class SegmentAggregator:
             if isinstance(operation, AppendedRange):
                 await self._write(operation)
             elif isinstance(operation, MergeOperation):
+                if not self._is_in_place(operation):
+                    await self._write_sources()
                 await self._merge(operation, flush_source)
             elif isinstance(operation, TruncateOperation):
                 await self._truncate(operation)
@@ -141,6 +147,61 @@ class SegmentAggregator:
             segment.storage_length = max(segment.storage_length, position)
             self._read_index.note_segment_stored(segment)
 
+    def _is_in_place(self, operation: MergeOperation) -> bool:
+        """Whether there is nothing to be written for a merge."""
+        target = self._segment()
+        return target is None or operation.offset + operation.length <= target.storage_length
+
+    async def _write_sources(self) -> None:
+        """Write to their places the short sources of the next merges that tier 2 has nothing of."""
+        target = self._segment()
+        if target is None:
+            return
+        start = end = target.storage_length
+        parts: list[bytes] = []
+        sources: list[SegmentMetadata] = []
+        for operation in list(self._operations):
+            if not isinstance(operation, MergeOperation):
+                break
+            source = self._metadata.segments.get(operation.source_id)
+            merged_end = operation.offset + operation.length
+            if source is None or source.storage_length or merged_end - start > WRITE_BYTES_MAX:
+                break
+            if merged_end > end:
+                # A part of the first may be there: an earlier attempt came as far.
+                data = await self._read_short(source, end - operation.offset, operation.length)
+                if not data:
+                    break
+                parts += data
+                end = merged_end
+            sources.append(source)
+        if end == start:
+            return
+        await self._storage.write(
+            target.storage_name, offset=start, data=parts, rollover_bytes=target.rollover_bytes
+        )
+        if self._segment() is not target:  # it was deleted meanwhile
+            return
+        # In one step: who reads a source from now on would look for it in tier 2.
+        target.storage_length = max(target.storage_length, end)
+        for source in sources:
+            source.storage_length = source.length
+            self._read_index.merge_stored(target, source)
+
+    async def _read_short(self, source: SegmentMetadata, start: int, end: int) -> list[bytes]:
+        """The bytes of a short source from ``start`` on; none of one that is long, or of which some
+        belong to a segment merged into it."""
+        parts: list[bytes] = []
+        if start < 0 or end > SHORT_SOURCE_BYTES_MAX:
+            return parts
+        while start < end:
+            part = await self._read_index.unstored(source, offset=start, length=end - start)
+            if not part:
+                return []
+            parts.append(part)
+            start += len(part)
+        return parts
+
     async def _merge(
         self, operation: MergeOperation, flush_source: Callable[[int], Awaitable[None]]
     ) -> None:
@@ -149,8 +210,10 @@ class SegmentAggregator:
             return
         target = self._segment()
         end = operation.offset + operation.length
-        if target is not None and target.storage_length < end:
+        if target is not None:
+            # Also one that is in its place already: it owes nothing any more.
             await flush_source(operation.source_id)
+        if target is not None and not self._is_in_place(operation):
             await self._storage.concat(
                 target.storage_name,
                 offset=operation.offset,

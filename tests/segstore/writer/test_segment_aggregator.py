@@ -10,9 +10,10 @@ import trio.testing
 
 from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
-from segstore.container import open_container
-from segstore.errors import ContainerOfflineError
+from segstore.container import Container, open_container
+from segstore.errors import ContainerOfflineError, StorageError
 from segstore.testing.chunk_owners import next_owner
+from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from segstore.writer.storage_writer import FLUSH_SECONDS, SHORT_BYTES_MAX, TOGETHER_MAX
@@ -161,3 +162,97 @@ async def test_a_flush_whose_container_stops_tells_why_as_it_is(
             nursery.start_soon(stop)
             with pytest.raises(ContainerOfflineError):
                 await container._writer.flush()
+
+
+TARGET = "scope/stream/0.#epoch.0"
+SOURCES = [f"{TARGET}#transaction.{number:032x}" for number in range(20)]
+
+
+async def merge_short_sources(container: Container) -> bytes:
+    """Merge sources one after the other, each third one without a byte; returns all bytes."""
+    await container.create_segment(TARGET)
+    await container.append(TARGET, b"before")
+    await container._writer.flush()
+    expected = b"before"
+    for number, source in enumerate(SOURCES):
+        await container.create_segment(source)
+        if number % 3:
+            await container.append(source, source.encode())
+            expected += source.encode()
+        await container.merge_segment(TARGET, source)
+    return expected
+
+
+async def test_short_segments_that_are_merged_soon_get_no_chunks_and_one_write(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks = CountedChunkStorage()
+    manager = CacheManager(StreamingCache(8 * MIB))
+    logs, storage = MemoryDataLogFactory(), next_owner(chunks)
+    async with open_container(0, logs, storage, manager) as container:
+        expected = await merge_short_sources(container)
+        await trio.sleep(2)
+        info = container.segment_info(TARGET)
+        assert info.storage_length == info.length == len(expected)
+        stored_name = container._metadata.by_name[TARGET].storage_name
+        assert await storage.read(stored_name, offset=0, length=10_000) == expected
+        assert [length for _, length in chunks.written] == [6, len(expected) - 6]
+        assert len({name for name, _ in chunks.written}) == 1
+        assert not container._writer.owed_segments()
+        assert list(container._metadata.segments.values()) == [container._segment(TARGET)]
+
+
+async def test_long_segments_that_are_merged_give_their_chunks(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks = CountedChunkStorage()
+    manager = CacheManager(StreamingCache(16 * MIB))
+    logs, storage = MemoryDataLogFactory(), next_owner(chunks)
+    async with open_container(0, logs, storage, manager) as container:
+        await container.create_segment(TARGET)
+        for source, length in zip(SOURCES, (100, 3 * MIB, 100), strict=False):
+            await container.create_segment(source)
+            await container.append(source, bytes(length))
+            await container.merge_segment(TARGET, source)
+        await trio.sleep(2)
+        info = container.segment_info(TARGET)
+        assert info.storage_length == info.length == 200 + 3 * MIB
+        assert sorted(length for _, length in chunks.written) == [100, 100, 3 * MIB]
+        assert not container._writer.owed_segments()
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.PARTIAL, Fault.REPLY_LOST])
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_a_write_of_merged_segments_that_fails_is_repeated(
+    fault: Fault, crashes: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    faults: list[Fault] = []
+    chunks = MemoryChunkStorage()
+    faulty = FaultyChunkStorage(
+        chunks, next_fault=lambda call: faults.pop() if call == "write" and faults else Fault.NONE
+    )
+    manager = CacheManager(StreamingCache(8 * MIB))
+    logs = MemoryDataLogFactory()
+    async with open_container(0, logs, next_owner(faulty), manager, drain_seconds=0) as container:
+        expected = await merge_short_sources(container)
+        faults.append(fault)
+        with pytest.raises(StorageError):
+            await container._writer.flush()
+        assert not faults
+        result = await container.read(TARGET, offset=6, length_max=100)
+        assert bytes(result.data) == expected[6 : 6 + len(result.data)]
+        if crashes:
+            faulty.abandon()
+        else:
+            await container._writer.flush()
+    storage = next_owner(chunks)
+    async with open_container(0, logs, storage, manager) as container:
+        await container._writer.flush()
+        info = container.segment_info(TARGET)
+        assert info.storage_length == info.length == len(expected)
+        stored_name = container._metadata.by_name[TARGET].storage_name
+        stored = b""
+        while len(stored) < len(expected):
+            stored += await storage.read(stored_name, offset=len(stored), length=10_000)
+        assert stored == expected
+        assert not container._writer.owed_segments()
