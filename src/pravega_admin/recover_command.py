@@ -133,6 +133,7 @@ def _tell(plan: RecoveryPlan, output: OutputFormat) -> None:
                 "is_readable": journal.left is not None,
                 "dropped_bytes_max": journal.dropped_bytes_max,
                 "missing_files": list(journal.missing),
+                "let_go_or_lost_files": list(journal.let_go_or_lost),
             }
             for journal in plan.journals
         ]
@@ -156,6 +157,12 @@ def _tell(plan: RecoveryPlan, output: OutputFormat) -> None:
             note(
                 "of what was in files that are not there only that is left which had reached tier"
                 f" 2, and nobody knows how much it was: {', '.join(journal.missing)}"
+            )
+        if journal.let_go_or_lost:
+            note(
+                "the first files cannot be read, and the journal says up to the damage that they"
+                " are needed: it may have let them go later, else of what was in them only that is"
+                f" left which had reached tier 2: {', '.join(journal.let_go_or_lost)}"
             )
     if any(str(row["segment"]).startswith(CONTROLLER_TABLES) for row in rows):
         note(

@@ -55,6 +55,7 @@ from segstore.salvage import (
     encode_log,
     find_chunk_losses,
     replay_metadata,
+    skip_to_checkpoint,
 )
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.storage.system_journal import StoredState
@@ -94,6 +95,11 @@ class JournalState:
     def missing(self) -> tuple[str, ...]:
         """Its files behind damage that are not there."""
         return self.left.missing if isinstance(self.left, SoundPrefix) else ()
+
+    @property
+    def let_go_or_lost(self) -> tuple[str, ...]:
+        """Its first files that cannot be read; what lies behind the damage may have freed them."""
+        return self.left.let_go_or_lost if isinstance(self.left, SoundPrefix) else ()
 
 
 @dataclass(slots=True)
@@ -266,7 +272,9 @@ class StoreRecovery:
             if container_id in scan.indexes
         }
 
-        async def read() -> AsyncIterator[bytes]:
+        lacks_beginning = isinstance(left, SoundPrefix) and container_id in left.without_beginning
+
+        async def read_all() -> AsyncIterator[bytes]:
             reader = LogReader(
                 DamagedDisk(journal.path),
                 trio.to_thread.run_sync,
@@ -278,6 +286,9 @@ class StoreRecovery:
             )
             async for entry in reader.read():
                 yield entry.data
+
+        def read() -> AsyncIterator[bytes]:
+            return skip_to_checkpoint(read_all()) if lacks_beginning else read_all()
 
         return state.epoch, read
 

@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -240,6 +240,29 @@ async def read_operations(entries: Entries) -> AsyncIterator[Operation]:
         number += 1
 
 
+async def skip_to_checkpoint(entries: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The entries of a log whose beginning is gone, from the first checkpoint on."""
+    reader, held, is_found = FrameReader(), list[bytes](), False
+    async for entry in entries:
+        if is_found:
+            yield entry
+            continue
+        try:
+            records = reader.feed(entry, 0)
+        except FrameDamagedError:  # it goes on with a record that began before
+            reader, held = FrameReader(), []
+            continue
+        held.append(entry)
+        if not records:
+            continue
+        # A checkpoint opens a data frame.
+        is_found = isinstance(decode_operation(records[0][1]), CheckpointOperation)
+        if is_found:
+            for each in held:
+                yield each
+        reader, held = FrameReader(), []
+
+
 @dataclass(slots=True)
 class Replayed:
     """A container's metadata by its log, and how its segments were called."""
@@ -374,6 +397,7 @@ class Salvage:
                         operation.offset,
                         operation.data,
                         segment.rollover_bytes,
+                        start_offset=segment.start_offset,
                     )
         except DataLogCorruptError:
             pass  # it was told when the metadata were read
@@ -383,7 +407,14 @@ class Salvage:
         if not name:
             return
         if isinstance(operation, AppendOperation | EvictOperation):
-            await self._append(name, operation.offset, operation.data, rollover_bytes)
+            segment = replayed.metadata.segments.get(operation.segment_id)
+            await self._append(
+                name,
+                operation.offset,
+                operation.data,
+                rollover_bytes,
+                start_offset=segment.start_offset if segment is not None else 0,
+            )
         elif isinstance(operation, MergeOperation):
             await self._merge(replayed, operation)
         elif isinstance(operation, TruncateOperation):
@@ -392,9 +423,16 @@ class Salvage:
             await self._storage.delete(name)
             await self._storage.delete(attribute_segment_name(name))
 
-    async def _append(self, name: str, offset: int, data: Buffer, rollover_bytes: int) -> None:
+    async def _append(
+        self, name: str, offset: int, data: Buffer, rollover_bytes: int, *, start_offset: int
+    ) -> None:
+        """Add what tier 2 lacks of an append, unless bytes before it are missing.
+
+        A segment that tier 2 never had begins where it was truncated.
+        """
         stored = await self._storage.stored_length(name)
-        if offset + len(data) > stored and (offset <= stored or self._stored.get(name) is None):
+        begins = not stored and self._stored.get(name) is None and offset <= start_offset
+        if offset + len(data) > stored and (offset <= stored or begins):
             await self._storage.write(
                 name, offset=offset, data=[data], rollover_bytes=rollover_bytes
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from _fast.data_frame import DataFrame
 from pravega_wire.commands import TableEntry, TableKey
 from pravega_wire.event_framing import frame_event
 from segstore import recover
@@ -20,9 +21,15 @@ from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.config import MIB, S3Settings, SegmentStoreConfig, TableSettings
 from segstore.container import Container
 from segstore.data_directory import DataDirectory
+from segstore.metadata import ContainerMetadata, SegmentMetadata
+from segstore.operations import AppendOperation
 from segstore.recover import RecoveryPlan, open_recovery
+from segstore.salvage import PlannedStorage, Salvage, encode_log, replay_metadata
+from segstore.storage.chunk_metadata import ChunkMetadata
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.s3_servers import CREDENTIALS, make_bucket, moto_server
+from segstore.tiers.api import LogAddress
+from segstore.tiers.memory import MemoryChunkStorage
 
 NAME = "scope/stream/0.#epoch.0"
 OTHER = "scope/other/0.#epoch.0"
@@ -237,6 +244,76 @@ async def test_what_lies_before_the_damage_of_a_journal_is_kept(tmp_path: Path, 
         assert await content(container, NAME) == b"".join(EVENTS + EVENTS[:11])
 
 
+async def test_files_are_used_of_which_an_earlier_one_was_let_go_behind_the_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[int] = []
+    let_go: list[Path] = []
+
+    async def write(container: Container) -> None:
+        await fill(container)
+        await container.create_segment("scope/bulk/0.#epoch.0")
+        for _ in range(9):
+            await container.append("scope/bulk/0.#epoch.0", bytes(MIB))
+        log, held = container._writer._log, list[LogAddress]()
+
+        async def hold(address: LogAddress) -> None:
+            held.append(address)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "truncate", hold)
+            await container._checkpoint()
+            await container._writer.flush()
+        let_go.extend(each for each in used_files(tmp_path) if each != used_files(tmp_path)[-1])
+        for event in EVENTS[:20]:
+            await container.append(NAME, event)
+        while len(used_files(tmp_path)) < len(let_go) + 3:
+            await container.append("scope/bulk/0.#epoch.0", bytes(MIB))
+        ends.append(written_end(used_files(tmp_path)[-1]))
+        await log.truncate(held[-1])
+        await container.append(NAME, EVENTS[20])
+
+    await kill(tmp_path, write)  # type: ignore[arg-type]
+    newest = used_files(tmp_path)[-1]
+    with newest.open("r+b") as opened:
+        opened.truncate(ends[0] + 100)
+    for file in let_go:  # as the journal does itself when it has many
+        file.unlink()
+    plan = await recovered(tmp_path)
+    assert set(plan.journals[0].let_go_or_lost) == {each.name for each in let_go}
+    assert {each.what for each in plan.findings} <= {"found"}
+    async with living(tmp_path) as container:
+        assert await content(container, NAME) == b"".join(EVENTS + EVENTS[:20])
+        await check_table(container)
+
+
+async def test_a_log_without_its_beginning_does_not_move_a_segments_start() -> None:
+    metadata = ContainerMetadata(0)
+    segment = SegmentMetadata(7, NAME)
+    segment.length = 5  # in the files that are gone
+    metadata.add_active(segment)
+    append = AppendOperation(NAME, b"later")
+    append.segment_id, append.offset, append.sequence_number = 7, 5, 3
+    frame = DataFrame(1024)
+    frame.put_whole(*append.encode())
+    log = [*encode_log(metadata.snapshot(2), 2), bytes(frame.seal())]
+
+    async def entries() -> AsyncIterator[bytes]:
+        for entry in log:
+            yield entry
+
+    stored = ChunkMetadata()
+    storage = PlannedStorage(MemoryChunkStorage(), stored, {})
+    salvage = Salvage(0, storage, stored, None, keeps_indexes=False, is_cut=True)
+    snapshot, _ = await salvage.run(await replay_metadata(0, entries), entries, 0)
+    assert [(each.what, each.offset, each.length) for each in salvage.findings] == [
+        ("lost end", 0, 10)
+    ]
+    made = ContainerMetadata(0)
+    made.restore(snapshot)
+    assert (made.by_name[NAME].start_offset, made.by_name[NAME].length) == (0, 0)
+
+
 @pytest.mark.parametrize("harm", ["lost", "damaged"])
 async def test_a_store_with_its_history_in_s3_is_recovered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
@@ -303,6 +380,11 @@ async def test_of_several_journals_only_the_damaged_one_is_replaced(tmp_path: Pa
 def newest_file(path: Path) -> Path:
     """The file that the journal goes on in."""
     return max(path.glob("*.journal"), key=written_end)
+
+
+def used_files(path: Path) -> list[Path]:
+    """The files in which the journal has anything, in order."""
+    return [each for each in sorted(journal(path).glob("*.journal")) if written_end(each) > 4096]
 
 
 def written_end(file: Path) -> int:

@@ -6,8 +6,10 @@ Invariants:
 1. The state is that of the newest file whose first batch passes, as far as its batches pass.
 2. Of each container the entries count that follow each other from its first needed one on, in files
    that are there, up to the first hole. What lies behind a hole is dropped, sound or not.
-3. Nothing is changed.
-4. What is dropped is told: files whose headers do not pass count whole, and needed ones that are
+3. The first needed files may be gone because they were let go, and only what lies behind the damage
+   tells that. The logs then begin in the first file that is there, and their readers are told so.
+4. Nothing is changed.
+5. What is dropped is told: files whose headers do not pass count whole, and needed ones that are
    not there are named.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import takewhile
 
 from segstore.errors import DataLogCorruptError
 from segstore.tiers.journal.disk import Disk, DiskFile
@@ -34,6 +37,11 @@ class SoundPrefix:
     """So many bytes lie behind it; files that were used before have old ones at their ends."""
     missing: tuple[str, ...] = ()
     """Files behind it that are not there: nobody knows how much they had."""
+    let_go_or_lost: tuple[str, ...] = ()
+    """Files before it that are not there, or have no header: what lies behind the damage may have
+    said that nobody needs them."""
+    without_beginning: frozenset[int] = frozenset()
+    """Containers with entries in those files: their logs begin in the midst, with any entry."""
 
 
 def read_sound_prefix(disk: Disk) -> SoundPrefix:
@@ -48,19 +56,23 @@ def read_sound_prefix(disk: Disk) -> SoundPrefix:
                 newest = generation
                 state.apply_scan(scan)
                 break
+        gone: list[int] = []
         if newest is not None:
-            for generation in sorted({*state.live, newest}):
+            needed = sorted({*state.live, newest})
+            gone = list(takewhile(lambda each: each not in files, needed))
+            for generation in needed[len(gone) :]:
                 scan = _scan(files[generation]) if generation in files else None
                 if scan is None:
                     break
                 scans[generation] = scan
                 if scan.following_generation is None:
                     break
+        without_beginning = _begin_later(state, scans) if gone else frozenset[int]()
         _cut(state, scans)
         last = max(scans, default=0)
-        needed = {*state.live, following} if (following := _following(scans)) else state.live
+        later = {*state.live, following} if (following := _following(scans)) else state.live
         missing = sorted(
-            each for each in needed if each > last and each not in files and each not in unreadable
+            each for each in later if each > last and each not in files and each not in unreadable
         )
         dropped = sum(
             _written_end(file.disk_file, scans[last].end_offset if generation == last else 0)
@@ -68,10 +80,17 @@ def read_sound_prefix(disk: Disk) -> SoundPrefix:
             if generation >= last
         )
         for generation, name in unreadable.items():
-            if generation > last:
+            if generation > last or generation in gone:
                 with closing(disk.open_file(name)) as disk_file:
                     dropped += _written_end(disk_file, 0)
-        return SoundPrefix(state, scans, dropped, tuple(map(journal_name, missing)))
+        return SoundPrefix(
+            state,
+            scans,
+            dropped,
+            missing=tuple(map(journal_name, missing)),
+            let_go_or_lost=tuple(map(journal_name, gone)),
+            without_beginning=without_beginning,
+        )
     finally:
         for file in files.values():
             file.disk_file.close()
@@ -104,6 +123,26 @@ def _scan(file: JournalFile) -> FileScan | None:
         return scan_file(file)
     except DataLogCorruptError:
         return None
+
+
+def _begin_later(state: JournalState, scans: dict[int, FileScan]) -> frozenset[int]:
+    """Let logs begin with the first entry that is there; returns the containers of which earlier
+    ones are not."""
+    changed = set()
+    for container_id, container in state.containers.items():
+        first = next(
+            (
+                index.first_position
+                for scan in scans.values()
+                if (index := scan.indexes.get(container_id)) is not None
+                and index.end_position > container.first_position
+            ),
+            container.first_position,
+        )
+        if first > container.first_position:
+            container.first_position = first
+            changed.add(container_id)
+    return frozenset(changed)
 
 
 def _cut(state: JournalState, scans: dict[int, FileScan]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ import trio
 
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
+from segstore.tiers.api import LogAddress
 from segstore.tiers.journal import JournalSettings
 from segstore.tiers.journal.files import parse_name
 from segstore.tiers.journal.log_reader import LogReader
@@ -68,7 +70,7 @@ async def test_whatever_is_damaged_all_before_it_is_there(seed: int) -> None:
     entries = await write_journal(disk, random)
     whole = read_sound_prefix(disk)
     names = [name for name in disk.list_files() if generation_of(name) in whole.scans]
-    shorter = 0
+    shorter = missing = 0
     for _ in range(60):
         damaged, name = disk.after_kill(), random.choice(names)
         generation, offset = generation_of(name), 0
@@ -80,6 +82,15 @@ async def test_whatever_is_damaged_all_before_it_is_there(seed: int) -> None:
         prefix = read_sound_prefix(damaged)
         for container in CONTAINERS:
             found = await entries_of(damaged, prefix, container)
+            if prefix.let_go_or_lost:
+                # Only the first file is gone, and all behind it is there.
+                assert prefix.let_go_or_lost == (name,)
+                assert (container in prefix.without_beginning) == (
+                    container in whole.scans[generation].indexes
+                )
+                assert found == entries[container][len(entries[container]) - len(found) :]
+                missing += 1
+                continue
             assert found == entries[container][: len(found)]
             shorter += len(found) < len(entries[container])
             before = [
@@ -97,6 +108,7 @@ async def test_whatever_is_damaged_all_before_it_is_there(seed: int) -> None:
                 )
                 assert len(found) >= max(before, default=0) + sound
     assert shorter > 20
+    assert missing > 0
 
 
 def generation_of(name: str) -> int:
@@ -122,12 +134,49 @@ async def test_what_is_dropped_is_told_whatever_file_cannot_be_opened(how: str, 
     lost = 0
     for container in CONTAINERS:
         found = await entries_of(damaged, prefix, container)
-        lost += sum(map(len, entries[container][len(found) :]))
+        lost += sum(map(len, entries[container])) - sum(map(len, found))
     assert lost > 0
+    assert prefix.let_go_or_lost == ((names[0],) if place == 0 else ())
     if how == "header":
         assert (lost <= prefix.dropped_bytes_max, prefix.missing) == (True, ())
     else:
-        assert prefix.missing == (names[place],)
+        assert prefix.missing == ((names[place],) if place else ())
+
+
+async def test_files_are_used_although_an_earlier_one_was_let_go_behind_the_damage() -> None:
+    disk, settings = SimulatedDisk(), replace(SETTINGS, files_spare_max=0)
+    entries: list[bytes] = []
+    async with open_simulated_journal(disk, settings, random=Random(7)) as journal:
+        log = await journal.open_log(1)
+
+        async def append(data: bytes) -> None:
+            durable = trio.Event()
+            log.append_nowait([data], lambda error: durable.set())
+            await durable.wait()
+            entries.append(data)
+
+        for number in range(14):
+            await append(bytes([number]) * 90_000)
+        first, newest = min(disk.list_files()), max(written_files(disk))
+        place = read_sound_prefix(disk).scans[generation_of(newest)].end_offset
+        await append(b"damaged")
+        await log.truncate(LogAddress(8))
+        await append(b"behind the damage")
+        while first in disk.list_files():  # noqa: ASYNC110 - files are removed in the background
+            await trio.sleep(0.01)
+        assert max(written_files(disk)) == newest
+    disk.flip_bit(newest, place + 60, 1)
+    prefix = read_sound_prefix(disk)
+    assert first in prefix.let_go_or_lost
+    assert prefix.without_beginning == {1}
+    assert prefix.missing == ()
+    found = await entries_of(disk, prefix, 1)
+    assert found == entries[14 - len(found) : 14]
+    assert len(found) > 6
+
+
+def written_files(disk: SimulatedDisk) -> list[str]:
+    return [name for name in disk.list_files() if any(disk.content(name)[4096:])]
 
 
 async def test_nothing_is_left_of_an_empty_directory() -> None:
