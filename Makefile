@@ -60,6 +60,10 @@ sim: $(VENV)/.tested ## containers on simulated tiers that crash and fail: SEEDS
 sim-controllers: $(VENV)/.tested ## two controllers that are killed and cut off, with clients: SEEDS=1000, or SEED=17
 	@PYTHONPATH=tests/sim $(BIN)/python -m controllers $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
+.PHONY: sim-bookkeeper
+sim-bookkeeper: $(VENV)/.tested ## a BookKeeper ledger among failing bookies, with recoveries: SEEDS=1000, or SEED=17
+	@PYTHONPATH=tests/sim $(BIN)/python -m bookkeeper $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
 .PHONY: sanitize
 sanitize: $(VENV)/.tested ## the extensions' tests under gcc's address and undefined behaviour checks
 	@.ci/sanitize $(ARGS)

@@ -10,6 +10,7 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 MAY_IMPORT: dict[str, set[str]] = {
     "_fast": set(),
     "pravega_wire": {"_fast"},
+    "bookkeeper_client": {"_fast"},
     "segstore": {"_fast", "pravega_wire"},
     "pravega_controller": {"_fast", "pravega_wire"},
     "pravega_blocking": {"_fast", "pravega_wire"},

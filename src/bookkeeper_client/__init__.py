@@ -1,0 +1,1 @@
+"""A client of Apache BookKeeper: its bytes and its protocols without I/O, then sockets on trio."""

@@ -1,0 +1,89 @@
+"""What the state machines of this package want done. Their owners do it and tell them the outcome.
+
+A machine never waits and touches neither network nor clock. It queues effects in ``effects``; after
+each call of a machine the owner takes them off, in order, and carries them out:
+
+    SendAdd, SendRead   ``on_added``, ``on_read`` with the bookie's code, or with None when no
+                        answer came: the connection failed, or the time is over
+    StoreMetadata       ``on_stored`` with the new version, else ``on_store_doubtful``
+    FetchMetadata       ``on_fetched``
+    FindBookies         ``on_bookies_found`` with the bookies that take writes now, in the order of
+                        preference; called again from time to time while ``wants_bookies``
+
+What comes late, or twice, does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bookkeeper_client.metadata import LedgerMetadata
+from bookkeeper_client.protocol import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class SendAdd:
+    """Send an entry to a bookie."""
+
+    bookie: str
+    entry_id: int
+    entry: Sequence[Buffer]
+    is_recovery: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendRead:
+    """Ask a bookie for an entry."""
+
+    bookie: str
+    entry_id: int
+    is_fencing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMetadata:
+    """Write the ledger's metadata if their version is still this one.
+
+    Any doubt about the outcome is ``on_store_doubtful``: another version, a lost connection.
+    """
+
+    metadata: LedgerMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchMetadata:
+    """Read the ledger's metadata, as often as it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindBookies:
+    """Look which bookies take writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """All entries up to this one are durable: tell their writers."""
+
+    entry_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The ledger has an end, by these metadata."""
+
+    metadata: LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The machine has ended. Entries that were not confirmed may be in the ledger or not."""
+
+    error: Exception
+
+
+Effect: TypeAlias = (
+    SendAdd | SendRead | StoreMetadata | FetchMetadata | FindBookies | Confirmed | Closed | Failed
+)

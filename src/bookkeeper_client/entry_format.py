@@ -1,0 +1,137 @@
+"""The bytes of an entry as bookies keep it: who it is, what was confirmed before it, a digest.
+
+Owns: that layout, the digests, and the two keys that a password becomes. Big endian:
+
+    entry = int64 ledger | int64 entry | int64 last add confirmed | int64 length | digest | payload
+
+``last add confirmed`` is the entry up to which all were confirmed when this one was sent, -1 for
+none; ``length`` sums the payloads of the ledger up to this one. The digest covers the 32 bytes
+before it and the payload: nothing in an entry depends on the bookie that gets it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from _fast.crc import crc32c
+from bookkeeper_client.errors import DigestMismatchError
+from bookkeeper_client.protocol import LAST_ENTRY, Buffer
+
+_HEAD = struct.Struct(">qqqq")
+_INT32 = struct.Struct(">I")
+_INT64 = struct.Struct(">Q")
+
+
+class DigestType(IntEnum):
+    """How entries are checked, numbered as in a ledger's metadata."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+    """No digest: damage is not noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry whose digest fits."""
+
+    entry_id: int
+    last_confirmed: int
+    length: int
+    """Bytes of all payloads of the ledger up to and including this one."""
+    payload: bytes
+
+
+def make_master_key(password: bytes) -> bytes:
+    """What bookies know a ledger's users by."""
+    return hashlib.sha1(b"ledger" + password).digest()
+
+
+class EntryFormat:
+    """Writes and checks the entries of one ledger."""
+
+    def __init__(self, ledger_id: int, digest_type: DigestType, password: bytes) -> None:
+        self.ledger_id = ledger_id
+        self._digest = _DIGESTS[digest_type](password)
+        self._body_offset = _HEAD.size + len(self._digest(b"", ()))
+
+    def encode(
+        self, entry_id: int, *, last_confirmed: int, length: int, payload: Sequence[Buffer]
+    ) -> list[Buffer]:
+        """The entry, in pieces: the payload's are not copied."""
+        head = _HEAD.pack(self.ledger_id, entry_id, last_confirmed, length)
+        return [head + self._digest(head, payload), *payload]
+
+    def decode(self, data: Buffer, entry_id: int) -> Entry:
+        """The entry that was asked for, or ``DigestMismatchError``.
+
+        After a question for ``LAST_ENTRY`` it may be any entry of the ledger.
+        """
+        offset = self._body_offset
+        if len(data) < offset:
+            raise DigestMismatchError(f"an entry of {len(data)} bytes")
+        ledger_id, found_id, last_confirmed, length = _HEAD.unpack_from(data)
+        body = memoryview(data)
+        if body[_HEAD.size : offset] != self._digest(body[: _HEAD.size], (body[offset:],)):
+            raise DigestMismatchError(f"entry {entry_id}: the digest does not fit")
+        if ledger_id != self.ledger_id or entry_id not in (LAST_ENTRY, found_id):
+            raise DigestMismatchError(
+                f"entry {found_id} of ledger {ledger_id} instead of {entry_id} of {self.ledger_id}"
+            )
+        return Entry(found_id, last_confirmed, length, bytes(body[offset:]))
+
+
+_Digest = Callable[[Buffer, Sequence[Buffer]], bytes]
+
+
+def _make_crc32c(password: bytes) -> _Digest:
+    def digest(head: Buffer, payload: Sequence[Buffer]) -> bytes:
+        value = crc32c(head)
+        for part in payload:
+            value = crc32c(part, value)
+        return _INT32.pack(value)
+
+    return digest
+
+
+def _make_crc32(password: bytes) -> _Digest:
+    def digest(head: Buffer, payload: Sequence[Buffer]) -> bytes:
+        value = zlib.crc32(head)
+        for part in payload:
+            value = zlib.crc32(part, value)
+        return _INT64.pack(value)
+
+    return digest
+
+
+def _make_hmac(password: bytes) -> _Digest:
+    key = hashlib.sha1(b"mac" + password).digest()
+    fresh = hmac.new(key, digestmod="sha1")
+
+    def digest(head: Buffer, payload: Sequence[Buffer]) -> bytes:
+        code = fresh.copy()
+        code.update(head)
+        for part in payload:
+            code.update(part)
+        return code.digest()
+
+    return digest
+
+
+def _make_dummy(password: bytes) -> _Digest:
+    return lambda head, payload: b""
+
+
+_DIGESTS: dict[DigestType, Callable[[bytes], _Digest]] = {
+    DigestType.CRC32: _make_crc32,
+    DigestType.HMAC: _make_hmac,
+    DigestType.CRC32C: _make_crc32c,
+    DigestType.DUMMY: _make_dummy,
+}

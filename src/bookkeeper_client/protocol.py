@@ -1,0 +1,152 @@
+"""Version 2 of the protocol between clients and bookies: requests to bytes, bytes to replies.
+
+Owns: the layout of every message, and nothing about connections. All numbers are big endian.
+
+    frame   = uint32 length of the packet | packet
+    packet  = int32 version << 24 | operation << 16 | flags, then
+      add      masterKey[20] | entry          (entry_format.py; it begins with the ids)
+      read     int64 ledger | int64 entry | masterKey[20] if fencing
+      reply    int32 code | int64 ledger | int64 entry | the entry, when a read was successful
+
+Invariants:
+1. A reply carries no request's number: it belongs to requests for its operation, ledger and entry.
+2. No length of a peer is trusted beyond ``FRAME_BYTES_MAX``; other bytes that the protocol does not
+   allow raise ``BookieProtocolError``, after which the decoder is not to be used any more.
+3. A connection speaks one version: a bookie takes version 3 until a frame fails to be that.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+from bookkeeper_client.errors import BookieProtocolError
+
+Buffer = bytes | bytearray | memoryview
+
+VERSION = 2
+FRAME_BYTES_MAX = 5 * 1024 * 1024
+"""A bookie's default ``nettyMaxFrameSizeBytes``: it drops connections that send longer frames."""
+
+LAST_ENTRY = -1
+"""A read of this entry answers with the last entry that the bookie has of the ledger."""
+
+MASTER_KEY_BYTES = 20
+_LENGTH = struct.Struct(">I")
+_ADD_HEAD = struct.Struct(">Ii20s")
+_READ = struct.Struct(">Iiqq")
+_FENCING_READ = struct.Struct(">Iiqq20s")
+_REPLY_HEAD = struct.Struct(">iiqq")
+
+
+class Operation(IntEnum):
+    """What a message is about."""
+
+    ADD = 1
+    READ = 2
+
+
+class Flag(IntFlag):
+    """How a bookie is to do it."""
+
+    FENCING = 1
+    """Of a read: refuse later adds, other than those of a recovery."""
+    RECOVERY = 2
+    """Of an add: accept it although the ledger is fenced."""
+    HIGH_PRIORITY = 4
+
+
+class Code(IntEnum):
+    """What became of a request, as the bookie tells it."""
+
+    OK = 0
+    NO_LEDGER = 1
+    NO_ENTRY = 2
+    BAD_REQUEST = 100
+    IO_ERROR = 101
+    UNAUTHORIZED = 102
+    BAD_VERSION = 103
+    FENCED = 104
+    READ_ONLY = 105
+    TOO_MANY_REQUESTS = 106
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A bookie's answer. ``code`` is None for a number that no release is known to send."""
+
+    operation: Operation
+    code: Code | None
+    ledger_id: int
+    entry_id: int
+    """As it was asked for: ``LAST_ENTRY`` for a read of that."""
+    entry: bytes = b""
+
+
+def encode_add(
+    master_key: bytes, entry: Sequence[Buffer], *, is_recovery: bool = False
+) -> list[Buffer]:
+    """A request to add an entry, without a copy of it. ``ValueError`` if it is too long."""
+    length = 4 + MASTER_KEY_BYTES + sum(map(len, entry))
+    if length > FRAME_BYTES_MAX:
+        raise ValueError(f"a frame of {length} bytes, at most {FRAME_BYTES_MAX} can be sent")
+    flags = Flag.RECOVERY | Flag.HIGH_PRIORITY if is_recovery else 0
+    return [_ADD_HEAD.pack(length, _packet_head(Operation.ADD, flags), master_key), *entry]
+
+
+def encode_read(ledger_id: int, entry_id: int) -> bytes:
+    """A request to read an entry; ``LAST_ENTRY`` asks for the last one stored."""
+    return _READ.pack(_READ.size - 4, _packet_head(Operation.READ, 0), ledger_id, entry_id)
+
+
+def encode_fencing_read(ledger_id: int, entry_id: int, master_key: bytes) -> bytes:
+    """A request to fence a ledger, and to read an entry then."""
+    head = _packet_head(Operation.READ, Flag.FENCING | Flag.HIGH_PRIORITY)
+    return _FENCING_READ.pack(_FENCING_READ.size - 4, head, ledger_id, entry_id, master_key)
+
+
+def _packet_head(operation: Operation, flags: int) -> int:
+    return VERSION << 24 | operation << 16 | flags
+
+
+class ReplyDecoder:
+    """Cuts what a bookie sends into replies, however the bytes arrive."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: Buffer) -> list[Reply]:
+        """Take bytes, and return the replies that are complete now."""
+        buffer = self._buffer
+        buffer += data
+        replies = []
+        position = 0
+        while len(buffer) - position >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer, position)
+            if not _REPLY_HEAD.size <= length <= FRAME_BYTES_MAX:
+                raise BookieProtocolError(f"a reply of {length} bytes")
+            end = position + _LENGTH.size + length
+            if end > len(buffer):
+                break
+            replies.append(_decode_reply(buffer, position + _LENGTH.size, end))
+            position = end
+        del buffer[:position]
+        return replies
+
+
+def _decode_reply(buffer: bytearray, position: int, end: int) -> Reply:
+    head, number, ledger_id, entry_id = _REPLY_HEAD.unpack_from(buffer, position)
+    if head >> 24 & 0xFF != VERSION:
+        raise BookieProtocolError(f"a reply of version {head >> 24 & 0xFF}")
+    try:
+        operation = Operation(head >> 16 & 0xFF)
+    except ValueError:
+        raise BookieProtocolError(f"a reply to operation {head >> 16 & 0xFF}") from None
+    try:
+        code = Code(number)
+    except ValueError:
+        code = None
+    entry = bytes(memoryview(buffer)[position + _REPLY_HEAD.size : end])
+    return Reply(operation, code, ledger_id, entry_id, entry)

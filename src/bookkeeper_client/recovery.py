@@ -1,0 +1,339 @@
+"""Gives a ledger whose writer is gone, or is to be stopped, its end: the state machine.
+
+Owns: the decision which entry is a ledger's last. Several clients may recover a ledger at once; the
+metadata's version decides whose end holds, and all of them report that one.
+
+    mark      the metadata say that the ledger is being recovered: its writer cannot change them
+    fence     so many bookies of the last ensemble are fenced that its writer confirms nothing more
+    recover   each entry behind the last one that is known to be confirmed is read and written again
+    measure   only when it is not known otherwise: how long the ledger is up to its last entry
+    close     the metadata get the end
+
+Invariants:
+1. An entry is taken for absent only when so many bookies of its write set **say** that they do not
+   have it that it cannot have been confirmed. A bookie that does not answer, or answers with an
+   error or a damaged copy, has said nothing; when too few are left to tell, the recovery fails and
+   may be tried again. It never guesses.
+2. An entry below the end is on an ack quorum of the bookies that the metadata name.
+3. Every read fences: a bookie that has said that it lacks an entry does not take it any more.
+4. Entries are read from the bookies that their writer sent them to. A bookie that gets a place from
+   the recovery lacks later entries in any case: that it says so proves nothing.
+5. An entry that is written again says that it follows the entry that was known to be confirmed
+   before. What this recovery has written may be on bookies that the metadata name only when it
+   ends well: the next one must not take it for confirmed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+
+from bookkeeper_client.effects import (
+    Closed,
+    Effect,
+    Failed,
+    FetchMetadata,
+    FindBookies,
+    SendAdd,
+    SendRead,
+    StoreMetadata,
+)
+from bookkeeper_client.entry_format import Entry, EntryFormat
+from bookkeeper_client.errors import (
+    DigestMismatchError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    UnauthorizedError,
+    UnreadableEntryError,
+)
+from bookkeeper_client.metadata import NO_ENTRY_ID, LedgerMetadata, State
+from bookkeeper_client.protocol import LAST_ENTRY, Buffer, Code
+
+_ABSENT = (Code.NO_ENTRY, Code.NO_LEDGER)
+
+
+class _Stage(Enum):
+    MARK = "mark"
+    FENCE = "fence"
+    READ = "read"
+    ADD = "add"
+    MEASURE = "measure"
+    CLOSE = "close"
+    ENDED = "ended"
+
+
+class LedgerRecovery:
+    """See the module. Begins by itself; ends with ``Closed`` or ``Failed``."""
+
+    def __init__(self, metadata: LedgerMetadata, version: int, entries: EntryFormat) -> None:
+        self.effects: deque[Effect] = deque()
+        self._entries = entries
+        self._found = metadata
+        """The metadata as the recovery began: where the writer's entries are."""
+        self._metadata = metadata
+        """The same, with the bookies that entries were written to again."""
+        self._version = version
+        self._wanted: LedgerMetadata | None = None
+        self._stage = _Stage.MARK
+        self._entry_id = NO_ENTRY_ID
+        """The entry at hand, from ``recover`` on."""
+        self._last = NO_ENTRY_ID
+        """The last entry that is surely to stay."""
+        self._confirmed = NO_ENTRY_ID
+        """The same as the fenced bookies told it."""
+        self.is_length_certain = True
+        """Whether the length is exact; else no bookie could tell, and it is what they had seen."""
+        self._length: int | None = 0
+        """Of the ledger up to ``_last``, if that is known."""
+        self._length_seen = 0
+        """Of the ledger up to the last entry that the fenced bookies have."""
+        self._silent: set[int] = set()
+        """The indices that have not answered."""
+        self._absent: set[int] = set()
+        """The indices whose bookie says that it lacks the entry."""
+        self._rewritten: list[Buffer] = []
+        """The entry at hand as it is written again."""
+        self._rewritten_length = 0
+        self._kept: set[int] = set()
+        """The indices whose bookie has the entry that is written again."""
+        self._lost: set[int] = set()
+        """The indices whose bookie did not take it."""
+        self._begin(metadata, version)
+
+    @property
+    def wants_bookies(self) -> bool:
+        """Whether ``on_bookies_found`` is waited for."""
+        return self._stage is _Stage.ADD and not self._can_still_add()
+
+    def fail(self, error: Exception) -> None:
+        """End without a result."""
+        if self._stage is not _Stage.ENDED:
+            self._stage = _Stage.ENDED
+            self.effects.append(Failed(error))
+
+    # ---- What became of the effects --------------------------------------------------------------
+
+    def on_stored(self, version: int) -> None:
+        """The metadata are as wanted."""
+        if self._wanted is None:
+            return
+        self._metadata, self._wanted = self._wanted, None
+        self._version = version
+        if self._metadata.state is State.CLOSED:
+            self._end()
+        else:
+            self._fence()
+
+    def on_store_doubtful(self) -> None:
+        """The metadata may have been stored or not: look."""
+        if self._wanted is not None:
+            self.effects.append(FetchMetadata())
+
+    def on_fetched(self, metadata: LedgerMetadata | None, version: int) -> None:
+        """These are the metadata now; None if there are none."""
+        if self._wanted is None:
+            return
+        if metadata is None:
+            self._wanted = None
+            self.fail(NoSuchLedgerError("the ledger was deleted"))
+        elif metadata == self._wanted:
+            self.on_stored(version)
+        else:
+            # Another recovery has ended, or bookies were replaced: all that was concluded is void.
+            self._wanted = None
+            self._begin(metadata, version)
+
+    def on_read(self, bookie: str, entry_id: int, code: Code | None, data: Buffer = b"") -> None:
+        """A bookie has answered, or failed to."""
+        if self._stage not in (_Stage.FENCE, _Stage.READ, _Stage.MEASURE):
+            return
+        if entry_id != (LAST_ENTRY if self._stage is _Stage.FENCE else self._entry_id):
+            return
+        if code is Code.UNAUTHORIZED:
+            self.fail(UnauthorizedError(f"{bookie}: the ledger has another password"))
+            return
+        bookies = self._found.segment_of(self._entry_id).bookies
+        if self._stage is _Stage.FENCE:
+            bookies = self._found.last_segment.bookies
+        index = bookies.index(bookie) if bookie in bookies else None
+        if index is None or index not in self._silent:
+            return
+        self._silent.discard(index)
+        entry = None
+        if code is Code.OK:
+            try:
+                entry = self._entries.decode(data, entry_id)
+            except DigestMismatchError:
+                code = None
+        {
+            _Stage.FENCE: self._take_fenced,
+            _Stage.READ: self._take_copy,
+            _Stage.MEASURE: self._take_measure,
+        }[self._stage](index, entry, is_absent=code in _ABSENT)
+
+    def on_added(self, bookie: str, entry_id: int, code: Code | None) -> None:
+        """A bookie has answered, or failed to."""
+        if self._stage is not _Stage.ADD or entry_id != self._entry_id:
+            return
+        bookies = self._metadata.last_segment.bookies
+        index = bookies.index(bookie) if bookie in bookies else None
+        if index is None or index not in self._metadata.quorums.write_set(entry_id):
+            return
+        if code is Code.UNAUTHORIZED:
+            self.fail(UnauthorizedError(f"{bookie}: the ledger has another password"))
+        elif code is Code.OK:
+            self._lost.discard(index)
+            self._kept.add(index)
+            if len(self._kept) >= self._metadata.quorums.ack:
+                self._last, self._length = entry_id, self._rewritten_length
+                self._read(entry_id + 1)
+        elif index not in self._kept:
+            self._lost.add(index)
+            if not self._can_still_add():
+                self.effects.append(FindBookies())
+
+    def on_bookies_found(self, available: Sequence[str]) -> None:
+        """Write the entry to other bookies in the places of those that did not take it."""
+        if not self.wants_bookies:
+            return
+        bookies = list(self._metadata.last_segment.bookies)
+        spare = [bookie for bookie in available if bookie not in bookies]
+        replaced = dict(zip(sorted(self._lost), spare, strict=False))
+        self._lost.difference_update(replaced)
+        if not self._can_still_add():
+            self.fail(NotEnoughBookiesError(f"entry {self._entry_id} cannot be written again"))
+            return
+        # In memory only: the metadata get it with the end. Earlier entries stay where they are.
+        for index, bookie in replaced.items():
+            bookies[index] = bookie
+        self._metadata = self._metadata.change_bookies(self._entry_id, tuple(bookies))
+        for index in replaced:
+            self._send_add(index)
+
+    # ---- Mark and fence --------------------------------------------------------------------------
+
+    def _begin(self, metadata: LedgerMetadata, version: int) -> None:
+        self._metadata = metadata
+        self._version = version
+        if metadata.state is State.CLOSED:
+            self._end()
+        elif metadata.state is State.IN_RECOVERY:
+            self._fence()
+        else:
+            self._store(_Stage.MARK, metadata.begin_recovery())
+
+    def _store(self, stage: _Stage, metadata: LedgerMetadata) -> None:
+        self._stage = stage
+        self._wanted = metadata
+        self.effects.append(StoreMetadata(metadata, self._version))
+
+    def _fence(self) -> None:
+        self._found = self._metadata
+        segment = self._found.last_segment
+        self._stage = _Stage.FENCE
+        self._last = segment.first_entry_id - 1
+        self._length = 0 if self._last < 0 else None
+        self._length_seen = 0
+        self._silent = set(range(len(segment.bookies)))
+        self._absent = set()
+        self._lost = set()
+        for bookie in segment.bookies:
+            self.effects.append(SendRead(bookie, LAST_ENTRY, is_fencing=True))
+
+    def _take_fenced(self, index: int, entry: Entry | None, *, is_absent: bool) -> None:
+        if entry is not None:
+            self._length_seen = max(self._length_seen, entry.length)
+            if entry.last_confirmed > self._last:
+                self._last = entry.last_confirmed
+                self._length = None
+            if entry.entry_id == self._last:
+                self._length = entry.length
+            elif entry.entry_id == self._last + 1:
+                self._length = entry.length - len(entry.payload)
+        elif not is_absent:
+            self._lost.add(index)
+        if self._metadata.quorums.is_covered(self._silent | self._lost):
+            self._confirmed = self._last
+            self._read(self._last + 1)
+        elif not self._silent:
+            self.fail(NotEnoughBookiesError("too few bookies of the ledger can be fenced"))
+
+    # ---- Recover ---------------------------------------------------------------------------------
+
+    def _read(self, entry_id: int) -> None:
+        """Ask the whole write set, fencing it."""
+        self._stage = _Stage.READ
+        self._ask(entry_id)
+
+    def _ask(self, entry_id: int) -> None:
+        self._entry_id = entry_id
+        bookies = self._found.segment_of(entry_id).bookies
+        self._silent = set(self._metadata.quorums.write_set(entry_id))
+        self._absent = set()
+        for index in self._metadata.quorums.write_set(entry_id):
+            self.effects.append(SendRead(bookies[index], entry_id, is_fencing=True))
+
+    def _take_copy(self, index: int, entry: Entry | None, *, is_absent: bool) -> None:
+        if entry is not None:
+            self._add(entry)
+            return
+        if is_absent:
+            self._absent.add(index)
+        if self._metadata.quorums.proves_absence(len(self._absent)):
+            self._measure()
+        elif not self._silent:
+            self.fail(UnreadableEntryError(f"entry {self._entry_id}: too few bookies can be asked"))
+
+    def _add(self, entry: Entry) -> None:
+        """Write the entry again to its whole write set; then it is as good as confirmed."""
+        self._stage = _Stage.ADD
+        self._rewritten_length = entry.length
+        self._rewritten = self._entries.encode(
+            entry.entry_id,
+            last_confirmed=self._confirmed,
+            length=entry.length,
+            payload=(entry.payload,),
+        )
+        self._kept = set()
+        self._lost = set()
+        for index in self._metadata.quorums.write_set(entry.entry_id):
+            self._send_add(index)
+
+    def _send_add(self, index: int) -> None:
+        bookie = self._metadata.last_segment.bookies[index]
+        self.effects.append(SendAdd(bookie, self._entry_id, self._rewritten, is_recovery=True))
+
+    def _can_still_add(self) -> bool:
+        quorums = self._metadata.quorums
+        return quorums.write - len(self._lost) >= quorums.ack
+
+    # ---- Measure and close -----------------------------------------------------------------------
+
+    def _measure(self) -> None:
+        if self._length is None:
+            self._stage = _Stage.MEASURE
+            self._ask(self._last)
+        else:
+            self._close(self._length)
+
+    def _take_measure(self, index: int, entry: Entry | None, *, is_absent: bool) -> None:
+        if entry is not None:
+            self._close(entry.length)
+        elif not self._silent:
+            # The end is certain. Ledgers whose truncated bookies are gone for good get theirs too.
+            self.is_length_certain = False
+            self._close(self._length_seen)
+
+    def _close(self, length: int) -> None:
+        self._store(_Stage.CLOSE, self._metadata.close(self._last, length))
+
+    def _end(self) -> None:
+        self._stage = _Stage.ENDED
+        self.effects.append(Closed(self._metadata))
+
+
+def check_password(metadata: LedgerMetadata, password: bytes) -> None:
+    """Raise ``UnauthorizedError`` for a ledger that was made with another password."""
+    if metadata.password is not None and metadata.password != password:
+        raise UnauthorizedError("the ledger has another password")

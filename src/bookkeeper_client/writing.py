@@ -1,0 +1,259 @@
+"""Writes one ledger: the state machine of its only writer.
+
+Owns: which entries are where, and what may be told as durable.
+
+Invariants:
+1. An entry is confirmed when as many bookies of its write set as the ack quorum say that they have
+   it, every earlier one is confirmed, and no change of the ensemble is under way.
+2. An answer counts only from a bookie that has a place in the present ensemble.
+3. The metadata's last segment says where the entries that are not confirmed go: while the metadata
+   are being changed nothing is confirmed, so that no entry is, at bookies that nobody will ask.
+4. A bookie that refuses since the ledger is fenced ends the writer. It leaves the ledger's end to
+   the client that fenced it.
+
+A bookie that fails leaves its place empty: entries go on to the others. When another bookie takes
+writes, it gets the place by a change of the metadata, from the first entry that is not confirmed
+on, and those entries; else the same one gets it back once it answers, with the entries that are
+not confirmed. What it missed is then on fewer bookies, as when an answer had been lost. While no
+write set can be confirmed the writer waits: its owner limits how long.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from bookkeeper_client.effects import (
+    Closed,
+    Confirmed,
+    Effect,
+    Failed,
+    FetchMetadata,
+    FindBookies,
+    SendAdd,
+    StoreMetadata,
+)
+from bookkeeper_client.entry_format import EntryFormat
+from bookkeeper_client.errors import (
+    ClosedError,
+    FencedError,
+    NoSuchLedgerError,
+    UnauthorizedError,
+)
+from bookkeeper_client.metadata import LedgerMetadata, State
+from bookkeeper_client.protocol import Buffer, Code
+
+
+class _Pending:
+    """An entry that is not confirmed."""
+
+    __slots__ = ("answered", "entry", "length")
+
+    def __init__(self, entry: Sequence[Buffer], length: int) -> None:
+        self.entry = entry
+        self.length = length
+        """Of the ledger up to and including this entry."""
+        self.answered = 0
+        """The indices of the bookies that have it, as bits."""
+
+
+class LedgerWriter:
+    """See the module. ``metadata`` are those of a ledger that this client has just made."""
+
+    def __init__(self, metadata: LedgerMetadata, version: int, entries: EntryFormat) -> None:
+        self.effects: deque[Effect] = deque()
+        self.error: Exception | None = None
+        """Why nothing can be added any more."""
+        self.last_confirmed = -1
+        self._confirmed_length = 0
+        self._next_id = 0
+        self._length = 0
+        self._pending: dict[int, _Pending] = {}
+        self._entries = entries
+        self._quorums = metadata.quorums
+        self._metadata = metadata
+        self._version = version
+        self._wanted: LedgerMetadata | None = None
+        """The metadata that are being stored."""
+        self._is_closing = False
+        self._lost: set[int] = set()
+        """The indices whose bookie has failed."""
+        self._bookies: list[str] = []
+        self._index_of: dict[str, int] = {}
+        self._take_bookies(metadata.last_segment.bookies)
+
+    # ---- What the owner asks ---------------------------------------------------------------------
+
+    @property
+    def pending_count(self) -> int:
+        """How many entries are not confirmed."""
+        return len(self._pending)
+
+    @property
+    def length(self) -> int:
+        """Bytes of all payloads that were added."""
+        return self._length
+
+    @property
+    def lost_bookies(self) -> list[str]:
+        """The bookies that entries do without at present."""
+        return [self._bookies[index] for index in sorted(self._lost)]
+
+    @property
+    def wants_bookies(self) -> bool:
+        """Whether ``on_bookies_found`` may help."""
+        return bool(self._lost) and self.error is None and self._wanted is None
+
+    def add(self, payload: Sequence[Buffer]) -> int:
+        """Send an entry, and tell its id. Raises the error that ended the writer."""
+        if self.error is not None:
+            raise self.error
+        if self._is_closing:
+            raise ClosedError("the ledger is being closed")
+        entry_id = self._next_id
+        length = self._length + sum(map(len, payload))
+        entry = self._entries.encode(
+            entry_id, last_confirmed=self.last_confirmed, length=length, payload=payload
+        )
+        self._next_id += 1
+        self._length = length
+        self._pending[entry_id] = _Pending(entry, length)
+        for index in self._quorums.write_set(entry_id):
+            if index not in self._lost:
+                self.effects.append(SendAdd(self._bookies[index], entry_id, entry))
+        return entry_id
+
+    def close(self) -> None:
+        """Give the ledger an end once all entries are confirmed. Nothing can be added any more."""
+        if self.error is None and not self._is_closing:
+            self._is_closing = True
+            self._close_if_idle()
+
+    def fail(self, error: Exception) -> None:
+        """End without an end of the ledger, which a recovery finds out."""
+        if self.error is None:
+            self.error = error
+            self._pending.clear()
+            self.effects.append(Failed(error))
+
+    # ---- What became of the effects --------------------------------------------------------------
+
+    def on_added(self, bookie: str, entry_id: int, code: Code | None) -> None:
+        """A bookie has answered, or failed to."""
+        if self.error is not None:
+            return
+        if code is Code.FENCED:
+            self.fail(FencedError(f"{bookie}: another client has taken the ledger"))
+            return
+        if code is Code.UNAUTHORIZED:
+            self.fail(UnauthorizedError(f"{bookie}: the ledger has another password"))
+            return
+        index = self._index_of.get(bookie)
+        if index is None:
+            return
+        if code is not Code.OK:
+            self._lose(index)
+            return
+        pending = self._pending.get(entry_id)
+        if pending is not None and index in self._quorums.write_set(entry_id):
+            pending.answered |= 1 << index
+            self._confirm()
+
+    def on_bookies_found(self, available: Sequence[str]) -> None:
+        """Fill the places of lost bookies with others, else with the same if it is back."""
+        if not self.wants_bookies:
+            return
+        spare = [bookie for bookie in available if bookie not in self._index_of]
+        bookies = list(self._bookies)
+        for index in sorted(self._lost):
+            if spare:
+                bookies[index] = spare.pop(0)
+            elif bookies[index] in available:
+                self._lost.discard(index)
+                self._send_pending(index)
+        if bookies != self._bookies:
+            first = self.last_confirmed + 1
+            self._store(self._metadata.change_bookies(first, tuple(bookies)))
+
+    def on_stored(self, version: int) -> None:
+        """The metadata are as wanted."""
+        if self._wanted is None or self.error is not None:
+            return
+        self._metadata, self._wanted = self._wanted, None
+        self._version = version
+        if self._metadata.state is State.CLOSED:
+            self.error = ClosedError("the ledger is closed")
+            self.effects.append(Closed(self._metadata))
+            return
+        before = self._bookies
+        self._take_bookies(self._metadata.last_segment.bookies)
+        for index, bookie in enumerate(self._bookies):
+            if bookie != before[index]:
+                self._lost.discard(index)
+                for pending in self._pending.values():
+                    pending.answered &= ~(1 << index)
+                self._send_pending(index)
+        if self._lost:
+            self.effects.append(FindBookies())
+        self._confirm()
+        self._close_if_idle()
+
+    def on_store_doubtful(self) -> None:
+        """The metadata may have been stored or not: look."""
+        if self._wanted is not None and self.error is None:
+            self.effects.append(FetchMetadata())
+
+    def on_fetched(self, metadata: LedgerMetadata | None, version: int) -> None:
+        """These are the metadata now; None if there are none."""
+        if self._wanted is None or self.error is not None:
+            return
+        if metadata is None:
+            self.fail(NoSuchLedgerError("the ledger was deleted"))
+        elif metadata == self._wanted:
+            self.on_stored(version)
+        elif metadata.state is not State.OPEN:
+            self.fail(FencedError("another client recovers the ledger"))
+        elif metadata.segments != self._metadata.segments:
+            self.fail(FencedError("another client has changed the ledger's bookies"))
+        else:
+            self._version = version
+            self.effects.append(StoreMetadata(self._wanted, version))
+
+    # ---- Inside ----------------------------------------------------------------------------------
+
+    def _take_bookies(self, bookies: Sequence[str]) -> None:
+        self._bookies = list(bookies)
+        self._index_of = {bookie: index for index, bookie in enumerate(bookies)}
+
+    def _lose(self, index: int) -> None:
+        if index not in self._lost:
+            self._lost.add(index)
+            if self._wanted is None:
+                self.effects.append(FindBookies())
+
+    def _send_pending(self, index: int) -> None:
+        for entry_id, pending in self._pending.items():
+            if index in self._quorums.write_set(entry_id) and not pending.answered >> index & 1:
+                self.effects.append(SendAdd(self._bookies[index], entry_id, pending.entry))
+
+    def _store(self, metadata: LedgerMetadata) -> None:
+        self._wanted = metadata
+        self.effects.append(StoreMetadata(metadata, self._version))
+
+    def _confirm(self) -> None:
+        if self._wanted is not None:
+            return
+        before = self.last_confirmed
+        while (pending := self._pending.get(self.last_confirmed + 1)) is not None:
+            if pending.answered.bit_count() < self._quorums.ack:
+                break
+            self.last_confirmed += 1
+            self._confirmed_length = pending.length
+            del self._pending[self.last_confirmed]
+        if self.last_confirmed != before:
+            self.effects.append(Confirmed(self.last_confirmed))
+            self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if self._is_closing and not self._pending and self._wanted is None and self.error is None:
+            self._store(self._metadata.close(self.last_confirmed, self._confirmed_length))
