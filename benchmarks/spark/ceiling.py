@@ -55,7 +55,7 @@ class ReadyReader(DataSourceReader):
         assert isinstance(partition, Part)
         count = BATCH_BYTES // (partition.event_bytes + 8)
         data = frame_events([bytes(partition.event_bytes)] * count)
-        [batch] = EventBatches("scope", "stream", 0).read([data], start=0, end=len(data))
+        [batch] = EventBatches("scope", "stream", 0).read([(0, data)], start=0, end=len(data))
         left = partition.events
         while left > 0:
             yield batch.slice(0, left)

@@ -179,8 +179,9 @@ class Stream:
         deadline = time.monotonic() + STORED_SECONDS_MAX
         while True:
             partitions = self.planned("direct")
-            planned = sum(each.plan.end - each.plan.start for each in partitions if each.plan)
-            total = sum(each.piece.end - each.piece.start for each in partitions)
+            parts = [part for each in partitions for part in each.parts]
+            planned = sum(each.plan.end - each.plan.start for each in parts if each.plan)
+            total = sum(each.piece.end - each.piece.start for each in parts)
             if planned >= share * total:
                 return partitions
             assert time.monotonic() < deadline, f"{planned} of {total} bytes are in tier 2"
@@ -282,7 +283,7 @@ def test_a_damaged_block_is_refused_with_a_sentence(in_files: Stored) -> None:
     stream = Stream(in_files)
     stream.write()
     partitions = stream.wait_stored()
-    plan = next(each.plan for each in partitions if each.plan)
+    plan = next(part.plan for each in partitions for part in each.parts if part.plan)
     path = in_files.server.data_dir / "storage" / plan.chunks[0].objects[0].path
     data = bytearray(path.read_bytes())
     position = 300_000
@@ -318,7 +319,7 @@ def test_a_store_that_is_killed_in_the_middle_of_a_read_takes_no_row_along(
 
 
 def in_tier_two(stream: Stream) -> None:
-    assert any(each.plan for each in stream.planned("direct"))
+    assert any(part.plan for each in stream.planned("direct") for part in each.parts)
 
 
 def retried(function: Callable[[], object]) -> None:

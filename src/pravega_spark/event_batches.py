@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from _fast.events import EventError, compact_events
 from pravega_blocking.errors import PravegaError
-from pravega_spark.tier_two import Buffer
+from pravega_spark.segments import Piece
 
 SCHEMA_DDL = "event binary, scope string, stream string, segment_id bigint, offset bigint"
 BATCH_BYTES = 4 * 1024 * 1024
@@ -30,15 +30,21 @@ class EventBatches:
         self._segment_id = segment_id
         self._constants: tuple[pa.Array, pa.Array, pa.Array, pa.Array] | None = None
 
-    def read(self, pieces: Iterable[Buffer], *, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def read(self, pieces: Iterable[Piece], *, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the events of the bytes [start, end) of the segment, which come in ``pieces``.
 
-        Raises ``PravegaError`` where something else than events is found, or where an event is
-        cut off by ``end``.
+        Where bytes are left out, since they are lost and the user wants to go on without them, an
+        event that they were a part of is left out too. Raises ``PravegaError`` where something
+        else than events is found, or where an event is cut off by ``end``.
         """
         buffer = bytearray()
         base = start
-        for piece in pieces:
+        for offset, piece in pieces:
+            if offset != base + len(buffer):
+                _, batch = self._batch(buffer, base)
+                if batch is not None:
+                    yield batch
+                buffer, base = bytearray(), offset
             buffer += piece
             if len(buffer) >= BATCH_BYTES:
                 consumed, batch = self._batch(buffer, base)

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.stream_settings import (
-    RetentionPolicy,
-    RetentionType,
-    ScaleType,
-    ScalingPolicy,
-    StreamSettings,
-)
 from pravega_spark.errors import OptionError
 from pravega_spark.times import parse_time
+
+if TYPE_CHECKING:
+    # Tasks that read start faster without gRPC, and seldom ask a controller.
+    from pravega_blocking.controller_client import ControllerClient
+    from pravega_blocking.stream_settings import StreamSettings
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -182,11 +180,21 @@ class Options:
 
 def open_controller(options: Options) -> ControllerClient:
     """Return a connection to the controller that waits as long as a job should."""
+    from pravega_blocking.controller_client import ControllerClient
+
     return ControllerClient(options.controller, patience=PATIENCE_SECONDS)
 
 
 def stream_settings(numbers: Mapping[str, int]) -> StreamSettings:
     """Return the settings of a stream to be made, from the options that name its numbers."""
+    from pravega_blocking.stream_settings import (
+        RetentionPolicy,
+        RetentionType,
+        ScaleType,
+        ScalingPolicy,
+        StreamSettings,
+    )
+
     kind, rate = ScaleType.FIXED, 0
     if events := numbers.get("default_segment_target_rate_events_per_sec", 0):
         kind, rate = ScaleType.EVENT_RATE, events

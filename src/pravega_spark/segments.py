@@ -4,19 +4,24 @@ Owns: one connection to each segment store, made again when it breaks.
 
 Invariants:
 1. ``read_slice`` yields exactly the bytes of the slice, in order, through restarts and moves of
-   the segment store, or raises.
+   the segment store, or raises. Bytes that the user gave up are left out, and each piece says
+   where it lies.
 2. The next read is asked for before what came is handed on: the server works while Spark does.
+   A connection is dropped when nobody waits for the answer any more.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import TypeAlias
 
 from pravega_blocking.errors import PravegaError, RefusedError, UnavailableError
 from pravega_spark.cuts import SegmentState, Slice
 from pravega_spark.errors import DataLossError
+from pravega_spark.tier_two import Buffer
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import (
     AuthTokenCheckFailed,
@@ -39,8 +44,12 @@ READ_BYTES = 2 * 1024 * 1024
 REPLY_SECONDS = 30.0
 PATIENCE_SECONDS = 60.0
 RETRY_SECONDS = 0.2
+QUESTIONS_MAX = 64
+"""How many states are asked for before the first of them is awaited."""
 
 Address = tuple[str, int]
+Piece: TypeAlias = "tuple[int, Buffer]"
+"""Bytes of a segment, and the offset of the first one."""
 
 
 class SegmentStores:
@@ -85,16 +94,25 @@ class SegmentStores:
     def states(self, segments: Iterable[int]) -> dict[int, SegmentState]:
         """Return the states of segments; those that do not exist any more are left out."""
         states: dict[int, SegmentState] = {}
-        waiting = list(segments)
+        waiting = deque(segments)
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while waiting:
-            segment = waiting[-1]
+        asked: deque[tuple[int, SegmentConnection, int]] = deque()
+        while waiting or asked:
+            segment = asked[0][0] if asked else waiting[0]
             try:
-                state = self._state(segment)
+                while waiting and len(asked) < QUESTIONS_MAX:
+                    segment = waiting[0]
+                    asked.append((segment, *self._ask_state(segment)))
+                    waiting.popleft()
+                segment, connection, request_id = asked[0]
+                state = self._state(segment, connection.receive_reply(request_id))
             except (ProtocolError, OSError) as error:
+                # Its connection is dropped, and perhaps the answers to others with it.
+                waiting.extend(each for each, _, _ in asked)
+                asked.clear()
                 self._retry(segment, error, deadline)
                 continue
-            waiting.pop()
+            asked.popleft()
             deadline = time.monotonic() + PATIENCE_SECONDS
             if state is not None:
                 states[segment] = state
@@ -114,11 +132,15 @@ class SegmentStores:
             self._forget(segment_id)
         return reply
 
-    def read_slice(self, piece: Slice, *, fail_on_data_loss: bool = True) -> Iterator[bytes]:
-        """Yield the bytes of a slice in pieces.
+    def read_slice(
+        self, piece: Slice, *, fail_on_data_loss: bool = True, reads_ahead: bool = True
+    ) -> Iterator[Piece]:
+        """Yield the bytes of a slice in pieces, each with its offset.
 
         Where the stream was truncated behind the slice's start, ``DataLossError`` is raised, or
-        without ``fail_on_data_loss`` the rest is read.
+        without ``fail_on_data_loss`` the rest is read. A slice that ends with what is lost ends
+        with an empty piece at its end. Let ``reads_ahead`` be false where other questions are
+        asked between two pieces.
         """
         offset = piece.start
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -130,19 +152,26 @@ class SegmentStores:
                 asked = False
                 reply = self._receive_read(piece.segment_id, offset)
                 if isinstance(reply, SegmentRead) and reply.data:
-                    data = reply.data
+                    data, data_offset = reply.data, offset
                     offset += len(data)
-                    if offset < piece.end:
+                    if reads_ahead and offset < piece.end:
                         self._ask(piece, offset)
                         asked = True
                     deadline = time.monotonic() + PATIENCE_SECONDS
-                    yield data
+                    try:
+                        yield data_offset, data
+                    except GeneratorExit:
+                        if asked:
+                            self._drop_connection(self._addresses.get(piece.segment_id))
+                        raise
                     continue
             except (ProtocolError, OSError) as error:
                 asked = False
                 self._retry(piece.segment_id, error, deadline)
                 continue
             offset = self._skip_lost(piece, offset, reply, fail_on_data_loss)
+            if offset == piece.end:
+                yield offset, b""
 
     # ---- Within ----------------------------------------------------------------------------------
 
@@ -157,10 +186,13 @@ class SegmentStores:
             self._connections[address] = connection
         return connection
 
-    def _state(self, segment_id: int) -> SegmentState | None:
+    def _ask_state(self, segment_id: int) -> tuple[SegmentConnection, int]:
         connection = self._connection(segment_id)
         request = GetStreamSegmentInfo(connection.next_request_id(), self._name(segment_id), "")
-        reply = connection.call(request)
+        connection.send(request)
+        return connection, request.request_id
+
+    def _state(self, segment_id: int, reply: Reply) -> SegmentState | None:
         if isinstance(reply, StreamSegmentInfo):
             return SegmentState(reply.start_offset, reply.write_offset, reply.is_sealed)
         if isinstance(reply, NoSuchSegment):

@@ -19,8 +19,8 @@ from pravega_spark.cuts import Slice
 from pravega_spark.errors import PlanRefusedError, TierMissingError, TierUnreachableError
 from pravega_spark.options import DIRECT, Options
 from pravega_spark.scan_plans import LEASE_MS, ScanPlan, ScanPlans, new_lease_id
-from pravega_spark.segments import SegmentStores
-from pravega_spark.tier_two import Buffer, TierTwo, open_tier, read_chunk
+from pravega_spark.segments import Piece, SegmentStores
+from pravega_spark.tier_two import TierTwo, open_tier, read_chunk
 from pravega_wire.errors import ProtocolError
 
 RENEWAL_SECONDS = LEASE_MS / 1000 / 4
@@ -41,8 +41,8 @@ class SliceReader:
         self._lease_id = new_lease_id()
         self._held_at = 0.0
 
-    def read(self) -> Iterator[Buffer]:
-        """Yield the slice's bytes. Raises ``PravegaError``."""
+    def read(self) -> Iterator[Piece]:
+        """Yield the slice's bytes with their offsets. Raises ``PravegaError``."""
         if self._plan is not None:
             try:
                 yield from self._read_planned()
@@ -52,7 +52,7 @@ class SliceReader:
         rest = Slice(self._piece.segment_id, self._offset, self._piece.end)
         yield from self._stores.read_slice(rest, fail_on_data_loss=self._options.fail_on_data_loss)
 
-    def _read_planned(self) -> Iterator[Buffer]:
+    def _read_planned(self) -> Iterator[Piece]:
         """Yield what is in tier 2; what is left when it ends comes over the wire."""
         assert self._plan is not None
         tier: TierTwo | None = None
@@ -78,7 +78,7 @@ class SliceReader:
             if tier is not None:
                 tier.close()
 
-    def _read_plan(self, tier: TierTwo, plan: ScanPlan) -> Iterator[Buffer]:
+    def _read_plan(self, tier: TierTwo, plan: ScanPlan) -> Iterator[Piece]:
         for chunk in plan.chunks:
             start = max(self._offset, chunk.start_offset)
             end = min(plan.end, chunk.start_offset + chunk.length)
@@ -88,9 +88,10 @@ class SliceReader:
                 return
             base = chunk.start_offset
             for data in read_chunk(tier, chunk, start - base, end - base):
+                data_offset = self._offset
                 self._offset += len(data)
                 self._renew()
-                yield data
+                yield data_offset, data
 
     def _hold(self) -> bool:
         """Begin or renew the task's lease; False if the chunks may be gone.

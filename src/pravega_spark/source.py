@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -29,7 +29,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pravega_blocking.controller_client import ControllerClient
 from pravega_spark.cuts import Slice, cut_to_offset, offset_to_cut, slices_between
 from pravega_spark.errors import OptionError
 from pravega_spark.event_batches import SCHEMA_DDL, EventBatches
@@ -37,21 +36,33 @@ from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options, open_con
 from pravega_spark.payloads import JsonPayloads, payload_schema
 from pravega_spark.scan_plans import ScanPlan
 from pravega_spark.segments import Address, SegmentStores
-from pravega_spark.sink import EventBatchSink, EventStreamSink
 from pravega_spark.slices import SliceReader
-from pravega_spark.stream_view import StreamView
+
+if TYPE_CHECKING:
+    # Only the driver plans, and tasks that read start faster without gRPC.
+    from pravega_blocking.controller_client import ControllerClient
+    from pravega_spark.stream_view import StreamView
 
 STREAM_INFO_DDL = "head_stream_cut string, tail_stream_cut string"
 STREAMS_DDL = "scope string, stream string"
+TASK_BYTES_MIN = 1024 * 1024
+"""Less is not worth a task of a streaming query: Spark takes longer to start it than to read."""
 
 
-@dataclass
-class SlicePartition(InputPartition):
-    """A slice for one task, and where its segment was served when the slice was planned."""
+@dataclass(frozen=True, slots=True)
+class SlicePart:
+    """A slice, and where its segment was served when the slice was planned."""
 
     piece: Slice
     address: Address
     plan: ScanPlan | None = None
+
+
+@dataclass
+class SlicePartition(InputPartition):
+    """What one task reads: a slice, or several short ones."""
+
+    parts: tuple[SlicePart, ...]
 
 
 @dataclass
@@ -84,12 +95,16 @@ class PravegaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch, which adds to the stream."""
+        from pravega_spark.sink import EventBatchSink
+
         if overwrite:
             raise OptionError('a stream cannot be overwritten: say .mode("append")')
         return EventBatchSink(Options.parse(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a streaming query."""
+        from pravega_spark.sink import EventStreamSink
+
         return EventStreamSink(Options.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -106,6 +121,8 @@ class EventReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return a partition for each segment, or for each part of one."""
+        from pravega_spark.stream_view import StreamView
+
         options = self._options
         with StreamView(options) as view:
             start, end = view.start(EARLIEST), view.end(LATEST)
@@ -113,9 +130,9 @@ class EventReader(DataSourceReader):
             return plan_partitions(view, slices)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a slice."""
+        """Yield the events of a partition."""
         assert isinstance(partition, SlicePartition)
-        return _parsed(self._payloads, read_slice(self._options, partition))
+        return _parsed(self._payloads, read_partition(self._options, partition))
 
 
 class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -159,18 +176,18 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return where the stream ends, for the query's progress."""
-        return self._offset(self._opened().tail())
+        return self._offset(self._opened().last_tail())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return a partition for each segment with new events."""
+        """Return a partition for each segment with new events, or for several with few."""
         view, name = self._opened(), self._options.name
         slices = slices_between(offset_to_cut(name, start), offset_to_cut(name, end))
-        return plan_partitions(view, slices)
+        return plan_partitions(view, slices, bytes_min=TASK_BYTES_MIN)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a slice."""
+        """Yield the events of a partition."""
         assert isinstance(partition, SlicePartition)
-        return _parsed(self._payloads, read_slice(self._options, partition))
+        return _parsed(self._payloads, read_partition(self._options, partition))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark's checkpoint says what was processed."""
@@ -183,6 +200,8 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> StreamView:
         if self._view is None:
+            from pravega_spark.stream_view import StreamView
+
             self._view = StreamView(self._options)
         return self._view
 
@@ -205,6 +224,8 @@ class MetadataReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition, with all rows."""
+        from pravega_spark.stream_view import StreamView
+
         options = self._options
         if options.metadata == "streams":
             with open_controller(options) as controller:
@@ -223,12 +244,25 @@ class MetadataReader(DataSourceReader):
         yield from partition.rows
 
 
-def plan_partitions(view: StreamView, slices: Sequence[Slice]) -> list[SlicePartition]:
-    """Return the slices with all that tasks have to know, on the driver."""
-    return [
-        SlicePartition(piece, view.address(piece.segment_id), plan)
-        for piece, plan in zip(slices, view.plan_scans(slices), strict=True)
-    ]
+def plan_partitions(
+    view: StreamView, slices: Sequence[Slice], *, bytes_min: int = 0
+) -> list[SlicePartition]:
+    """Return the slices with all that tasks have to know, on the driver.
+
+    Slices that follow each other go to one task until it has ``bytes_min``.
+    """
+    partitions: list[SlicePartition] = []
+    parts: list[SlicePart] = []
+    length = 0
+    for piece, plan in zip(slices, view.plan_scans(slices), strict=True):
+        parts.append(SlicePart(piece, view.address(piece.segment_id), plan))
+        length += piece.end - piece.start
+        if length >= bytes_min:
+            partitions.append(SlicePartition(tuple(parts)))
+            parts, length = [], 0
+    if parts:
+        partitions.append(SlicePartition(tuple(parts)))
+    return partitions
 
 
 def _payloads_of(options: Options, schema: StructType) -> JsonPayloads | None:
@@ -241,9 +275,8 @@ def _parsed(
     return batches if payloads is None else payloads.parse(batches)
 
 
-def read_slice(options: Options, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a slice, in a task."""
-    piece = partition.piece
+def read_partition(options: Options, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a partition's slices, in a task."""
     controllers: list[ControllerClient] = []
 
     def locate(segment_id: int) -> Address:
@@ -252,12 +285,14 @@ def read_slice(options: Options, partition: SlicePartition) -> Iterator[pa.Recor
             controllers.append(open_controller(options))
         return controllers[0].segment_address(options.scope, options.stream, segment_id)
 
-    known = {piece.segment_id: partition.address}
+    known = {part.piece.segment_id: part.address for part in partition.parts}
     try:
         with SegmentStores(options.scope, options.stream, locate, known=known) as stores:
-            pieces = SliceReader(options, stores, piece, partition.plan).read()
-            batches = EventBatches(options.scope, options.stream, piece.segment_id)
-            yield from batches.read(pieces, start=piece.start, end=piece.end)
+            for part in partition.parts:
+                piece = part.piece
+                pieces = SliceReader(options, stores, piece, part.plan).read()
+                batches = EventBatches(options.scope, options.stream, piece.segment_id)
+                yield from batches.read(pieces, start=piece.start, end=piece.end)
     finally:
         for controller in controllers:
             controller.close()

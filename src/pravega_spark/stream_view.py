@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
-from _fast.events import EventError, scan_events
-from pravega_blocking.errors import NotFoundError, PravegaError
+from pravega_blocking.errors import NotFoundError
 from pravega_spark.cuts import (
     Cut,
     SegmentState,
@@ -26,6 +26,7 @@ from pravega_spark.cuts import (
     replace_completed,
 )
 from pravega_spark.errors import DataLossError, OptionError, PlanRefusedError
+from pravega_spark.event_scans import EventScan, scan_starts
 from pravega_spark.options import (
     AUTO,
     DIRECT,
@@ -37,7 +38,7 @@ from pravega_spark.options import (
     open_controller,
 )
 from pravega_spark.scan_plans import ScanPlan, ScanPlans, new_lease_id
-from pravega_spark.segments import Address, SegmentStores
+from pravega_spark.segments import Address, Piece, SegmentStores
 from pravega_spark.splits import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, find_event_start
 from pravega_spark.times import find_end, find_start
 from pravega_wire.event_framing import iterate_event_spans
@@ -47,7 +48,6 @@ from pravega_wire.watermarks import Watermark, decode_watermark
 CALLS_AT_ONCE = 16
 DIRECT_BYTES_MIN = 8 * 1024 * 1024
 """A segment's bytes for which a plan is worth a request, and what is in memory anyway is not."""
-SPAN_NUMBERS = 2
 SCANNED_TARGET_MAX = 1024 * 1024
 """Slices that are cut into shorter pieces are read for that, others only around the cuts."""
 
@@ -60,6 +60,8 @@ class StreamView:
         self._controller = open_controller(options)
         self._stores = SegmentStores(options.scope, options.stream, self._locate)
         self._has_plans = True
+        self._seen_tail: dict[int, int] | None = None
+        self._scans: dict[int, EventScan] = {}
 
     def __enter__(self) -> StreamView:
         return self
@@ -118,9 +120,21 @@ class StreamView:
         states = self._stores.states(segments)
         return {segment: state.length for segment, state in states.items()}
 
+    def last_tail(self) -> dict[int, int]:
+        """Return the cut at which the stream ended when ``advance`` looked last.
+
+        Where it saw segments that others follow, the controller is asked for the end now.
+        """
+        return self.tail() if self._seen_tail is None else self._seen_tail
+
     def advance(self, start: Cut, end: Cut | None, *, limited: bool) -> dict[int, int]:
         """Return how far a batch from ``start`` goes, within ``end`` and, if asked, the limits."""
         cut, states = self._enter_successors(start, end)
+        self._scans = {segment: scan for segment, scan in self._scans.items() if segment in cut}
+        has_successors = any(state.is_sealed for state in states.values())
+        self._seen_tail = (
+            None if has_successors else {segment: states[segment].length for segment in cut}
+        )
         ends = {
             segment: max(offset, readable_end(segment, states[segment], end))
             for segment, offset in cut.items()
@@ -200,7 +214,7 @@ class StreamView:
                 state = stores.states([item.segment_id]).get(item.segment_id)
                 assert state is not None
                 piece = Slice(item.segment_id, state.start_offset, state.length)
-                data = b"".join(stores.read_slice(piece))
+                data = b"".join(data for _, data in stores.read_slice(piece))
             marks = [decode_watermark(data[a:b]) for a, b in iterate_event_spans(data)]
         if not marks:
             raise OptionError(
@@ -290,49 +304,36 @@ class StreamView:
                 bytes_left -= end - start
                 continue
             is_first = limited == cut
-            offset, rows = self._find_boundary(
-                Slice(segment, start, end), byte_share, row_share, at_least_one=is_first
+            offset, rows = self._scan_from(segment, start).advance(
+                end,
+                bytes_max=byte_share if byte_limit else end - start,
+                rows_max=row_share if row_limit else end - start,
+                at_least_one=is_first,
             )
             limited[segment] = offset
             bytes_left -= offset - start
             rows_left -= rows
         return limited
 
-    def _find_boundary(
-        self, piece: Slice, byte_limit: int, row_limit: int, *, at_least_one: bool
-    ) -> tuple[int, int]:
-        """Return the last position in the slice within the limits, and the events before it."""
-        position, rows = piece.start, 0
-        for starts, after in self._scan(piece):
-            for next_start in (*starts[1:], after):
-                is_over = next_start - piece.start > byte_limit or rows + 1 > row_limit
-                if is_over and (rows or not at_least_one):
-                    return position, rows
-                position, rows = next_start, rows + 1
-                if is_over:
-                    return position, rows
-        return position, rows
+    def _scan_from(self, segment: int, start: int) -> EventScan:
+        """Return the scan of a segment that stands at an offset: the last one, or a new one."""
+        scan = self._scans.get(segment)
+        if scan is None or scan.position != start:
+            scan = self._scans[segment] = EventScan(
+                self._segment_name(segment), partial(self._read_calmly, segment), start
+            )
+        return scan
 
-    def _scan(self, piece: Slice) -> Iterator[tuple[list[int], int]]:
-        """Yield the offsets at which events begin, some at a time, and the offset behind them."""
-        buffer = bytearray()
-        base = piece.start
-        for data in self._stores.read_slice(
-            piece, fail_on_data_loss=self.options.fail_on_data_loss
-        ):
-            buffer += data
-            try:
-                spans, consumed = scan_events(buffer)
-            except EventError as error:
-                raise PravegaError(
-                    f"segment {piece.segment_id} of {self.options.name} holds no event at offset"
-                    f" {base + error.position}: perhaps it is a byte stream"
-                ) from None
-            starts = [base + start - 8 for start in spans[::SPAN_NUMBERS]]
-            buffer = buffer[consumed:]
-            base += consumed
-            if starts:
-                yield starts, base
+    def _read_calmly(self, segment: int, start: int, end: int) -> Iterator[Piece]:
+        """Yield bytes of a segment; nothing is under way between two pieces."""
+        return self._stores.read_slice(
+            Slice(segment, start, end),
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            reads_ahead=False,
+        )
+
+    def _segment_name(self, segment: int) -> str:
+        return f"{self.options.name}/{segment}"
 
     def _split(self, slices: Sequence[Slice]) -> list[Slice]:
         """Cut slices between events, so that there are ``min_partitions`` if the events allow it,
@@ -357,8 +358,12 @@ class StreamView:
         """Yield offsets between events, each ``target`` bytes or a little more behind the last."""
         start = piece.start
         if target < SCANNED_TARGET_MAX:
-            for starts, _ in self._scan(piece):
-                for position in starts:
+            pieces = self._stores.read_slice(
+                piece, fail_on_data_loss=self.options.fail_on_data_loss
+            )
+            for starts in scan_starts(self._segment_name(piece.segment_id), pieces, piece.start):
+                for number in range(len(starts)):
+                    position = starts.offset(number)
                     if position - start >= target:
                         yield position
                         start = position
@@ -377,9 +382,10 @@ class StreamView:
         size = WINDOW_BYTES_MIN
         while size <= WINDOW_BYTES_MAX:
             window = Slice(piece.segment_id, near, min(near + size, piece.end))
-            data = b"".join(
-                self._stores.read_slice(window, fail_on_data_loss=self.options.fail_on_data_loss)
+            pieces = self._stores.read_slice(
+                window, fail_on_data_loss=self.options.fail_on_data_loss
             )
+            data = b"".join(data for _, data in pieces)
             if len(data) < window.end - window.start:
                 return None  # it was truncated meanwhile
             if (found := find_event_start(data)) is not None:

@@ -118,14 +118,18 @@ class SegmentConnection:
         return replies
 
     def call(self, request: Request, *, timeout: float | None = None) -> Reply:
-        """Send a request and return the reply that carries its request id, errors included.
-
-        Other replies that come meanwhile stay queued for ``receive``.
-        """
+        """Send a request and return its reply as ``receive_reply`` does."""
         request_id = getattr(request, "request_id", None)
         if request_id is None:
             raise ValueError(f"{type(request).__name__} carries no request id")
         self.send(request)
+        return self.receive_reply(request_id, timeout=timeout)
+
+    def receive_reply(self, request_id: int, *, timeout: float | None = None) -> Reply:
+        """Return the reply that carries a request id, errors included.
+
+        Other replies that come meanwhile stay queued for ``receive``.
+        """
         seconds = self.timeout if timeout is None else timeout
         deadline = None if seconds is None else time.monotonic() + seconds
         others: deque[Reply] = deque()

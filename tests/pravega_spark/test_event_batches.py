@@ -11,15 +11,22 @@ from hypothesis import strategies as st
 from pravega_blocking.errors import PravegaError
 from pravega_spark import event_batches
 from pravega_spark.event_batches import EventBatches
+from pravega_spark.segments import Piece
 from pravega_wire.event_framing import frame_event, frame_events
 
+Row = tuple[bytes, str, str, int, int]
 EVENTS = st.lists(st.binary(max_size=60), max_size=40)
 
 
-def rows(pieces: list[bytes], *, start: int) -> list[tuple[bytes, str, str, int, int]]:
+def rows(pieces: list[bytes], *, start: int) -> list[Row]:
     end = start + sum(map(len, pieces))
+    offsets = itertools.accumulate(map(len, pieces), initial=start)
+    return rows_of(list(zip(offsets, pieces, strict=False)), start=start, end=end)
+
+
+def rows_of(pieces: list[Piece], *, start: int, end: int) -> list[Row]:
     found = []
-    for batch in EventBatches("s", "t", 7).read(iter(pieces), start=start, end=end):
+    for batch in EventBatches("s", "t", 7).read(pieces, start=start, end=end):
         found += list(zip(*[column.to_pylist() for column in batch.columns], strict=True))
     return found
 

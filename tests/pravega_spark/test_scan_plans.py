@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -14,11 +11,8 @@ from pravega_spark.errors import PlanRefusedError
 from pravega_spark.scan_plans import ScanPlan, ScanPlans, new_lease_id
 from pravega_spark.segments import SegmentStores
 from pravega_spark.tier_two import TierAddress
-from pravega_wire.codec import encode
 from pravega_wire.commands import (
-    HELLO,
     ChunksHeld,
-    Hello,
     HoldChunks,
     PlannedChunk,
     PlanScan,
@@ -28,45 +22,6 @@ from pravega_wire.commands import (
     SegmentRead,
     WrongHost,
 )
-from pravega_wire.connection import Connection, Role
-
-Answer = Callable[[object], Reply | None]
-
-
-@contextmanager
-def server(answer: Answer) -> Iterator[tuple[str, int]]:
-    """Serve connections; where there is no answer, the connection ends."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    peer, _ = listener.accept()
-                except OSError:
-                    return
-                with peer:
-                    converse(peer, answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listener.getsockname()
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
-
-
-def converse(peer: socket.socket, answer: Answer) -> None:
-    connection = Connection(Role.SERVER)
-    peer.sendall(encode(HELLO))
-    while data := peer.recv(65_536):
-        for command in connection.receive_data(data):
-            if isinstance(command, Hello):
-                continue
-            reply = answer(command)
-            if reply is None:
-                return
-            peer.sendall(encode(reply))
 
 
 def planned(request: PlanScan, end: int, stored_end: int) -> ScanPlanned:
@@ -78,7 +33,7 @@ def planned(request: PlanScan, end: int, stored_end: int) -> ScanPlanned:
     )
 
 
-def test_a_server_that_ends_the_connection_is_read_over_the_wire() -> None:
+def test_a_server_that_ends_the_connection_is_read_over_the_wire(server: Any) -> None:
     plans = 0
 
     def answer(command: object) -> Reply | None:
@@ -94,10 +49,10 @@ def test_a_server_that_ends_the_connection_is_read_over_the_wire() -> None:
         with pytest.raises(PlanRefusedError, match="does not tell where tier 2 has"):
             ScanPlans(stores).request(0, 0, 4, new_lease_id())
         assert plans == 2, "the connection might have broken for another reason"
-        assert b"".join(stores.read_slice(Slice(0, 0, 4))) == b"0123"
+        assert list(stores.read_slice(Slice(0, 0, 4))) == [(0, b"0123")]
 
 
-def test_a_long_plan_is_asked_for_in_parts() -> None:
+def test_a_long_plan_is_asked_for_in_parts(server: Any) -> None:
     def answer(command: object) -> Reply | None:
         assert isinstance(command, PlanScan)
         return planned(command, min(command.start_offset + 10, 25), 25)
@@ -109,7 +64,7 @@ def test_a_long_plan_is_asked_for_in_parts() -> None:
     assert [chunk.start_offset for chunk in plan.chunks] == [0, 10, 20]
 
 
-def test_a_segment_that_moves_is_looked_for_again() -> None:
+def test_a_segment_that_moves_is_looked_for_again(server: Any) -> None:
     replies = 0
     located: list[int] = []
 
@@ -133,7 +88,7 @@ def test_a_segment_that_moves_is_looked_for_again() -> None:
     assert located == [5, 5]
 
 
-def test_many_chunks_are_held_by_several_requests() -> None:
+def test_many_chunks_are_held_by_several_requests(server: Any) -> None:
     held: list[str] = []
 
     def answer(command: object) -> Reply | None:
