@@ -124,7 +124,7 @@ demo-scaling: $(VENV)/.tested ## a stream that grows and shrinks with its load, 
 	$(BIN)/python -m benchmarks.demo_scaling $(ARGS)
 
 .PHONY: bench-spark
-bench-spark: $(VENV)/.tested java ## Spark on streams beside Spark on Kafka, in a quarter of an hour: ARGS="--mib 5120" for 5 GiB
+bench-spark: $(VENV)/.tested java ## Spark on streams beside Spark on Kafka, in ten minutes: ARGS="--mib 5120 --events 10000000" for all
 	$(BIN)/python -m benchmarks.bench_spark $(ARGS)
 
 .PHONY: bench-cache

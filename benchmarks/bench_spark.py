@@ -1,7 +1,9 @@
 """How fast does Spark read and write streams, beside its own source and sink for Kafka?
 
 Run from the repository's root: `python -m benchmarks.bench_spark [--mib 256] [--rounds 3]`, or
-`make bench-spark`. It needs Java 17 and Maven, which gets Kafka and Spark's source for it.
+`make bench-spark`, which takes about ten minutes on a quiet machine with 2 cores. Full sizes, 5 GiB
+and 10 million events, are `make bench-spark ARGS="--mib 5120 --events 10000000"`: they take an hour
+or two and 40 GB of disk. It needs Java 17 and Maven, which gets Kafka and Spark's source for it.
 
 1. One Spark, `local[2]`, reads segstore and a Kafka broker in turns on the same machine. Both
    run all the time, with the same number of events of the same length in as many parts.
@@ -194,7 +196,7 @@ class Bench:
         reader = PravegaDataSource(options).reader(StructType())
         deadline = time.monotonic() + STORED_SECONDS_MAX
         while True:
-            parts: list[Any] = list(reader.partitions())
+            parts: list[Any] = [part for each in reader.partitions() for part in each.parts]
             total = sum(each.piece.end - each.piece.start for each in parts)
             stored = sum(each.plan.end - each.plan.start for each in parts if each.plan)
             if stored == total:
@@ -444,7 +446,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=usual.latency_seconds, help="of latency")
     parser.add_argument("--rows", default=",".join(ROWS), help="of " + ", ".join(ROWS))
     parser.add_argument("--small", action="store_true", help="what the test suite runs")
-    parser.add_argument("--report", action="store_true", help=f"write {REPORT.name}")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help=f"write docs/performance/{REPORT.name}, and print rows for the README",
+    )
     parser.add_argument("--directory", type=Path, help="an empty directory for the servers' data")
     given = parser.parse_args()
     size = SMALL if given.small else Size(
@@ -462,9 +468,26 @@ def main() -> int:
     write_json_if_asked(found)
     if given.report:
         command = f"python -m benchmarks.bench_spark {' '.join(sys.argv[1:])}"
-        text = report(found, size, measured_on(machine, datetime.now(UTC), command))
-        REPORT.write_text(text)
+        moment = datetime.now(UTC)
+        REPORT.write_text(report(found, size, measured_on(machine, moment, command)))
+        print(f"report: {REPORT}")
+        print("for the README:")
+        print(readme_table(found, moment))
     return 0
+
+
+def readme_table(found: Sequence[ComparedRow], moment: datetime) -> str:
+    """Return a table of the ratios, a line a row, with the day."""
+    lines = [
+        f"| Spark, {moment.day} {moment:%B %Y} | beside | ratio | wanted |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in found:
+        ratio = "failed" if row.ratio is None else f"{row.ratio:.2f}"
+        sign = "≤" if row.metric.better == "lower" else "≥"
+        wanted = "" if row.reach is None else f"{sign} {row.reach:g}"
+        lines.append(f"| {row.row}: {row.metric.name} | {row.peer_name} | {ratio} | {wanted} |")
+    return "\n".join(lines)
 
 
 def report(found: Sequence[ComparedRow], size: Size, where: str) -> str:
@@ -475,7 +498,9 @@ Spark 4.3, `local[2]`, reads and writes segstore with the data source `pravega`,
 with Spark's own source and sink, in turns on one machine. Each number is the median of
 {size.rounds} rounds after one that warms up; a ratio is ours divided by the peer's. The batch reads
 have {size.mib} MiB of 1 KiB events, or {size.mib // 4} MiB of 100 B events, in {size.parts}
-segments or partitions. The *ceiling* is a data source that hands on record batches which it has
+segments or partitions; queries and the archive have {size.stream_events:,} events of 100 B, the
+sinks {size.sink_events:,}; latencies are those of {size.latency_seconds:g} s at {EVENT_RATE:,}
+events/s. The *ceiling* is a data source that hands on record batches which it has
 ready.
 
 {markdown_table(found)}
