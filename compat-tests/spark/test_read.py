@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 from compat_harness.server import Server
+from fastavro import schemaless_writer
 
 from pravega_admin.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
@@ -216,6 +218,46 @@ def test_json_becomes_columns_on_the_way(
     options = stream.options(store, schema="n bigint", start_stream_cut="earliest")
     run_available(spark, options, tmp_path / "checkpoint", batches)
     assert sum(row.n or 0 for rows in batches for row in rows) == sum(range(1_000))
+
+
+def test_avro_becomes_columns_on_the_way(
+    spark: Any, store: Server, client: ControllerClient
+) -> None:
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "n", "type": "long"},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "tags", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
+        ],
+    }
+    stream = Stream(client, segments=1)
+    with EventWriter(client, SCOPE, stream.name) as writer:
+        for number in range(500):
+            record = {"n": number, "at": 1_772_366_400_000, "tags": {"a": [number, 1]}}
+            data = io.BytesIO()
+            schemaless_writer(data, schema, record)
+            writer.write(data.getvalue())
+        writer.write(b"no record")
+    options = stream.options(store, schema=json.dumps(schema))
+    frame = spark.read.format("pravega").options(**options).load()
+    found = frame.selectExpr(
+        "sum(n) as n",
+        "count(n) as good",
+        "count(*) as all",
+        "unix_millis(max(at)) as at",
+        "sum(tags['a'][0]) as tags",
+    )
+    assert found.first().asDict() == {
+        "n": sum(range(500)),
+        "good": 500,
+        "all": 501,
+        "at": 1_772_366_400_000,
+        "tags": sum(range(500)),
+    }
+    with pytest.raises(Exception, match="is not Avro of the option schema"):
+        batch(spark, {**options, "mode": "failfast"})
 
 
 def test_metadata_are_frames_too(spark: Any, store: Server, client: ControllerClient) -> None:

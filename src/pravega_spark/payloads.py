@@ -21,14 +21,13 @@ import pyarrow.json as pj
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pravega_blocking.errors import PravegaError
+from pravega_spark.avro_payloads import avro_columns, is_avro
 from pravega_spark.errors import OptionError
 from pravega_spark.options import FAILFAST
+from pravega_spark.places import PLACE_COLUMNS, PLACE_DDL, name_malformed
 
 CORRUPT_RECORD = "_corrupt_record"
 """A string column of this name gets the text of malformed events, as with Spark's from_json."""
-PLACE_COLUMNS = ("scope", "stream", "segment_id", "offset")
-PLACE_DDL = "scope string, stream string, segment_id bigint, offset bigint"
 
 _Piece: TypeAlias = tuple[int, pa.Table | None]
 
@@ -70,7 +69,7 @@ class JsonPayloads:
             pieces = list(self._parse(batch.column("event")))
             if len(pieces) > 1 or pieces[0][1] is None:
                 if self._is_strict:
-                    raise _name_malformed(batch, pieces)
+                    raise name_malformed(batch, _first_malformed(pieces), "JSON")
                 yield self._join(batch, pieces)
             else:
                 yield self._assemble(batch, pieces[0][1], pa.nulls(batch.num_rows, pa.string()))
@@ -141,11 +140,14 @@ class JsonPayloads:
 
 
 def payload_schema(text: str) -> str | StructType:
-    """Return the schema of rows with the columns of the option ``schema``: a DDL, or JSON."""
+    """Return the schema of rows with the columns of the option ``schema``.
+
+    It is a DDL, Spark's JSON of a schema, or an Avro schema.
+    """
     if not text.lstrip().startswith("{"):
         return f"{text}, {PLACE_DDL}"
     try:
-        schema = StructType.fromJson(json.loads(text))
+        schema = avro_columns(text) if is_avro(text) else StructType.fromJson(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise OptionError(
             f"the option schema is neither a DDL nor JSON of a struct: {error}"
@@ -182,14 +184,10 @@ def _types_within(kind: pa.DataType) -> Iterator[pa.DataType]:
             yield from _types_within(kind.field(number).type)
 
 
-def _name_malformed(batch: pa.RecordBatch, pieces: Sequence[_Piece]) -> PravegaError:
+def _first_malformed(pieces: Sequence[_Piece]) -> int:
     row = 0
     for count, rows in pieces:
         if rows is None:
             break
         row += count
-    scope, stream, segment, offset = (batch.column(name)[row].as_py() for name in PLACE_COLUMNS)
-    return PravegaError(
-        f"the event at offset {offset} of segment {segment} of {scope}/{stream} is not JSON of the"
-        " option schema: correct that, or set mode to permissive"
-    )
+    return row

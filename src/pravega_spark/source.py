@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pravega_spark.avro_payloads import AvroPayloads, is_avro
 from pravega_spark.cuts import Slice, cut_to_offset, offset_to_cut, slices_between
 from pravega_spark.errors import OptionError
 from pravega_spark.event_batches import SCHEMA_DDL, EventBatches
@@ -265,12 +266,14 @@ def plan_partitions(
     return partitions
 
 
-def _payloads_of(options: Options, schema: StructType) -> JsonPayloads | None:
+def _payloads_of(options: Options, schema: StructType) -> JsonPayloads | AvroPayloads | None:
+    if is_avro(options.schema):
+        return AvroPayloads(options.schema, options.mode)
     return JsonPayloads(schema, options.mode) if options.schema else None
 
 
 def _parsed(
-    payloads: JsonPayloads | None, batches: Iterator[pa.RecordBatch]
+    payloads: JsonPayloads | AvroPayloads | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     return batches if payloads is None else payloads.parse(batches)
 
