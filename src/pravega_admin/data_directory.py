@@ -19,7 +19,7 @@ from pravega_admin.errors import cannot_start
 from pravega_admin.run_directory import SUPERVISOR, RunDirectory
 from segstore.data_directory import DataDirectory
 from segstore.errors import DataDirectoryError
-from segstore.refused_files import reason_of
+from segstore.runtime.refused_files import reason_of
 
 
 @contextlib.contextmanager

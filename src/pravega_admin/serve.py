@@ -33,7 +33,7 @@ from pravega_admin.errors import (
     cannot_start,
     leaf_errors,
 )
-from segstore.refused_files import is_refusal, reason_of
+from segstore.runtime.refused_files import is_refusal, reason_of
 
 Serve: TypeAlias = Callable[..., Awaitable[Any]]
 """``serve(config, *, shutdown, task_status)``: serves until ``shutdown`` is set, then drains."""

@@ -29,7 +29,7 @@ from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.quick_options import PORT_MAX
 from pravega_admin.supervise import hand_over
 from pravega_admin.version import VERSION
-from segstore.refused_files import reason_of
+from segstore.runtime.refused_files import reason_of
 
 ANY_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 

@@ -26,7 +26,6 @@ from _fast.cache import StreamingCache
 from _fast.replay import DIGEST_FORMAT, digest_frame
 from segstore.api import SegmentContainer
 from segstore.attributes.segment_attributes import AttributeCache
-from segstore.boot import boot_id
 from segstore.cache.manager import CacheManager
 from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
@@ -35,6 +34,7 @@ from segstore.errors import DataLogError, IdentityError, LogBehindError, leaf_er
 from segstore.identity import check_journal, owned
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.registry import OpenContainer
+from segstore.runtime.boot import boot_id
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.storage.scan_plan import ReadableTier
 from segstore.storage.scrub import Pace, ScrubPolicy

@@ -48,7 +48,6 @@ from segstore.attributes.updates import (
     AttributeUpdateType,
 )
 from segstore.cache.manager import CacheManager
-from segstore.clock import wall_clock_ms
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.memory_log import MemoryLog
 from segstore.durable_log.operation_processor import OperationProcessor
@@ -80,6 +79,7 @@ from segstore.operations import (
 )
 from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.read_index import ReadIndex
+from segstore.runtime.clock import wall_clock_ms
 from segstore.storage.api import SegmentStorage
 from segstore.storage.scan_plan import ScanPlan
 from segstore.throttling.throttle import (

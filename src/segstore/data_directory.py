@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from segstore.errors import DataDirectoryError
-from segstore.refused_files import reason_of
+from segstore.runtime.refused_files import reason_of
 
 FORMAT_VERSION = 3
 OLDER_VERSIONS = frozenset({1, 2})

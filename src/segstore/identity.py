@@ -59,7 +59,7 @@ from segstore.errors import (
     StorageUnreachableError,
 )
 from segstore.older_store import refuse_implausible
-from segstore.refused_files import is_refusal, reason_of
+from segstore.runtime.refused_files import is_refusal, reason_of
 from segstore.tier_two import NOTE_FILE, TierTwo, read_older_note
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal.files import IDENTITY_FILE, parse_name

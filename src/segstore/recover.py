@@ -27,7 +27,6 @@ from typing import Final
 
 import trio
 
-from segstore.boot import boot_id
 from segstore.config import SegmentStoreConfig
 from segstore.data_directory import DataDirectory, StoreState
 from segstore.errors import (
@@ -45,6 +44,7 @@ from segstore.identity import (
     renew_journal_identity,
     write_journal_identity,
 )
+from segstore.runtime.boot import boot_id
 from segstore.salvage import (
     ChunkLosses,
     Entries,

@@ -22,11 +22,11 @@ from typing import Final
 import structlog
 import trio
 
-from segstore.boot import boot_id
 from segstore.config import S3Settings
 from segstore.data_directory import DataDirectory, StoreState
 from segstore.errors import ChunkDamagedError, DamageKind, StorageConfigurationError, StorageError
 from segstore.identity import identity_name
+from segstore.runtime.boot import boot_id
 from segstore.storage.checked_reads import CheckedReads, missing, too_short
 from segstore.storage.older_layout import import_older
 from segstore.storage.records import Chunk

@@ -24,10 +24,8 @@ import structlog
 import trio
 
 from segstore.buffer_bytes import BufferBytes
-from segstore.clock import wall_clock_ms
 from segstore.config import ConnectionSettings, SegmentStoreConfig
 from segstore.connection import ServerConnection
-from segstore.descriptors import descriptor_limit, share_out
 from segstore.errors import (
     DataDirectoryError,
     NoContainerLeftError,
@@ -38,8 +36,10 @@ from segstore.handler_table import Store
 from segstore.load.monitor import LoadMonitor
 from segstore.load.request_stream import look_up_with, report_load
 from segstore.outstanding_bytes import OutstandingTotal
-from segstore.readiness import ReadySockets
 from segstore.registry import ContainerRegistry, OpenContainer
+from segstore.runtime.clock import wall_clock_ms
+from segstore.runtime.descriptors import descriptor_limit, share_out
+from segstore.runtime.readiness import ReadySockets
 from segstore.transport import ReceiveBuffer, SocketTransport, StreamTransport, Transport
 
 StreamType = TypeVar("StreamType", bound=trio.abc.HalfCloseableStream)

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import trio
 
-from segstore.readiness import ReadySockets
+from segstore.runtime.readiness import ReadySockets
 
 Take = Callable[[bytes], bool]
 """Is given what was received, or nothing at the end; returns whether it takes what comes next."""

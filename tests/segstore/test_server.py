@@ -23,8 +23,8 @@ from pravega_wire.connection import append_block
 from segstore.api import SegmentContainer
 from segstore.config import ConnectionSettings, SegmentStoreConfig, TableSettings
 from segstore.errors import DataDirectoryError
-from segstore.readiness import ReadySockets
 from segstore.registry import ContainerRegistry
+from segstore.runtime.readiness import ReadySockets
 from segstore.server import (
     ACCEPT_PAUSE_SECONDS,
     AddressInUseError,

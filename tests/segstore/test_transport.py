@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.readiness import ReadySockets
+from segstore.runtime.readiness import ReadySockets
 from segstore.transport import ReceiveBuffer, SocketTransport, StreamTransport
 
 

@@ -49,11 +49,11 @@ from segstore.operations import (
     SealOperation,
     TruncateOperation,
 )
+from segstore.runtime.turns import current_turns
 from segstore.throttling.overtaking import Overtakers, segment_names
 from segstore.throttling.priorities import Priority, is_own_record, priority_of
 from segstore.throttling.throttle import Throttle
 from segstore.tiers.api import DurableDataLog, LogAddress
-from segstore.turns import current_turns
 
 IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024

@@ -21,7 +21,6 @@ import trio
 from _fast.logged_pieces import Piece
 from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult
 from segstore.cache.manager import CacheManager
-from segstore.clock import next_look
 from segstore.errors import (
     ContainerOfflineError,
     InvalidRequestError,
@@ -34,6 +33,7 @@ from segstore.metadata import SegmentMetadata
 from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.segment_index import Redirect, SegmentReadIndex, WaitingRead
 from segstore.read_index.storage_reads import StorageReads
+from segstore.runtime.clock import next_look
 from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import Buffer
 

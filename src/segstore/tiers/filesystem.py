@@ -41,8 +41,8 @@ from _fast.chunk_files import (
     sync_directories,
     write_files,
 )
-from segstore.descriptors import KEPT_FILES_MAX
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.runtime.descriptors import KEPT_FILES_MAX
 from segstore.tiers.api import Buffer, Check, ChunkInfo, StoredRange
 from segstore.tiers.chunk_listing import files_of_chunks
 from segstore.tiers.chunk_paths import CHUNK_SUFFIX, UNFINISHED_SUFFIX, path_of

@@ -26,6 +26,7 @@ from segstore.errors import (
     SegmentStoreError,
 )
 from segstore.operations import AppendOperation, TruncateOperation, decode_operation
+from segstore.runtime.turns import Turns, current_turns
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import (
     LOG_ENTRY_BYTES_MAX,
@@ -36,7 +37,6 @@ from segstore.tiers.api import (
     OnDurable,
 )
 from segstore.tiers.memory import MemoryChunkStorage
-from segstore.turns import Turns, current_turns
 
 WRITER = bytes(range(16))
 settle = trio.testing.wait_all_tasks_blocked

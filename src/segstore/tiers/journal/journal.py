@@ -26,7 +26,7 @@ import trio
 
 from _fast.journal import EntryIndex
 from segstore.errors import DataLogError
-from segstore.refused_files import reason_of
+from segstore.runtime.refused_files import reason_of
 from segstore.tiers.api import (
     Buffer,
     DigestedEntry,

@@ -22,10 +22,10 @@ from typing import Protocol
 import trio
 
 from _fast.journal_thread import OUTSTANDING_MAX, JournalThread
+from segstore.runtime.turns import Turns, current_turns
 from segstore.tiers.direct_io import NOT_SUPPORTED_ERRNOS
 from segstore.tiers.journal.settings import JournalSettings
 from segstore.tiers.journal.writer import BatchWriter, PreparedBatch, WrittenBatch
-from segstore.turns import Turns, current_turns
 
 OnBatch = Callable[[WrittenBatch], None]
 Helper = Callable[..., Awaitable[None]]

@@ -15,10 +15,10 @@ import trio
 import trio.testing
 
 from segstore.errors import DataLogCorruptError, DataLogError
+from segstore.runtime.turns import Turns, current_turns
 from segstore.tiers.api import Buffer
 from segstore.tiers.journal import ContainerLog, Journal, JournalSettings, open_journal
 from segstore.tiers.journal.disk import DiskFile, LocalDisk
-from segstore.turns import Turns, current_turns
 
 KIB = 1024
 SETTINGS = JournalSettings(

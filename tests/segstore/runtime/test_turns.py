@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.turns import Turns, current_turns
+from segstore.runtime.turns import Turns, current_turns
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.clock import next_look
+from segstore.runtime.clock import next_look
 
 
 def look_at(now: float, seconds: float) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from segstore.data_directory import DataDirectory
 from segstore.errors import DataDirectoryError
-from segstore.refused_files import is_refusal, reason_of
+from segstore.runtime.refused_files import is_refusal, reason_of
 
 
 @pytest.mark.parametrize(

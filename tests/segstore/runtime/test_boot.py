@@ -6,8 +6,8 @@ import uuid
 from pathlib import Path
 
 from segstore.assembly import open_containers
-from segstore.boot import boot_id
 from segstore.config import SegmentStoreConfig
+from segstore.runtime.boot import boot_id
 from segstore.tiers.filesystem import FilesystemChunkStorage
 
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.descriptors import (
+from segstore.errors import TooFewDescriptorsError
+from segstore.runtime.descriptors import (
     KEPT_FILES_MAX,
     KEPT_FILES_MIN,
     LIMIT_MIN,
     descriptor_limit,
     share_out,
 )
-from segstore.errors import TooFewDescriptorsError
 
 
 @given(st.integers(LIMIT_MIN, 1 << 20))

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.readiness import Readiness, ReadySockets
+from segstore.runtime.readiness import Readiness, ReadySockets
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from typing import Final
 
 import trio
 
-from segstore.turns import current_turns
+from segstore.runtime.turns import current_turns
 
 OnReady = Callable[[], bool]
 """Takes what is there without waiting; returns whether to be called again for what comes next."""
