@@ -25,8 +25,8 @@ from _fast.data_frame import DataFrame, FrameReader
 from benchmarks.comparison import ComparedRow, Metric, plain_table, write_json_if_asked
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
-from segstore.attributes.updates import EVENT_COUNT
-from segstore.operations import AppendOperation, decode_operation
+from segstore.model.attributes import EVENT_COUNT
+from segstore.model.operations import AppendOperation, decode_operation
 from segstore.tiers.api import LOG_ENTRY_BYTES_MAX
 
 KIB = 1024

@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from segstore.attributes.updates import AttributeId, AttributeUpdate
 from segstore.errors import SegmentStoreError
+from segstore.model.attributes import AttributeId, AttributeUpdate
 from segstore.storage.scan_plan import ScanPlan
 from segstore.tiers.api import Buffer
 

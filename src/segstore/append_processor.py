@@ -30,14 +30,6 @@ from pravega_wire.codec import encode
 from pravega_wire.connection import Append
 from pravega_wire.names import is_transient_segment
 from segstore.api import SegmentContainer
-from segstore.attributes.updates import (
-    EVENT_COUNT,
-    NULL_ATTRIBUTE_VALUE,
-    AttributeUpdate,
-    AttributeUpdateType,
-    SegmentType,
-    is_core_attribute,
-)
 from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -45,6 +37,14 @@ from segstore.errors import (
     InvalidRequestError,
     SegmentSealedError,
     SegmentStoreError,
+)
+from segstore.model.attributes import (
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+    is_core_attribute,
 )
 from segstore.outstanding_bytes import OutstandingBytes, Share
 from segstore.registry import ContainerRegistry

@@ -25,7 +25,6 @@ from _fast.btree import PageCache
 from _fast.cache import StreamingCache
 from _fast.replay import DIGEST_FORMAT, digest_frame
 from segstore.api import SegmentContainer
-from segstore.attributes.segment_attributes import AttributeCache
 from segstore.cache.manager import CacheManager
 from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
@@ -33,6 +32,7 @@ from segstore.data_directory import DataDirectory
 from segstore.errors import DataLogError, IdentityError, LogBehindError, leaf_errors
 from segstore.identity import check_journal, owned
 from segstore.inactive.eviction import EvictionPolicy
+from segstore.model.segment_attributes import AttributeCache
 from segstore.registry import OpenContainer
 from segstore.runtime.boot import boot_id
 from segstore.storage.chunked import ChunkedSegmentStorage

@@ -38,15 +38,6 @@ from segstore.api import (
 )
 from segstore.attributes.attribute_indexes import AttributeIndexes, AttributePage
 from segstore.attributes.prefetch import AttributePrefetcher
-from segstore.attributes.segment_attributes import AttributeCache
-from segstore.attributes.updates import (
-    EVENT_COUNT,
-    SCALE_POLICY_RATE,
-    SCALE_POLICY_TYPE,
-    AttributeId,
-    AttributeUpdate,
-    AttributeUpdateType,
-)
 from segstore.cache.manager import CacheManager
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.memory_log import MemoryLog
@@ -64,8 +55,16 @@ from segstore.inactive.compaction import RecordCompaction
 from segstore.inactive.eviction import ALL_STAY, Eviction, EvictionPolicy
 from segstore.inactive.late_reads import LateReads
 from segstore.inactive.records import SegmentRecords
-from segstore.metadata import ContainerMetadata, SegmentMetadata
-from segstore.operations import (
+from segstore.model.attributes import (
+    EVENT_COUNT,
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
+    AttributeId,
+    AttributeUpdate,
+    AttributeUpdateType,
+)
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata
+from segstore.model.operations import (
     AppendOperation,
     AttributeValues,
     BarrierOperation,
@@ -77,6 +76,7 @@ from segstore.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segstore.model.segment_attributes import AttributeCache
 from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.read_index import ReadIndex
 from segstore.runtime.clock import wall_clock_ms

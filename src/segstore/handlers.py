@@ -12,7 +12,15 @@ from typing import Any, Final
 from pravega_wire import commands as wire
 from pravega_wire.names import transient_segment_name
 from segstore.api import SegmentContainer, SegmentInfo
-from segstore.attributes.updates import (
+from segstore.errors import (
+    BadAttributeUpdateError,
+    InvalidRequestError,
+    NoSuchSegmentError,
+    SegmentTruncatedError,
+    UnsupportedRequestError,
+)
+from segstore.handler_table import HandlerTable, RequestContext, check_name
+from segstore.model.attributes import (
     ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
@@ -27,14 +35,6 @@ from segstore.attributes.updates import (
     AttributeUpdateType,
     SegmentType,
 )
-from segstore.errors import (
-    BadAttributeUpdateError,
-    InvalidRequestError,
-    NoSuchSegmentError,
-    SegmentTruncatedError,
-    UnsupportedRequestError,
-)
-from segstore.handler_table import HandlerTable, RequestContext, check_name
 from segstore.replies import operation_name
 from segstore.waiting import Waiter
 

@@ -26,8 +26,8 @@ import trio
 from _fast.data_frame import FrameReader
 from segstore.data_directory import DataDirectory
 from segstore.errors import IdentityError, IdentityProblem, StorageDamagedError
-from segstore.metadata import ContainerMetadata, storage_name
-from segstore.operations import (
+from segstore.model.metadata import ContainerMetadata, storage_name
+from segstore.model.operations import (
     ActivateOperation,
     CheckpointOperation,
     DeleteOperation,

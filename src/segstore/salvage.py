@@ -21,7 +21,8 @@ from _fast.btree import FOOTER_BYTES, Footer
 from _fast.data_frame import DataFrame, FrameDamagedError, FrameReader
 from pravega_wire.codec import HEADER as EVENT_HEADER
 from segstore.attributes.attribute_index import attribute_segment_name
-from segstore.attributes.updates import (
+from segstore.errors import ChunkNotFoundError, DataLogCorruptError, StorageError
+from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_TYPE,
@@ -34,9 +35,8 @@ from segstore.attributes.updates import (
     SegmentType,
     is_core_attribute,
 )
-from segstore.errors import ChunkNotFoundError, DataLogCorruptError, StorageError
-from segstore.metadata import ContainerMetadata, SegmentMetadata, records_name
-from segstore.operations import (
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata, records_name
+from segstore.model.operations import (
     ActivateOperation,
     AppendOperation,
     CheckpointOperation,
@@ -48,7 +48,7 @@ from segstore.operations import (
     TruncateOperation,
     decode_operation,
 )
-from segstore.segment_record import RecordDamagedError, SegmentRecord, decode_record
+from segstore.model.segment_record import RecordDamagedError, SegmentRecord, decode_record
 from segstore.storage.chunk_metadata import ChunkMetadata
 from segstore.storage.records import SegmentRecord as StoredRecord
 from segstore.tables.entries import (

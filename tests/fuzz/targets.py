@@ -46,8 +46,8 @@ from pravega_wire.event_framing import frame_events, iterate_event_spans
 from pravega_wire.fields import Fixed, Prefixed, decode_text, encode_text
 from segstore.durable_log.data_frame import DataFrame, FrameReplay
 from segstore.errors import DataLogCorruptError, StorageError
-from segstore.metadata import ContainerMetadata
-from segstore.operations import (
+from segstore.model.metadata import ContainerMetadata
+from segstore.model.operations import (
     AppendOperation,
     CheckpointOperation,
     DeleteOperation,

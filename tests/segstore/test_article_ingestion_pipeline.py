@@ -19,7 +19,7 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
-from segstore.operations import AppendOperation, Operation, decode_operation
+from segstore.model.operations import AppendOperation, Operation, decode_operation
 from segstore.testing.chunk_owners import next_owner
 from segstore.throttling.calculators import batching_seconds
 from segstore.tiers.api import Buffer, LogAddress, OnDurable

@@ -18,11 +18,11 @@ import trio.testing
 from _fast.cache import StreamingCache
 from pravega_wire import commands as wire
 from pravega_wire.names import container_of, transaction_segment_name
-from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import NoSuchSegmentError
-from segstore.operations import AppendOperation
+from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
+from segstore.model.operations import AppendOperation
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.local_store import local_store
 from segstore.testing.local_tiers import MIB, LocalTiers, read_all

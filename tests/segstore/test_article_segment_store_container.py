@@ -18,7 +18,7 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
-from segstore.operations import AppendOperation, CheckpointOperation, MapOperation
+from segstore.model.operations import AppendOperation, CheckpointOperation, MapOperation
 from segstore.testing.local_tiers import LocalTiers, read_all, until
 
 # ---- Container metadata --------------------------------------------------------------------------

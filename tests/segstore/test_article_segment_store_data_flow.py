@@ -14,7 +14,7 @@ from pravega_wire.connection import append_block
 from pravega_wire.names import container_of
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError
-from segstore.operations import AppendOperation, CheckpointOperation, MapOperation, Operation
+from segstore.model.operations import AppendOperation, CheckpointOperation, MapOperation, Operation
 from segstore.testing.local_store import LocalStore, local_store
 from segstore.testing.local_tiers import LocalTiers, read_all, until
 from segstore.testing.wire_client import PeerClosedError, WireClient

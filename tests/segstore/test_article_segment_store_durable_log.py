@@ -9,7 +9,6 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.container import Container
 from segstore.durable_log.memory_log import AppendedRange, MemoryLog
 from segstore.errors import (
@@ -19,7 +18,8 @@ from segstore.errors import (
     SegmentExistsError,
     SegmentSealedError,
 )
-from segstore.operations import (
+from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
+from segstore.model.operations import (
     AppendOperation,
     CheckpointOperation,
     DeleteOperation,

@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.attributes.updates import ROLLOVER_SIZE
 from segstore.errors import ChunkDamagedError, SegmentTruncatedError
+from segstore.model.attributes import ROLLOVER_SIZE
 from segstore.testing.local_tiers import MIB, LocalTiers, read_all, until
 from segstore.tiers.chunk_paths import path_of
 

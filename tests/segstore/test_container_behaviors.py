@@ -12,17 +12,6 @@ import trio.testing
 from _fast.btree import PageCache
 from _fast.cache import StreamingCache
 from segstore.api import ReadResult, SegmentContainer
-from segstore.attributes.segment_attributes import AttributeCache
-from segstore.attributes.updates import (
-    ATTRIBUTE_ID_LENGTH,
-    ATTRIBUTE_SEGMENT_TYPE,
-    EVENT_COUNT,
-    NULL_ATTRIBUTE_VALUE,
-    ROLLOVER_SIZE,
-    AttributeUpdate,
-    AttributeUpdateType,
-    SegmentType,
-)
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import (
@@ -35,6 +24,17 @@ from segstore.errors import (
     SegmentStoreError,
     SegmentTruncatedError,
 )
+from segstore.model.attributes import (
+    ATTRIBUTE_ID_LENGTH,
+    ATTRIBUTE_SEGMENT_TYPE,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    ROLLOVER_SIZE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+)
+from segstore.model.segment_attributes import AttributeCache
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.memory_container import MemoryContainer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory

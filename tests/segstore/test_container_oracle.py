@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from _fast.cache import StreamingCache
 from segstore.api import SegmentContainer
-from segstore.attributes.updates import (
+from segstore.cache.manager import CacheManager
+from segstore.container import open_container
+from segstore.errors import SegmentStoreError
+from segstore.model.attributes import (
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
     AttributeUpdate,
     AttributeUpdateType,
 )
-from segstore.cache.manager import CacheManager
-from segstore.container import open_container
-from segstore.errors import SegmentStoreError
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.memory_container import MemoryContainer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory

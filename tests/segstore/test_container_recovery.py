@@ -12,10 +12,6 @@ from typing import Any
 import pytest
 import trio
 
-from segstore.attributes.updates import (
-    ATTRIBUTE_SEGMENT_TYPE,
-    SegmentType,
-)
 from segstore.container import Container
 from segstore.errors import (
     ContainerOfflineError,
@@ -27,6 +23,10 @@ from segstore.errors import (
     StorageError,
 )
 from segstore.inactive.eviction import ALL_STAY
+from segstore.model.attributes import (
+    ATTRIBUTE_SEGMENT_TYPE,
+    SegmentType,
+)
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 from segstore.testing.faulty_chunks import FaultyChunkStorage

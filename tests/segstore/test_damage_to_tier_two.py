@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 import trio
 
-from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.errors import SegmentStoreError, leaf_errors
+from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.storage.checksums import BLOCK_BYTES
 from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.crashing_tiers import CrashingTiers

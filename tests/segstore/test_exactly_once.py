@@ -18,7 +18,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from pravega_wire import commands as wire
-from segstore.attributes.updates import EVENT_COUNT
+from segstore.model.attributes import EVENT_COUNT
 from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import PeerClosedError, WireClient
 

@@ -9,7 +9,7 @@ import trio.testing
 
 from pravega_wire import commands as wire
 from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
-from segstore.attributes.updates import (
+from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_TYPE,
     CREATION_TIME,
     EVENT_COUNT,

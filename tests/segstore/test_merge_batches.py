@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from pravega_wire import commands as wire
-from segstore.attributes.updates import EVENT_COUNT
+from segstore.model.attributes import EVENT_COUNT
 from segstore.testing.local_store import LocalStore, local_store
 from segstore.testing.local_tiers import ObservedLog, until
 from segstore.testing.wire_client import WireClient

@@ -138,7 +138,7 @@ async def test_a_recovery_that_takes_the_lesser_length_is_found(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     from segstore.durable_log.recovery import Recovery
-    from segstore.metadata import SegmentMetadata
+    from segstore.model.metadata import SegmentMetadata
     from segstore.storage.system_journal import SystemJournal
 
     verify = Recovery._verify

@@ -17,12 +17,12 @@ from pravega_wire.event_framing import frame_event
 from segstore import recover
 from segstore.api import SegmentContainer
 from segstore.assembly import open_containers
-from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.config import MIB, S3Settings, SegmentStoreConfig, TableSettings
 from segstore.container import Container
 from segstore.data_directory import DataDirectory
 from segstore.metadata import ContainerMetadata, SegmentMetadata
 from segstore.operations import AppendOperation
+from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.recover import RecoveryPlan, open_recovery
 from segstore.salvage import PlannedStorage, Salvage, encode_log, replay_metadata
 from segstore.storage.chunk_metadata import ChunkMetadata

@@ -1,1 +1,1 @@
-"""Segment attributes: ids, update verbs, and the index that keeps them."""
+"""Segments' attributes in tier 2: the index of each, and reads through memory and index."""

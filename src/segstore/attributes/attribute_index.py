@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 import trio
 
 from _fast.btree import FOOTER_BYTES, Batch, CorruptPageError, Footer, PageCache, Tree, Update
-from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.errors import StorageError
+from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.storage.api import SegmentStorage
 
 ROLLOVER_BYTES: Final = 32 * 1024 * 1024

@@ -24,7 +24,6 @@ from typing import Final, Protocol
 import trio
 
 from segstore.attributes.attribute_indexes import AttributeIndexes
-from segstore.attributes.updates import AttributeId
 from segstore.durable_log.update_transaction import PendingState
 from segstore.errors import (
     ContainerOfflineError,
@@ -32,8 +31,14 @@ from segstore.errors import (
     SegmentStoreError,
     StorageError,
 )
-from segstore.metadata import ContainerMetadata, SegmentMetadata
-from segstore.operations import ActivateOperation, BarrierOperation, Operation, RefusedOperation
+from segstore.model.attributes import AttributeId
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata
+from segstore.model.operations import (
+    ActivateOperation,
+    BarrierOperation,
+    Operation,
+    RefusedOperation,
+)
 from segstore.throttling.overtaking import segment_names
 from segstore.throttling.priorities import is_own_record
 

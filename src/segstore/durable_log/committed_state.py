@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from segstore.durable_log.memory_log import MemoryLog
-from segstore.metadata import ContainerMetadata, SegmentMetadata
-from segstore.operations import (
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata
+from segstore.model.operations import (
     AppendOperation,
     CheckpointOperation,
     DeleteOperation,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from segstore.operations import (
+from segstore.model.operations import (
     AppendOperation,
     DeleteOperation,
     MergeOperation,

@@ -38,7 +38,7 @@ from segstore.durable_log.update_transaction import (
     UpdateTransaction,
 )
 from segstore.errors import ContainerOfflineError, DataLogError, SegmentError
-from segstore.operations import (
+from segstore.model.operations import (
     AppendOperation,
     BarrierOperation,
     CheckpointOperation,

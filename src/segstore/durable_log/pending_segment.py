@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from segstore.attributes.updates import (
+from segstore.errors import BadAttributeUpdateError, InvalidRequestError
+from segstore.model.attributes import (
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
     AttributeId,
@@ -20,9 +21,8 @@ from segstore.attributes.updates import (
     AttributeUpdateType,
     is_core_attribute,
 )
-from segstore.errors import BadAttributeUpdateError, InvalidRequestError
-from segstore.metadata import SegmentMetadata
-from segstore.operations import AttributeValues
+from segstore.model.metadata import SegmentMetadata
+from segstore.model.operations import AttributeValues
 
 TRANSIENT_ATTRIBUTE_COUNT_MAX: Final = 16
 """Extended attributes that a transient segment may have (the original's limit)."""

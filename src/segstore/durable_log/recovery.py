@@ -34,8 +34,8 @@ from segstore.errors import (
     InvalidChunkOffsetError,
     LogBehindError,
 )
-from segstore.metadata import ContainerMetadata, SegmentMetadata
-from segstore.operations import (
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata
+from segstore.model.operations import (
     ActivateOperation,
     CheckpointOperation,
     DeleteOperation,

@@ -19,15 +19,6 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from segstore.attributes.segment_attributes import ID_BYTES
-from segstore.attributes.updates import (
-    ATTRIBUTE_ID_LENGTH,
-    EVENT_COUNT,
-    NULL_ATTRIBUTE_VALUE,
-    AttributeId,
-    AttributeUpdateType,
-    is_core_attribute,
-)
 from segstore.durable_log.pending_segment import (
     CHANGES_COUNT_MAX,
     NOTHING,
@@ -47,8 +38,16 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
-from segstore.metadata import ContainerMetadata, SegmentMetadata, new_records_segment
-from segstore.operations import (
+from segstore.model.attributes import (
+    ATTRIBUTE_ID_LENGTH,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeId,
+    AttributeUpdateType,
+    is_core_attribute,
+)
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata, new_records_segment
+from segstore.model.operations import (
     ActivateOperation,
     AppendOperation,
     AttributeValues,
@@ -62,6 +61,7 @@ from segstore.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segstore.model.segment_attributes import ID_BYTES
 
 NAME_BYTES_MAX: Final = 692
 """A name takes so much at most as S3 spells it, where all but letters, digits and a few marks are

@@ -16,15 +16,20 @@ from typing import Final
 
 import trio
 
-from segstore.attributes.updates import RECORDS_LIVE_BYTES
 from segstore.durable_log.update_transaction import NO_RECORD
 from segstore.errors import StorageError
 from segstore.inactive.activation import Activation
 from segstore.inactive.eviction import TOGETHER_MAX, Eviction
 from segstore.inactive.records import SegmentRecords
-from segstore.metadata import ContainerMetadata
-from segstore.operations import TruncateOperation
-from segstore.segment_record import HEADER_BYTES, RecordDamagedError, decode_record, record_end
+from segstore.model.attributes import RECORDS_LIVE_BYTES
+from segstore.model.metadata import ContainerMetadata
+from segstore.model.operations import TruncateOperation
+from segstore.model.segment_record import (
+    HEADER_BYTES,
+    RecordDamagedError,
+    decode_record,
+    record_end,
+)
 
 BYTES_MIN: Final = 4 * 1024 * 1024
 """Fewer bytes of records are not worth the effort."""

@@ -23,11 +23,11 @@ import structlog
 import trio
 
 from segstore.attributes.prefetch import AttributePrefetcher
-from segstore.attributes.updates import SegmentType
 from segstore.durable_log.update_transaction import NothingIdleError
 from segstore.errors import ContainerOfflineError, StorageError
-from segstore.metadata import ContainerMetadata, SegmentMetadata, records_name
-from segstore.operations import EvictOperation
+from segstore.model.attributes import SegmentType
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata, records_name
+from segstore.model.operations import EvictOperation
 from segstore.read_index.read_index import ReadIndex
 from segstore.writer.storage_writer import StorageWriter
 

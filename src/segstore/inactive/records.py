@@ -15,12 +15,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from segstore.attributes.attribute_indexes import AttributeIndexes
-from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.durable_log.update_transaction import NO_RECORD
 from segstore.errors import SegmentStoreError, StorageError
-from segstore.metadata import ContainerMetadata, SegmentMetadata
-from segstore.read_index.read_index import ReadIndex
-from segstore.segment_record import (
+from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata
+from segstore.model.segment_record import (
     HEADER_BYTES,
     RecordDamagedError,
     SegmentRecord,
@@ -28,6 +27,7 @@ from segstore.segment_record import (
     record_end,
     record_key,
 )
+from segstore.read_index.read_index import ReadIndex
 from segstore.waiting import read_and_wait
 
 FIRST_READ_BYTES: Final = 512

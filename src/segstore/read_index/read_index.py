@@ -29,7 +29,7 @@ from segstore.errors import (
     SegmentStoreError,
     SegmentTruncatedError,
 )
-from segstore.metadata import SegmentMetadata
+from segstore.model.metadata import SegmentMetadata
 from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.segment_index import Redirect, SegmentReadIndex, WaitingRead
 from segstore.read_index.storage_reads import StorageReads

@@ -22,7 +22,7 @@ from _fast.read_index import Generations, SegmentEntries
 from segstore.api import HasRoom, OnRead, ReadResult
 from segstore.cache.history import HistoryBlock, HistoryBlocks
 from segstore.errors import SegmentStoreError
-from segstore.metadata import SegmentMetadata
+from segstore.model.metadata import SegmentMetadata
 
 PASSED_MAX: Final = 64
 """So many places are remembered up to which somebody has read."""

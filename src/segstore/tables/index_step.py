@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from segstore.attributes.updates import (
+from segstore.model.attributes import (
     NULL_ATTRIBUTE_VALUE,
     TABLE_BUCKET_COUNT,
     TABLE_COMPACTION_OFFSET,

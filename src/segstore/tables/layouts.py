@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final, Protocol
 
-from segstore.attributes.updates import AttributeId
+from segstore.model.attributes import AttributeId
 
 HASH_BYTES: Final = 16
 HashKey = Callable[[bytes], bytes]

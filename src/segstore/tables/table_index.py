@@ -21,9 +21,9 @@ from typing import Final, NamedTuple, cast
 import trio
 
 from segstore.api import SegmentContainer
-from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.config import TableSettings
 from segstore.errors import BadAttributeUpdateError, NoSuchSegmentError
+from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.tables.entries import EntryHead, StoredEntry, TableDataError, parse_head
 from segstore.tables.entry_reader import HEAD_BYTES, read_heads
 from segstore.tables.index_step import COUNTER_IDS, Bucket, Counters, IndexStep

@@ -27,7 +27,6 @@ from typing import Final
 import trio
 
 from segstore.api import SegmentContainer, SegmentInfo
-from segstore.attributes.updates import ATTRIBUTE_ID_LENGTH, SegmentType
 from segstore.config import TableSettings
 from segstore.errors import (
     BadAttributeUpdateError,
@@ -40,6 +39,7 @@ from segstore.errors import (
     SegmentTruncatedError,
     TableNotEmptyError,
 )
+from segstore.model.attributes import ATTRIBUTE_ID_LENGTH, SegmentType
 from segstore.tables.entries import StoredEntry
 from segstore.tables.entry_reader import EntryReader
 from segstore.tables.index_step import COUNTER_IDS, Counters

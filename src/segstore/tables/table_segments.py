@@ -22,14 +22,6 @@ import trio
 
 from pravega_wire.commands import NOT_EXISTS, TableEntry, TableKey
 from segstore.api import SegmentContainer
-from segstore.attributes.updates import (
-    ATTRIBUTE_ID_LENGTH,
-    ATTRIBUTE_SEGMENT_TYPE,
-    CREATION_TIME,
-    ROLLOVER_SIZE,
-    TABLE_INCARNATION,
-    SegmentType,
-)
 from segstore.config import TableSettings
 from segstore.errors import (
     InvalidRequestError,
@@ -37,6 +29,14 @@ from segstore.errors import (
     SegmentStoreError,
     SegmentTruncatedError,
     UnsupportedRequestError,
+)
+from segstore.model.attributes import (
+    ATTRIBUTE_ID_LENGTH,
+    ATTRIBUTE_SEGMENT_TYPE,
+    CREATION_TIME,
+    ROLLOVER_SIZE,
+    TABLE_INCARNATION,
+    SegmentType,
 )
 from segstore.tables.entries import encode_entry, encoded_length
 from segstore.tables.entry_reader import EntryReader

@@ -17,11 +17,11 @@ import trio
 
 from _fast.btree import PageCache
 from _fast.cache import StreamingCache
-from segstore.attributes.segment_attributes import AttributeCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import DataLogError
 from segstore.inactive.eviction import EvictionPolicy
+from segstore.model.segment_attributes import AttributeCache
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import ChunkStorage

@@ -28,18 +28,18 @@ from segstore.api import (
     SegmentInfo,
     SegmentSample,
 )
-from segstore.attributes.updates import (
-    EVENT_COUNT,
-    SCALE_POLICY_RATE,
-    SCALE_POLICY_TYPE,
-    AttributeId,
-    AttributeUpdate,
-)
 from segstore.errors import (
     ContainerOfflineError,
     InvalidRequestError,
     SegmentStoreError,
     SegmentTruncatedError,
+)
+from segstore.model.attributes import (
+    EVENT_COUNT,
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
+    AttributeId,
+    AttributeUpdate,
 )
 from segstore.testing.memory_segments import MemorySegment, MemorySegments, ParkedRead
 from segstore.tiers.api import Buffer

@@ -13,17 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from segstore.api import HasRoom, OnRead, ReadResult, SegmentInfo
-from segstore.attributes.updates import (
-    ATTRIBUTE_SEGMENT_TYPE,
-    EVENT_COUNT,
-    NULL_ATTRIBUTE_VALUE,
-    AttributeId,
-    AttributeUpdate,
-    AttributeUpdateType,
-    SegmentType,
-    attribute_id_bytes,
-    is_core_attribute,
-)
 from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -33,6 +22,17 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentStoreError,
     SegmentTruncatedError,
+)
+from segstore.model.attributes import (
+    ATTRIBUTE_SEGMENT_TYPE,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeId,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+    attribute_id_bytes,
+    is_core_attribute,
 )
 from segstore.tiers.api import Buffer
 

@@ -15,14 +15,14 @@ from random import Random
 from typing import Any, Final
 
 from segstore.api import SegmentInfo
-from segstore.attributes.updates import (
+from segstore.container import Container
+from segstore.errors import SegmentError
+from segstore.model.attributes import (
     EVENT_COUNT,
     AttributeId,
     AttributeUpdate,
     AttributeUpdateType,
 )
-from segstore.container import Container
-from segstore.errors import SegmentError
 from segstore.testing.memory_container import MemoryContainer
 
 READ_BYTES: Final = 1 << 20

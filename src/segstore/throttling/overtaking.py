@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
-from segstore.operations import MergeOperation, Operation, RefusedOperation
+from segstore.model.operations import MergeOperation, Operation, RefusedOperation
 from segstore.throttling.priorities import Priority, is_own_record, priority_of
 
 

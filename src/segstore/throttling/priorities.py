@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from segstore.operations import (
+from segstore.model.operations import (
     ActivateOperation,
     BarrierOperation,
     CheckpointOperation,

@@ -23,14 +23,14 @@ import trio
 
 from segstore.attributes.attribute_index import AttributeIndex
 from segstore.attributes.attribute_indexes import AttributeIndexes
-from segstore.attributes.updates import (
+from segstore.errors import NoSuchSegmentError, StorageError
+from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     AttributeId,
 )
-from segstore.errors import NoSuchSegmentError, StorageError
-from segstore.metadata import ContainerMetadata, SegmentMetadata
-from segstore.operations import AttributeValues
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata
+from segstore.model.operations import AttributeValues
 from segstore.writer.together import work_together
 
 # The original's threshold.

@@ -24,8 +24,8 @@ from segstore.durable_log.memory_log import (
     StorageOperation,
     first_sequence_number,
 )
-from segstore.metadata import ContainerMetadata, SegmentMetadata, storage_name
-from segstore.operations import DeleteOperation, MergeOperation, TruncateOperation
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata, storage_name
+from segstore.model.operations import DeleteOperation, MergeOperation, TruncateOperation
 from segstore.read_index.read_index import ReadIndex
 from segstore.storage.api import SegmentStorage
 

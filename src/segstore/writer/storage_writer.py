@@ -27,8 +27,8 @@ import trio
 from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.durable_log.memory_log import MemoryLog
 from segstore.errors import PermanentError, StorageError
-from segstore.metadata import ContainerMetadata
-from segstore.operations import MergeOperation
+from segstore.model.metadata import ContainerMetadata
+from segstore.model.operations import MergeOperation
 from segstore.read_index.read_index import ReadIndex
 from segstore.runtime.clock import next_look
 from segstore.storage.api import SegmentStorage

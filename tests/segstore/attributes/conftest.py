@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from segstore.attributes.attribute_index import attribute_segment_name
-from segstore.attributes.segment_attributes import SegmentAttributes
 from segstore.inactive.eviction import ALL_STAY
+from segstore.model.segment_attributes import SegmentAttributes
 from segstore.testing.crashing_tiers import CrashingTiers
 
 

@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.attributes.updates import (
+from segstore.errors import BadAttributeUpdateError, SegmentStoreError
+from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
@@ -17,7 +18,6 @@ from segstore.attributes.updates import (
     AttributeUpdate,
     AttributeUpdateType,
 )
-from segstore.errors import BadAttributeUpdateError, SegmentStoreError
 from segstore.writer import attribute_aggregator
 from segstore.writer.storage_writer import FLUSH_SECONDS, FLUSH_SECONDS_FEW_ATTRIBUTES
 

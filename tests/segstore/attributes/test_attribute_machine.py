@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 
 from _fast.btree import PageCache
 from _fast.cache import StreamingCache
-from segstore.attributes.segment_attributes import AttributeCache
-from segstore.attributes.updates import (
+from segstore.cache.manager import CacheManager
+from segstore.container import Container, open_container
+from segstore.errors import DataLogError, SegmentError, SegmentStoreError, StorageError
+from segstore.model.attributes import (
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
     AttributeUpdate,
     AttributeUpdateType,
 )
-from segstore.cache.manager import CacheManager
-from segstore.container import Container, open_container
-from segstore.errors import DataLogError, SegmentError, SegmentStoreError, StorageError
+from segstore.model.segment_attributes import AttributeCache
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.memory_container import MemoryContainer

@@ -13,7 +13,8 @@ import trio.testing
 
 from segstore.attributes import attribute_index
 from segstore.attributes.attribute_index import attribute_segment_name
-from segstore.attributes.updates import (
+from segstore.errors import InvalidRequestError, NoSuchSegmentError, StorageError
+from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_TYPE,
@@ -23,9 +24,8 @@ from segstore.attributes.updates import (
     AttributeUpdateType,
     SegmentType,
 )
-from segstore.errors import InvalidRequestError, NoSuchSegmentError, StorageError
-from segstore.metadata import ContainerMetadata
-from segstore.operations import DeleteOperation, MapOperation, MergeOperation, Operation
+from segstore.model.metadata import ContainerMetadata
+from segstore.model.operations import DeleteOperation, MapOperation, MergeOperation, Operation
 from segstore.testing.faulty_chunks import Fault
 from segstore.tiers.api import ChunkInfo
 

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.container import Container
 from segstore.errors import SegmentStoreError, SegmentTruncatedError
+from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 
 W1 = b"\x01" * 16
 W2 = b"\x02" * 16

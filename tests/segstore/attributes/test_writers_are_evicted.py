@@ -12,8 +12,8 @@ import trio.testing
 
 from pravega_wire import commands as wire
 from segstore.api import SegmentContainer
-from segstore.attributes.updates import EVENT_COUNT, NULL_ATTRIBUTE_VALUE
 from segstore.config import ConnectionSettings, TableSettings
+from segstore.model.attributes import EVENT_COUNT, NULL_ATTRIBUTE_VALUE
 from segstore.registry import ContainerRegistry
 from segstore.server import ConnectionServer
 from segstore.testing.faulty_chunks import Fault

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from _fast.cache import StreamingCache
-from segstore.attributes.updates import EVENT_COUNT
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
 from segstore.durable_log.data_frame import (
@@ -19,6 +18,7 @@ from segstore.durable_log.data_frame import (
     FrameReplay,
 )
 from segstore.errors import DataLogCorruptError
+from segstore.model.attributes import EVENT_COUNT
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, DigestedEntry, LogAddress
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory

@@ -12,7 +12,12 @@ from _fast.cache import StreamingCache
 from _fast.data_frame import DataFrame, FrameReader
 from _fast.operation_pipeline import accept_appends, commit_appends
 from segstore.api import ReadResult
-from segstore.attributes.updates import (
+from segstore.cache.manager import CacheManager
+from segstore.durable_log.committed_state import CommittedState
+from segstore.durable_log.memory_log import AppendedRange, MemoryLog
+from segstore.durable_log.update_transaction import PendingState
+from segstore.errors import SegmentError, SegmentStoreError
+from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_TYPE,
     EVENT_COUNT,
     NULL_ATTRIBUTE_VALUE,
@@ -20,13 +25,8 @@ from segstore.attributes.updates import (
     AttributeUpdateType,
     SegmentType,
 )
-from segstore.cache.manager import CacheManager
-from segstore.durable_log.committed_state import CommittedState
-from segstore.durable_log.memory_log import AppendedRange, MemoryLog
-from segstore.durable_log.update_transaction import PendingState
-from segstore.errors import SegmentError, SegmentStoreError
-from segstore.metadata import ContainerMetadata
-from segstore.operations import (
+from segstore.model.metadata import ContainerMetadata
+from segstore.model.operations import (
     AppendOperation,
     MapOperation,
     Operation,

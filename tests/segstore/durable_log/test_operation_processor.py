@@ -12,7 +12,6 @@ import trio.testing
 
 from _fast.cache import StreamingCache
 from _fast.data_frame import DataFrame, FrameReader
-from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.durable_log.update_transaction import PendingState
@@ -25,7 +24,8 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
-from segstore.operations import AppendOperation, TruncateOperation, decode_operation
+from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
+from segstore.model.operations import AppendOperation, TruncateOperation, decode_operation
 from segstore.runtime.turns import Turns, current_turns
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import (

@@ -12,16 +12,6 @@ from pravega_wire.names import (
     transient_segment_name,
 )
 from segstore.attributes.attribute_index import attribute_segment_name
-from segstore.attributes.updates import (
-    ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
-    ATTRIBUTE_SEGMENT_ROOT_POINTER,
-    ATTRIBUTE_SEGMENT_TYPE,
-    EVENT_COUNT,
-    NULL_ATTRIBUTE_VALUE,
-    AttributeUpdate,
-    AttributeUpdateType,
-    SegmentType,
-)
 from segstore.durable_log.update_transaction import (
     AttributesNotLoadedError,
     PendingSegment,
@@ -37,8 +27,18 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
-from segstore.metadata import ContainerMetadata, SegmentMetadata, storage_name
-from segstore.operations import (
+from segstore.model.attributes import (
+    ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
+    ATTRIBUTE_SEGMENT_ROOT_POINTER,
+    ATTRIBUTE_SEGMENT_TYPE,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+)
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata, storage_name
+from segstore.model.operations import (
     AppendOperation,
     DeleteOperation,
     MapOperation,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.inactive.eviction import EvictionPolicy
+from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 WRITER = bytes([1]) * 16

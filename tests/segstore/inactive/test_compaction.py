@@ -7,10 +7,10 @@ from random import Random
 import pytest
 import trio
 
-from segstore.attributes.updates import RECORDS_LIVE_BYTES
 from segstore.container import Container
 from segstore.errors import StorageError
 from segstore.inactive.compaction import RecordCompaction
+from segstore.model.attributes import RECORDS_LIVE_BYTES
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 

@@ -8,13 +8,6 @@ import structlog
 import trio
 import trio.testing
 
-from segstore.attributes.updates import (
-    ATTRIBUTE_SEGMENT_TYPE,
-    AttributeUpdate,
-    AttributeUpdateType,
-    SegmentType,
-    core_attribute,
-)
 from segstore.container import Container
 from segstore.durable_log.update_transaction import NAME_BYTES_MAX
 from segstore.errors import (
@@ -24,8 +17,15 @@ from segstore.errors import (
     StorageError,
 )
 from segstore.inactive.eviction import CORE_COUNT_MAX, QUIET_CHANGES_MAX, EvictionPolicy
-from segstore.metadata import RECORDS_PER_CHANGE, ContainerMetadata, records_name
-from segstore.operations import ActivateOperation
+from segstore.model.attributes import (
+    ATTRIBUTE_SEGMENT_TYPE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
+    core_attribute,
+)
+from segstore.model.metadata import RECORDS_PER_CHANGE, ContainerMetadata, records_name
+from segstore.model.operations import ActivateOperation
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 WRITER = bytes([1]) * 16

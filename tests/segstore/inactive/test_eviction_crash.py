@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from segstore.attributes.updates import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentError
+from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 WRITER = bytes([1]) * 16

@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from pravega_wire import commands as wire
-from segstore.attributes.updates import AttributeUpdate
 from segstore.config import TableSettings
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentExistsError
 from segstore.handler_table import RequestContext, Store
 from segstore.handlers import SEGMENT_HANDLERS
+from segstore.model.attributes import AttributeUpdate
 from segstore.registry import ContainerRegistry
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, evict
 

@@ -21,7 +21,7 @@ from segstore.errors import (
     SegmentTruncatedError,
     StorageError,
 )
-from segstore.metadata import SegmentMetadata
+from segstore.model.metadata import SegmentMetadata
 from segstore.read_index.read_index import WOKEN_MAX, ReadIndex
 from segstore.read_index.storage_reads import ALIGNMENT_BYTES, READ_AHEAD_BYTES, READS_MAX
 from segstore.tiers.api import Buffer

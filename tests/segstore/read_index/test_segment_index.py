@@ -5,7 +5,7 @@ from __future__ import annotations
 from _fast.cache import StreamingCache
 from _fast.read_index import Generations
 from segstore.cache.history import HistoryBlocks
-from segstore.metadata import SegmentMetadata
+from segstore.model.metadata import SegmentMetadata
 from segstore.read_index.segment_index import Fetch, Redirect, SegmentReadIndex
 
 

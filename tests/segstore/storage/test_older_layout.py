@@ -10,10 +10,10 @@ import trio
 
 from segstore.api import SegmentContainer
 from segstore.assembly import open_containers
-from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.config import SegmentStoreConfig
 from segstore.data_directory import DataDirectory
 from segstore.errors import DataDirectoryError
+from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.testing.older_stores import make_older
 from segstore.tier_two import belongs_to
 from segstore.tiers.filesystem import FilesystemChunkStorage

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.attributes.updates import (
+from segstore.model.attributes import (
     ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_TYPE,
     SegmentType,

@@ -11,7 +11,9 @@ import trio.testing
 
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 from segstore.api import HasRoom, OnRead, ReadHandle
-from segstore.attributes.updates import (
+from segstore.config import TableSettings
+from segstore.errors import NoSuchSegmentError, SegmentSealedError, StorageError
+from segstore.model.attributes import (
     ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_TYPE,
     NULL_ATTRIBUTE_VALUE,
@@ -23,8 +25,6 @@ from segstore.attributes.updates import (
     SegmentType,
     core_attribute,
 )
-from segstore.config import TableSettings
-from segstore.errors import NoSuchSegmentError, SegmentSealedError, StorageError
 from segstore.tables.entries import StoredEntry, TableDataError, encode_entry
 from segstore.tables.layouts import HashKey, backpointer, hash_key
 from segstore.tables.table_segments import TableSegments

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
-from segstore.attributes.updates import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.config import TableSettings
 from segstore.errors import (
     BadOffsetError,
@@ -26,6 +25,7 @@ from segstore.errors import (
     TableKeyMissingError,
     TableKeyVersionError,
 )
+from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.tables.layouts import hash_key
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.memory_container import MemoryContainer

@@ -10,14 +10,6 @@ import trio
 import trio.testing
 
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
-from segstore.attributes.updates import (
-    ATTRIBUTE_ID_LENGTH,
-    ROLLOVER_SIZE,
-    TABLE_TOTAL_ENTRY_COUNT,
-    AttributeUpdate,
-    AttributeUpdateType,
-    SegmentType,
-)
 from segstore.config import TableSettings
 from segstore.errors import (
     BadOffsetError,
@@ -29,6 +21,14 @@ from segstore.errors import (
     TableKeyVersionError,
     TableNotEmptyError,
     UnsupportedRequestError,
+)
+from segstore.model.attributes import (
+    ATTRIBUTE_ID_LENGTH,
+    ROLLOVER_SIZE,
+    TABLE_TOTAL_ENTRY_COUNT,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
 )
 from segstore.tables.entries import ENTRY_BYTES_MAX, HEADER_BYTES, KEY_BYTES_MAX, encode_entry
 from segstore.tables.table_segments import PAGE_COUNT_MAX, TableSegments

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.errors import NoSuchSegmentError
-from segstore.operations import (
+from segstore.model.operations import (
     AppendOperation,
     BarrierOperation,
     DeleteOperation,

@@ -12,7 +12,6 @@ import trio
 import trio.testing
 
 from _fast.cache import StreamingCache
-from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.cache.manager import CacheManager
 from segstore.config import (
     ATTRIBUTE_CHECKPOINT_BYTES,
@@ -25,8 +24,9 @@ from segstore.config import (
 )
 from segstore.container import Container, open_container
 from segstore.errors import NoSuchSegmentError, SegmentSealedError, SegmentStoreError
-from segstore.metadata import ContainerMetadata
-from segstore.operations import MapOperation
+from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
+from segstore.model.metadata import ContainerMetadata
+from segstore.model.operations import MapOperation
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.throttling.throttle import ThrottlePolicy

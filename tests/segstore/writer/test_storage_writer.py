@@ -10,10 +10,10 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from _fast.cache import StreamingCache
-from segstore.attributes.updates import AttributeUpdate, AttributeUpdateType
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import InvalidChunkOffsetError, StorageError
+from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import Buffer, LogAddress
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory

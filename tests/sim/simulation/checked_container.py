@@ -37,12 +37,6 @@ from segstore.api import (
     SegmentInfo,
     SegmentSample,
 )
-from segstore.attributes.updates import (
-    EVENT_COUNT,
-    NULL_ATTRIBUTE_VALUE,
-    AttributeId,
-    AttributeUpdate,
-)
 from segstore.errors import (
     ContainerOfflineError,
     InvalidRequestError,
@@ -52,6 +46,12 @@ from segstore.errors import (
     SegmentStoreError,
     SegmentTruncatedError,
     StorageError,
+)
+from segstore.model.attributes import (
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    AttributeId,
+    AttributeUpdate,
 )
 from segstore.testing.memory_segments import MemorySegment
 from segstore.tiers.api import Buffer

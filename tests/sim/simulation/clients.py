@@ -21,15 +21,6 @@ from typing import Final
 import trio
 
 from pravega_wire.names import transient_segment_name
-from segstore.attributes.updates import (
-    ATTRIBUTE_SEGMENT_TYPE,
-    EVENT_COUNT,
-    NULL_ATTRIBUTE_VALUE,
-    ROLLOVER_SIZE,
-    AttributeUpdate,
-    AttributeUpdateType,
-    SegmentType,
-)
 from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -41,6 +32,15 @@ from segstore.errors import (
     SegmentSealedError,
     SegmentStoreError,
     StorageError,
+)
+from segstore.model.attributes import (
+    ATTRIBUTE_SEGMENT_TYPE,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE_VALUE,
+    ROLLOVER_SIZE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentType,
 )
 from simulation.host import Host, Session
 from simulation.model import Model

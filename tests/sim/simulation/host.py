@@ -24,7 +24,6 @@ import trio
 
 from _fast.btree import PageCache
 from segstore.api import SegmentContainer
-from segstore.attributes.segment_attributes import AttributeCache
 from segstore.cache.manager import CacheManager
 from segstore.config import ConnectionSettings, TableSettings
 from segstore.container import open_container
@@ -36,6 +35,7 @@ from segstore.errors import (
     StorageError,
 )
 from segstore.inactive.eviction import EvictionPolicy
+from segstore.model.segment_attributes import AttributeCache
 from segstore.registry import ContainerRegistry
 from segstore.server import ConnectionServer, _accept
 from segstore.storage.chunked import ChunkedSegmentStorage

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from segstore.attributes.updates import SegmentType
 from segstore.errors import SegmentStoreError
+from segstore.model.attributes import SegmentType
 from segstore.testing.memory_segments import MemorySegment, MemorySegments
 
 Outcome = int | tuple[object, ...]

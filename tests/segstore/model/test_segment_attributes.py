@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from segstore.attributes import segment_attributes
-from segstore.attributes.segment_attributes import SegmentAttributes
-from segstore.attributes.updates import (
+from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     CREATION_TIME,
     EVENT_COUNT,
     SCALE_POLICY_RATE,
     core_attribute,
 )
-from segstore.operations import AttributeValues, decode_attributes, encode_attributes
+from segstore.model.operations import AttributeValues, decode_attributes, encode_attributes
+from segstore.model.segment_attributes import SegmentAttributes
 
 WRITER = bytes([1]) * 16
 SHORT = b"\x80"

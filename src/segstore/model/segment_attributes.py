@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
-from segstore.attributes.updates import (
+from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_TYPE,
     NULL_ATTRIBUTE_VALUE,
@@ -25,7 +25,7 @@ from segstore.attributes.updates import (
     attribute_id_bytes,
     is_core_attribute,
 )
-from segstore.operations import AttributeValues
+from segstore.model.operations import AttributeValues
 
 CACHED_COUNT_MAX: Final = 4096
 """Clean extended attributes that one segment keeps in memory (the original's limit)."""

@@ -23,8 +23,8 @@ from typing import Final
 
 import msgspec
 
-from segstore.attributes.segment_attributes import AttributeCache, SegmentAttributes
-from segstore.attributes.updates import (
+from segstore.errors import DataLogCorruptError
+from segstore.model.attributes import (
     ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
     ATTRIBUTE_SEGMENT_TYPE,
@@ -33,8 +33,7 @@ from segstore.attributes.updates import (
     ROLLOVER_SIZE,
     SegmentType,
 )
-from segstore.errors import DataLogCorruptError
-from segstore.operations import (
+from segstore.model.operations import (
     ActivateOperation,
     AppendOperation,
     AttributeValues,
@@ -49,7 +48,8 @@ from segstore.operations import (
     decode_attributes,
     encode_attributes,
 )
-from segstore.segment_record import KEY_BYTES, SegmentRecord, core_number, record_key
+from segstore.model.segment_attributes import AttributeCache, SegmentAttributes
+from segstore.model.segment_record import KEY_BYTES, SegmentRecord, core_number, record_key
 from segstore.tiers.api import Buffer
 
 SNAPSHOT_VERSION: Final = 3

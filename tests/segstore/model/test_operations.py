@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from _fast.data_frame import DataFrame
 from segstore.errors import DataLogCorruptError
-from segstore.metadata import ContainerMetadata
-from segstore.operations import (
+from segstore.model.metadata import ContainerMetadata
+from segstore.model.operations import (
     AppendOperation,
     CheckpointOperation,
     DeleteOperation,

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.attributes.updates import core_attribute
 from segstore.errors import DataLogCorruptError
-from segstore.metadata import SegmentMetadata
-from segstore.operations import ActivateOperation, EvictOperation, decode_operation
-from segstore.segment_record import (
+from segstore.model.attributes import core_attribute
+from segstore.model.metadata import SegmentMetadata
+from segstore.model.operations import ActivateOperation, EvictOperation, decode_operation
+from segstore.model.segment_record import (
     RECORD_BYTES_MAX,
     RecordDamagedError,
     SegmentRecord,

@@ -24,9 +24,14 @@ from _fast.operations import (
     decode_append,
     encode_attributes,
 )
-from segstore.attributes.updates import AttributeId, AttributeUpdate
 from segstore.errors import DataLogCorruptError, SegmentStoreError
-from segstore.segment_record import RecordDamagedError, SegmentRecord, decode_record, encode_record
+from segstore.model.attributes import AttributeId, AttributeUpdate
+from segstore.model.segment_record import (
+    RecordDamagedError,
+    SegmentRecord,
+    decode_record,
+    encode_record,
+)
 from segstore.tiers.api import Buffer
 
 __all__ = [

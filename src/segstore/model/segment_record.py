@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from _fast.crc import crc32c
-from segstore.attributes.updates import AttributeId, core_attribute
+from segstore.model.attributes import AttributeId, core_attribute
 from segstore.tiers.api import Buffer
 
 KEY_BYTES: Final = 32

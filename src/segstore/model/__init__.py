@@ -1,0 +1,1 @@
+"""What a container's state is made of: operations, metadata, records, attributes."""
