@@ -74,6 +74,7 @@ def _scrub(
     import trio
 
     from pravega_admin.logs import configure_logs
+    from segstore.chunks.scrub import Pace
     from segstore.config import S3Settings
     from segstore.data_directory import DataDirectory
     from segstore.errors import (
@@ -82,7 +83,6 @@ def _scrub(
         StorageError,
     )
     from segstore.scrub_store import StoreScrub, open_to_look, spending
-    from segstore.storage.scrub import Pace
     from segstore.tiers.filesystem import FilesystemChunkStorage
 
     async def run() -> dict[str, Any]:

@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from segstore.chunks.scan_plan import ScanPlan
 from segstore.errors import SegmentStoreError
 from segstore.model.attributes import AttributeId, AttributeUpdate
-from segstore.storage.scan_plan import ScanPlan
 from segstore.tiers.api import Buffer
 
 OnAppended = Callable[[SegmentStoreError | None, int], None]

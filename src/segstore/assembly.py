@@ -26,6 +26,9 @@ from _fast.cache import StreamingCache
 from _fast.replay import DIGEST_FORMAT, digest_frame
 from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
+from segstore.chunks.chunked import ChunkedSegmentStorage
+from segstore.chunks.scan_plan import ReadableTier
+from segstore.chunks.scrub import Pace, ScrubPolicy
 from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
 from segstore.data_directory import DataDirectory
@@ -35,9 +38,6 @@ from segstore.inactive.eviction import EvictionPolicy
 from segstore.model.segment_attributes import AttributeCache
 from segstore.registry import OpenContainer
 from segstore.runtime.boot import boot_id
-from segstore.storage.chunked import ChunkedSegmentStorage
-from segstore.storage.scan_plan import ReadableTier
-from segstore.storage.scrub import Pace, ScrubPolicy
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_one import KeptJournal, raise_when_failed
 from segstore.tier_two import EpochNotingLogs, StorageOfOwner, belongs_to, open_storage

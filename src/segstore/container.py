@@ -39,6 +39,8 @@ from segstore.api import (
 from segstore.attributes.attribute_indexes import AttributeIndexes, AttributePage
 from segstore.attributes.prefetch import AttributePrefetcher
 from segstore.cache.manager import CacheManager
+from segstore.chunks.api import SegmentStorage
+from segstore.chunks.scan_plan import ScanPlan
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.memory_log import MemoryLog
 from segstore.durable_log.operation_processor import OperationProcessor
@@ -80,8 +82,6 @@ from segstore.model.segment_attributes import AttributeCache
 from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.read_index import ReadIndex
 from segstore.runtime.clock import wall_clock_ms
-from segstore.storage.api import SegmentStorage
-from segstore.storage.scan_plan import ScanPlan
 from segstore.throttling.throttle import (
     CacheReading,
     Throttle,

@@ -24,6 +24,8 @@ from typing import Final, TypeVar
 import trio
 
 from _fast.data_frame import FrameReader
+from segstore.chunks.older_layout import import_older
+from segstore.chunks.system_journal import SystemJournal
 from segstore.data_directory import DataDirectory
 from segstore.errors import IdentityError, IdentityProblem, StorageDamagedError
 from segstore.model.metadata import ContainerMetadata, storage_name
@@ -36,8 +38,6 @@ from segstore.model.operations import (
     Operation,
     decode_operation,
 )
-from segstore.storage.older_layout import import_older
-from segstore.storage.system_journal import SystemJournal
 from segstore.tier_two import belongs_to
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal.disk import UntouchedDisk

@@ -27,6 +27,8 @@ from typing import Final
 
 import trio
 
+from segstore.chunks.chunked import ChunkedSegmentStorage
+from segstore.chunks.system_journal import StoredState
 from segstore.config import SegmentStoreConfig
 from segstore.data_directory import DataDirectory, StoreState
 from segstore.errors import (
@@ -57,8 +59,6 @@ from segstore.salvage import (
     replay_metadata,
     skip_to_checkpoint,
 )
-from segstore.storage.chunked import ChunkedSegmentStorage
-from segstore.storage.system_journal import StoredState
 from segstore.tier_two import StorageOfOwner, TierTwo, belongs_to, open_storage
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal import JournalSettings, open_journal

@@ -21,6 +21,8 @@ from _fast.btree import FOOTER_BYTES, Footer
 from _fast.data_frame import DataFrame, FrameDamagedError, FrameReader
 from pravega_wire.codec import HEADER as EVENT_HEADER
 from segstore.attributes.attribute_index import attribute_segment_name
+from segstore.chunks.chunk_metadata import ChunkMetadata
+from segstore.chunks.records import SegmentRecord as StoredRecord
 from segstore.errors import ChunkNotFoundError, DataLogCorruptError, StorageError
 from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
@@ -49,8 +51,6 @@ from segstore.model.operations import (
     decode_operation,
 )
 from segstore.model.segment_record import RecordDamagedError, SegmentRecord, decode_record
-from segstore.storage.chunk_metadata import ChunkMetadata
-from segstore.storage.records import SegmentRecord as StoredRecord
 from segstore.tables.entries import (
     HEADER_BYTES,
     KEY_BYTES_MAX,

@@ -22,16 +22,16 @@ from typing import Final
 import structlog
 import trio
 
+from segstore.chunks.checked_reads import CheckedReads, missing, too_short
+from segstore.chunks.older_layout import import_older
+from segstore.chunks.records import Chunk
+from segstore.chunks.scrub import ChunkCheck, Spend, counted_chunks, still_counts
+from segstore.chunks.system_journal import SystemJournal
 from segstore.config import S3Settings
 from segstore.data_directory import DataDirectory, StoreState
 from segstore.errors import ChunkDamagedError, DamageKind, StorageConfigurationError, StorageError
 from segstore.identity import identity_name
 from segstore.runtime.boot import boot_id
-from segstore.storage.checked_reads import CheckedReads, missing, too_short
-from segstore.storage.older_layout import import_older
-from segstore.storage.records import Chunk
-from segstore.storage.scrub import ChunkCheck, Spend, counted_chunks, still_counts
-from segstore.storage.system_journal import SystemJournal
 from segstore.tier_two import S3_SCHEME, belongs_to, noted_location
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.filesystem import FilesystemChunkStorage

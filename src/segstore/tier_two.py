@@ -22,13 +22,13 @@ from pathlib import Path
 import trio
 
 from pravega_wire.names import container_of
+from segstore.chunks.older_layout import Belongs
+from segstore.chunks.scan_plan import ReadableTier, TierAddress
 from segstore.config import S3Settings, SegmentStoreConfig
 from segstore.data_directory import DataDirectory, StoreState, make_directory
 from segstore.errors import StorageConfigurationError
 from segstore.runtime.descriptors import descriptor_limit, share_out
 from segstore.runtime.refused_files import reason_of
-from segstore.storage.older_layout import Belongs
-from segstore.storage.scan_plan import ReadableTier, TierAddress
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
 from segstore.tiers.doubtful_files import DoubtNotes
 from segstore.tiers.filesystem import FilesystemChunkStorage

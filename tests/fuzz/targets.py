@@ -44,6 +44,22 @@ from pravega_wire.connection import Connection, Role, append_block
 from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from pravega_wire.event_framing import frame_events, iterate_event_spans
 from pravega_wire.fields import Fixed, Prefixed, decode_text, encode_text
+from segstore.chunks.chunk_metadata import ChunkMetadata
+from segstore.chunks.older_layout import everything_belongs, import_older
+from segstore.chunks.records import (
+    AddChunk,
+    Change,
+    Collected,
+    Condemn,
+    Forget,
+    MoveChunks,
+    RecordDamagedError,
+    Truncate,
+    decode_change,
+    decode_frames,
+    encode_change,
+    encode_frame,
+)
 from segstore.durable_log.data_frame import DataFrame, FrameReplay
 from segstore.errors import DataLogCorruptError, StorageError
 from segstore.model.metadata import ContainerMetadata
@@ -58,22 +74,6 @@ from segstore.model.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
     decode_operation,
-)
-from segstore.storage.chunk_metadata import ChunkMetadata
-from segstore.storage.older_layout import everything_belongs, import_older
-from segstore.storage.records import (
-    AddChunk,
-    Change,
-    Collected,
-    Condemn,
-    Forget,
-    MoveChunks,
-    RecordDamagedError,
-    Truncate,
-    decode_change,
-    decode_frames,
-    encode_change,
-    encode_frame,
 )
 from segstore.tables.entries import TableDataError, encode_entry, parse_entries
 from segstore.testing.stored_tree import parts_of

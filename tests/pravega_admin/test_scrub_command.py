@@ -175,7 +175,7 @@ def test_the_rate_is_kept(store: Path, options: list[str], monkeypatch: pytest.M
         slept.append(deadline)
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr("segstore.storage.scrub.trio.sleep_until", sleep_until)
+    monkeypatch.setattr("segstore.chunks.scrub.trio.sleep_until", sleep_until)
     assert scrub(store, *options).exit_code == 0
     assert bool(slept) == bool(options)
     if slept:

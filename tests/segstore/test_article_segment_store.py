@@ -19,11 +19,11 @@ from _fast.cache import StreamingCache
 from pravega_wire import commands as wire
 from pravega_wire.names import container_of, transaction_segment_name
 from segstore.cache.manager import CacheManager
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container
 from segstore.errors import NoSuchSegmentError
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.model.operations import AppendOperation
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.local_store import local_store
 from segstore.testing.local_tiers import MIB, LocalTiers, read_all
 from segstore.testing.wire_client import PeerClosedError

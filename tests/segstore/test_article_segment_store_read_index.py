@@ -9,9 +9,9 @@ import trio
 import trio.testing
 
 from segstore.api import ReadResult
+from segstore.chunks.checksums import BLOCK_BYTES
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentSealedError, StorageError
-from segstore.storage.checksums import BLOCK_BYTES
 from segstore.testing.local_tiers import MIB, LocalTiers, read_all, until
 
 

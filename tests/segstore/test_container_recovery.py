@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container
 from segstore.errors import (
     ContainerOfflineError,
@@ -27,7 +28,6 @@ from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_TYPE,
     SegmentType,
 )
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 from segstore.testing.faulty_chunks import FaultyChunkStorage
 from segstore.testing.memory_container import MemoryContainer

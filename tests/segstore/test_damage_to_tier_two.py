@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 import trio
 
+from segstore.chunks.checksums import BLOCK_BYTES
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.errors import SegmentStoreError, leaf_errors
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
-from segstore.storage.checksums import BLOCK_BYTES
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.crashing_tiers import CrashingTiers
 from segstore.testing.simulated_objects import SimulatedBucket
 from segstore.tiers.memory import MemoryChunkStorage
@@ -249,7 +249,7 @@ def test_the_page_has_every_file_and_every_damage() -> None:
 async def test_a_store_that_checks_nothing_is_found_out(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    monkeypatch.setattr("segstore.storage.checksums.find_damage", lambda *_: -1)
+    monkeypatch.setattr("segstore.chunks.checksums.find_damage", lambda *_: -1)
     with pytest.raises((AssertionError, ExceptionGroup)) as found:
         await outcome("chunk, after a clean stop", "bit flip", 0)
     assert "wrong bytes were returned" in "".join(map(str, leaf_errors(found.value)))

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from pravega_wire import commands as wire
-from segstore.storage.checksums import BLOCK_BYTES
+from segstore.chunks.checksums import BLOCK_BYTES
 from segstore.testing.local_store import LocalStore, local_store
 from segstore.testing.wire_client import WireClient
 from segstore.tiers.chunk_paths import path_of

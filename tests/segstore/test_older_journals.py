@@ -13,9 +13,9 @@ import trio.testing
 
 from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container
 from segstore.errors import PermanentError
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tier_two import EpochNotingLogs
@@ -137,9 +137,9 @@ async def test_some_of_them_are_refused(autojump_clock: trio.testing.MockClock) 
 async def test_a_recovery_that_takes_the_lesser_length_is_found(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
+    from segstore.chunks.system_journal import SystemJournal
     from segstore.durable_log.recovery import Recovery
     from segstore.model.metadata import SegmentMetadata
-    from segstore.storage.system_journal import SystemJournal
 
     verify = Recovery._verify
 

@@ -9,9 +9,9 @@ import pytest
 from simulation.owners import OwnersError, simulate_owners
 
 from segstore import identity
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.data_directory import DataDirectory
 from segstore.identity import Claim, JournalIdentity, TierTwoIdentity, _Ownership
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.tier_two import TierTwo
 
 SEEDS = range(20)

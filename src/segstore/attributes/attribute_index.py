@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 import trio
 
 from _fast.btree import FOOTER_BYTES, Batch, CorruptPageError, Footer, PageCache, Tree, Update
+from segstore.chunks.api import SegmentStorage
 from segstore.errors import StorageError
 from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
-from segstore.storage.api import SegmentStorage
 
 ROLLOVER_BYTES: Final = 32 * 1024 * 1024
 """Chunks of attribute segments are this long (the original's size)."""

@@ -17,11 +17,11 @@ from typing import Final
 
 from _fast.btree import PageCache
 from segstore.attributes.attribute_index import AttributeIndex, attribute_segment_name
+from segstore.chunks.api import SegmentStorage
 from segstore.errors import InvalidRequestError, NoSuchSegmentError, StorageError
 from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId, is_core_attribute
 from segstore.model.metadata import SegmentMetadata
 from segstore.model.segment_attributes import AttributeCache
-from segstore.storage.api import SegmentStorage
 
 OPEN_COUNT_MAX: Final = 1024
 """Indexes of a container that stay open though nobody uses them; small ones take about 2 KiB."""

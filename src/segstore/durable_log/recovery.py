@@ -26,6 +26,7 @@ import trio
 from _fast.logged_pieces import Piece
 from _fast.replay import AppendBatch, EntryNeededError, ShortPiece, logged_pieces
 from segstore.cache.manager import ROOM_RETRY_SECONDS, CacheManager, block_bytes
+from segstore.chunks.api import SegmentStorage
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import FrameReplay
 from segstore.errors import (
@@ -44,7 +45,6 @@ from segstore.model.operations import (
     Operation,
     decode_operation,
 )
-from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import DurableDataLog, LogAddress
 
 ROOM_ATTEMPTS_MAX: Final = 500

@@ -21,6 +21,7 @@ import trio
 from _fast.logged_pieces import Piece
 from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult
 from segstore.cache.manager import CacheManager
+from segstore.chunks.api import SegmentStorage
 from segstore.errors import (
     ContainerOfflineError,
     InvalidRequestError,
@@ -34,7 +35,6 @@ from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.segment_index import Redirect, SegmentReadIndex, WaitingRead
 from segstore.read_index.storage_reads import StorageReads
 from segstore.runtime.clock import next_look
-from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import Buffer
 
 WOKEN_MAX: Final = 500

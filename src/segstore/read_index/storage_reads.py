@@ -22,10 +22,10 @@ import trio
 
 from segstore.api import HasRoom, OnRead, ReadResult
 from segstore.cache.manager import CacheManager, block_bytes
+from segstore.chunks.api import SegmentStorage
 from segstore.errors import SegmentStoreError
 from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.segment_index import Fetch, SegmentReadIndex, WaitingRead
-from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import Buffer
 
 ALIGNMENT_BYTES: Final = 1024 * 1024

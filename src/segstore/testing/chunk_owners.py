@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from segstore.storage.chunked import ChunkedSegmentStorage
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.tiers.api import ChunkStorage
 
 _epochs = count(1)

@@ -20,10 +20,10 @@ import trio
 from _fast.cache import StreamingCache
 from _fast.data_frame import FrameReader
 from segstore.cache.manager import CacheManager
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container
 from segstore.errors import DataLogError, StorageError
 from segstore.model.operations import Operation, decode_operation
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import (

@@ -19,6 +19,7 @@ from typing import Final
 
 from pravega_wire.names import is_transient_segment
 from segstore.attributes.attribute_indexes import AttributeIndexes
+from segstore.chunks.api import SegmentStorage
 from segstore.durable_log.memory_log import (
     AppendedRange,
     StorageOperation,
@@ -27,7 +28,6 @@ from segstore.durable_log.memory_log import (
 from segstore.model.metadata import ContainerMetadata, SegmentMetadata, storage_name
 from segstore.model.operations import DeleteOperation, MergeOperation, TruncateOperation
 from segstore.read_index.read_index import ReadIndex
-from segstore.storage.api import SegmentStorage
 
 WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
 """One write to tier 2 is at most this long."""

@@ -25,13 +25,13 @@ import structlog
 import trio
 
 from segstore.attributes.attribute_indexes import AttributeIndexes
+from segstore.chunks.api import SegmentStorage
 from segstore.durable_log.memory_log import MemoryLog
 from segstore.errors import PermanentError, StorageError
 from segstore.model.metadata import ContainerMetadata
 from segstore.model.operations import MergeOperation
 from segstore.read_index.read_index import ReadIndex
 from segstore.runtime.clock import next_look
-from segstore.storage.api import SegmentStorage
 from segstore.tiers.api import DurableDataLog, LogAddress
 from segstore.writer.attribute_aggregator import FEW_DIRTY, AttributeAggregator, Record
 from segstore.writer.failing_segments import STRANGE_ATTEMPTS_MAX, FailingSegments, is_strange

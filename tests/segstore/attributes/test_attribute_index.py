@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from _fast.btree import FOOTER_BYTES, PageCache
 from segstore.attributes import attribute_index
 from segstore.attributes.attribute_index import AttributeIndex, attribute_segment_name
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.errors import StorageError
 from segstore.model.attributes import NULL_ATTRIBUTE_VALUE
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import Buffer, ChunkInfo

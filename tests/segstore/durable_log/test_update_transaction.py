@@ -12,6 +12,7 @@ from pravega_wire.names import (
     transient_segment_name,
 )
 from segstore.attributes.attribute_index import attribute_segment_name
+from segstore.chunks.records import new_chunk_name
 from segstore.durable_log.update_transaction import (
     AttributesNotLoadedError,
     PendingSegment,
@@ -48,7 +49,6 @@ from segstore.model.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
-from segstore.storage.records import new_chunk_name
 from segstore.tiers.s3.keys import KEY_BYTES_MAX, Piece, chunk_prefix, object_name
 from segstore.tiers.s3.location import PREFIX_BYTES_MAX
 

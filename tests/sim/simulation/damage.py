@@ -18,8 +18,8 @@ from random import Random
 from typing import Any
 
 from _fast.replay import DIGEST_FORMAT, digest_frame
+from segstore.chunks.chunk_metadata import ChunkMetadata
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
-from segstore.storage.chunk_metadata import ChunkMetadata
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import Buffer, Check
 from segstore.tiers.journal.contents import NotedContents

@@ -25,6 +25,7 @@ import trio
 from _fast.btree import PageCache
 from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.config import ConnectionSettings, TableSettings
 from segstore.container import open_container
 from segstore.errors import (
@@ -38,7 +39,6 @@ from segstore.inactive.eviction import EvictionPolicy
 from segstore.model.segment_attributes import AttributeCache
 from segstore.registry import ContainerRegistry
 from segstore.server import ConnectionServer, _accept
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.wire_client import WireClient
 from segstore.throttling.throttle import ThrottlePolicy

@@ -33,6 +33,7 @@ import trio
 from _fast.cache import StreamingCache
 from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
 from segstore.data_directory import DataDirectory
@@ -45,7 +46,6 @@ from segstore.errors import (
     leaf_errors,
 )
 from segstore.identity import owned
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal

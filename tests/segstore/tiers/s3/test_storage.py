@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.config import S3Settings
 from segstore.errors import ChunkNotFoundError, StorageError
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
 from segstore.tiers.api import ChunkInfo
 from segstore.tiers.s3.objects import FoundObject, ObjectStore, RetryLimits

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 import pytest
 import trio
 
+from segstore.chunks.chunked import ROLLOVER_BYTES_MAX, ChunkedSegmentStorage
 from segstore.errors import (
     ChunkNotFoundError,
     FencedOutError,
     InvalidChunkOffsetError,
     StorageError,
 )
-from segstore.storage.chunked import ROLLOVER_BYTES_MAX, ChunkedSegmentStorage
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import Buffer, ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage

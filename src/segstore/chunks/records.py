@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from _fast.crc import crc32c
-from segstore.storage.checksums import (
+from segstore.chunks.checksums import (
     BLOCK_BYTES,
     SUM_BYTES,
     Checksums,

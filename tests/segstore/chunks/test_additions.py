@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from segstore.chunks.chunked import ChunkedSegmentStorage
+from segstore.chunks.records import AddChunk
 from segstore.errors import InvalidChunkOffsetError, StorageError
-from segstore.storage.chunked import ChunkedSegmentStorage
-from segstore.storage.records import AddChunk
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryChunkStorage
 

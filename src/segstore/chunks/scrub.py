@@ -21,12 +21,12 @@ from typing import Final
 import structlog
 import trio
 
+from segstore.chunks.checked_reads import CheckedReads, missing, too_short
+from segstore.chunks.checksums import BLOCK_BYTES, Checksums
+from segstore.chunks.chunk_metadata import ChunkMetadata
+from segstore.chunks.records import NO_CHECKSUMS, Chunk
+from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import ChunkDamagedError, DamageKind, FencedOutError, StorageError
-from segstore.storage.checked_reads import CheckedReads, missing, too_short
-from segstore.storage.checksums import BLOCK_BYTES, Checksums
-from segstore.storage.chunk_metadata import ChunkMetadata
-from segstore.storage.records import NO_CHECKSUMS, Chunk
-from segstore.storage.system_journal import SystemJournal
 from segstore.tiers.api import Buffer, ChunkStorage
 
 PIECE_BYTES: Final = 16 * BLOCK_BYTES

@@ -36,19 +36,9 @@ import structlog
 import trio
 
 from _fast.crc import crc32c
-from segstore.errors import (
-    ChunkNotFoundError,
-    EpochUsedError,
-    FencedOutError,
-    InvalidChunkOffsetError,
-    LogBehindError,
-    PermanentError,
-    StorageDamagedError,
-    StorageError,
-)
-from segstore.storage.checksums import Checksums
-from segstore.storage.chunk_metadata import ChunkMetadata, SnapshotUnfinishedError, segments_of
-from segstore.storage.records import (
+from segstore.chunks.checksums import Checksums
+from segstore.chunks.chunk_metadata import ChunkMetadata, SnapshotUnfinishedError, segments_of
+from segstore.chunks.records import (
     AddChunk,
     Change,
     Checked,
@@ -62,6 +52,16 @@ from segstore.storage.records import (
     encode_frame,
     frame_at,
     sum_of_name,
+)
+from segstore.errors import (
+    ChunkNotFoundError,
+    EpochUsedError,
+    FencedOutError,
+    InvalidChunkOffsetError,
+    LogBehindError,
+    PermanentError,
+    StorageDamagedError,
+    StorageError,
 )
 from segstore.tiers.api import ChunkInfo, ChunkStorage
 

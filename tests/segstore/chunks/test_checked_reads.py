@@ -11,10 +11,10 @@ import trio
 from structlog.testing import capture_logs
 
 from _fast.crc import crc32c
+from segstore.chunks.checksums import BLOCK_BYTES
+from segstore.chunks.chunked import ChunkedSegmentStorage
+from segstore.chunks.system_journal import NOTE_SECONDS
 from segstore.errors import ChunkDamagedError, StorageError
-from segstore.storage.checksums import BLOCK_BYTES
-from segstore.storage.chunked import ChunkedSegmentStorage
-from segstore.storage.system_journal import NOTE_SECONDS
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.local_tiers import ObservedChunks
 from segstore.tiers.api import Buffer, Check

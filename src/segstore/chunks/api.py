@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from segstore.storage.scan_plan import ScanPlan
+from segstore.chunks.scan_plan import ScanPlan
 from segstore.tiers.api import Buffer
 
 

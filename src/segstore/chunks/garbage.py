@@ -17,10 +17,10 @@ from typing import Final
 import structlog
 import trio
 
+from segstore.chunks.leases import ChunkLeases, LeaseMarks
+from segstore.chunks.records import Collected
+from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import FencedOutError, StorageError
-from segstore.storage.leases import ChunkLeases, LeaseMarks
-from segstore.storage.records import Collected
-from segstore.storage.system_journal import SystemJournal
 from segstore.tiers.api import ChunkStorage
 
 GARBAGE_DELAY_SECONDS: Final = 60.0

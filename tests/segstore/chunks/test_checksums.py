@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.storage.checksums import BLOCK_BYTES, Checksums, sum_count
+from segstore.chunks.checksums import BLOCK_BYTES, Checksums, sum_count
 
 DATA = random.Random(1).randbytes(5 * BLOCK_BYTES)
 lengths = st.integers(0, len(DATA))

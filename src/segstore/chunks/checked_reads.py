@@ -16,13 +16,13 @@ from typing import Final
 
 import structlog
 
+from segstore.chunks.records import Chunk
 from segstore.errors import (
     ChunkDamagedError,
     ChunkNotFoundError,
     DamageKind,
     InvalidChunkOffsetError,
 )
-from segstore.storage.records import Chunk
 from segstore.tiers.api import Buffer, ChunkStorage
 
 LOOKS_MAX: Final = 2

@@ -11,15 +11,15 @@ import pytest
 import trio
 import trio.testing
 
+from segstore.chunks import chunked
+from segstore.chunks.chunked import ChunkedSegmentStorage
+from segstore.chunks.records import AddChunk, Change, Chunk, MoveChunks, Truncate, encode_frame
 from segstore.errors import (
     InvalidChunkOffsetError,
     LogBehindError,
     StorageDamagedError,
     StorageError,
 )
-from segstore.storage import chunked
-from segstore.storage.chunked import ChunkedSegmentStorage
-from segstore.storage.records import AddChunk, Change, Chunk, MoveChunks, Truncate, encode_frame
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from _fast.crc import crc32c
-from segstore.storage.records import (
+from segstore.chunks.records import (
     AddChunk,
     Change,
     Checked,

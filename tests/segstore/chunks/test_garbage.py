@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.errors import StorageError
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.tiers.api import ChunkInfo
 from segstore.tiers.memory import MemoryChunkStorage
 

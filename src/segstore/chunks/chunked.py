@@ -29,24 +29,14 @@ from typing import Final
 import structlog
 import trio
 
-from segstore.errors import (
-    ChunkDamagedError,
-    ChunkNotFoundError,
-    DamageKind,
-    InvalidChunkOffsetError,
-    LogBehindError,
-    PermanentError,
-    StorageDamagedError,
-    StorageError,
-)
-from segstore.storage.additions import Additions
-from segstore.storage.checked_reads import CheckedReads
-from segstore.storage.checksums import Checksums
-from segstore.storage.chunk_metadata import gone_chunk_count
-from segstore.storage.garbage import GARBAGE_DELAY_SECONDS, collect_garbage, collect_now
-from segstore.storage.leases import ChunkLeases, LeaseMarks
-from segstore.storage.older_layout import Belongs, everything_belongs, import_older
-from segstore.storage.records import (
+from segstore.chunks.additions import Additions
+from segstore.chunks.checked_reads import CheckedReads
+from segstore.chunks.checksums import Checksums
+from segstore.chunks.chunk_metadata import gone_chunk_count
+from segstore.chunks.garbage import GARBAGE_DELAY_SECONDS, collect_garbage, collect_now
+from segstore.chunks.leases import ChunkLeases, LeaseMarks
+from segstore.chunks.older_layout import Belongs, everything_belongs, import_older
+from segstore.chunks.records import (
     AddChunk,
     Change,
     Chunk,
@@ -56,13 +46,23 @@ from segstore.storage.records import (
     Truncate,
     new_chunk_name,
 )
-from segstore.storage.scan_plan import ReadableTier, ScanPlan, choose_chunks, locate_all
-from segstore.storage.scrub import BackgroundScrub, ScrubPolicy
-from segstore.storage.system_journal import (
+from segstore.chunks.scan_plan import ReadableTier, ScanPlan, choose_chunks, locate_all
+from segstore.chunks.scrub import BackgroundScrub, ScrubPolicy
+from segstore.chunks.system_journal import (
     SNAPSHOT_BYTES_MIN,
     StoredState,
     SystemJournal,
     note_checksums,
+)
+from segstore.errors import (
+    ChunkDamagedError,
+    ChunkNotFoundError,
+    DamageKind,
+    InvalidChunkOffsetError,
+    LogBehindError,
+    PermanentError,
+    StorageDamagedError,
+    StorageError,
 )
 from segstore.tiers.api import Buffer, ChunkStorage
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segstore.chunks.records import AddChunk
+from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import StorageError
-from segstore.storage.records import AddChunk
-from segstore.storage.system_journal import SystemJournal
 
 
 @dataclass(slots=True, eq=False)

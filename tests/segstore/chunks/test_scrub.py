@@ -11,11 +11,9 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from segstore.config import MIB, ScrubSettings
-from segstore.errors import ChunkDamagedError
-from segstore.storage.checksums import BLOCK_BYTES
-from segstore.storage.chunked import ChunkedSegmentStorage
-from segstore.storage.scrub import (
+from segstore.chunks.checksums import BLOCK_BYTES
+from segstore.chunks.chunked import ChunkedSegmentStorage
+from segstore.chunks.scrub import (
     FAILURES_MAX,
     FIRST_PASS_SECONDS,
     RETRY_SECONDS,
@@ -23,6 +21,8 @@ from segstore.storage.scrub import (
     Pace,
     ScrubPolicy,
 )
+from segstore.config import MIB, ScrubSettings
+from segstore.errors import ChunkDamagedError
 from segstore.testing.local_tiers import ObservedChunks
 from segstore.tiers.memory import MemoryChunkStorage
 

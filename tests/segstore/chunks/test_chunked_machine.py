@@ -18,9 +18,9 @@ from hypothesis.stateful import (
     rule,
 )
 
+from segstore.chunks.checksums import Checksums
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.errors import StorageError
-from segstore.storage.checksums import Checksums
-from segstore.storage.chunked import ChunkedSegmentStorage
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
 

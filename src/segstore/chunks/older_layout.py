@@ -14,9 +14,9 @@ from typing import Final
 
 import structlog
 
+from segstore.chunks.chunk_metadata import ChunkMetadata
+from segstore.chunks.records import Chunk, Condemn, SegmentRecord
 from segstore.errors import StorageError
-from segstore.storage.chunk_metadata import ChunkMetadata
-from segstore.storage.records import Chunk, Condemn, SegmentRecord
 from segstore.tiers.api import ChunkInfo, ChunkStorage
 
 Belongs = Callable[[str], bool]

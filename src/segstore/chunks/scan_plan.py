@@ -12,8 +12,8 @@ from typing import Final
 
 import trio
 
+from segstore.chunks.records import Chunk
 from segstore.errors import StorageError
-from segstore.storage.records import Chunk
 from segstore.tiers.api import StoredRange
 
 PLANNED_CHUNKS_MAX: Final = 500

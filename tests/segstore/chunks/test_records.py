@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.storage.checksums import BLOCK_BYTES, Checksums, sum_count, whole_blocks
-from segstore.storage.chunk_metadata import ChunkMetadata
-from segstore.storage.records import (
+from segstore.chunks.checksums import BLOCK_BYTES, Checksums, sum_count, whole_blocks
+from segstore.chunks.chunk_metadata import ChunkMetadata
+from segstore.chunks.records import (
     FRAME,
     AddChunk,
     Change,
@@ -178,7 +178,7 @@ def test_changes_that_do_not_fit_are_damage(change: Change) -> None:
 
 
 def test_records_that_are_not_in_use_are_kept_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segstore.storage.chunk_metadata.RECORDS_IN_USE_MAX", 2)
+    monkeypatch.setattr("segstore.chunks.chunk_metadata.RECORDS_IN_USE_MAX", 2)
     metadata = ChunkMetadata()
     for number in range(10):
         metadata.apply(AddChunk(f"s{number}", number, 1, f"s{number}$0.E1.{number}"))

@@ -9,12 +9,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from segstore.chunks import leases as leases_module
+from segstore.chunks.chunked import ChunkedSegmentStorage
+from segstore.chunks.garbage import GARBAGE_DELAY_SECONDS
+from segstore.chunks.leases import LEASE_SECONDS_MAX, ChunkLeases
+from segstore.chunks.scan_plan import ReadableTier, ScanPlan, TierAddress
 from segstore.errors import InvalidRequestError, StorageError
-from segstore.storage import leases as leases_module
-from segstore.storage.chunked import ChunkedSegmentStorage
-from segstore.storage.garbage import GARBAGE_DELAY_SECONDS
-from segstore.storage.leases import LEASE_SECONDS_MAX, ChunkLeases
-from segstore.storage.scan_plan import ReadableTier, ScanPlan, TierAddress
 from segstore.tiers.api import StoredRange
 from segstore.tiers.memory import MemoryChunkStorage
 
@@ -81,7 +81,7 @@ async def test_a_plan_has_the_chunks_of_its_range_and_where_they_are() -> None:
 
 
 async def test_a_long_plan_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segstore.storage.scan_plan.PLANNED_CHUNKS_MAX", 3)
+    monkeypatch.setattr("segstore.chunks.scan_plan.PLANNED_CHUNKS_MAX", 3)
     storage = owner(MemoryChunkStorage())
     await write(storage, 75)
     position, starts = 0, []
