@@ -37,13 +37,13 @@ from segstore.api import (
     SegmentSample,
 )
 from segstore.attributes.attribute_indexes import AttributeIndexes, AttributePage
-from segstore.attributes.prefetch import AttributePrefetcher
 from segstore.cache.manager import CacheManager
 from segstore.chunks.api import SegmentStorage
 from segstore.chunks.scan_plan import ScanPlan
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.memory_log import MemoryLog
 from segstore.durable_log.operation_processor import OperationProcessor
+from segstore.durable_log.prefetch import AttributePrefetcher
 from segstore.durable_log.recovery import Recovery
 from segstore.durable_log.update_transaction import PendingState
 from segstore.errors import (

@@ -23,7 +23,7 @@ import trio
 from pravega_wire.commands import COMMAND_BYTES_MAX
 from pravega_wire.names import container_of
 from segstore.config import ConnectionSettings
-from segstore.throttling.priorities import SYSTEM_PREFIX
+from segstore.durable_log.priorities import SYSTEM_PREFIX
 
 
 class OutstandingTotal:

@@ -28,10 +28,12 @@ from typing import Final
 import trio
 
 from _fast.operation_pipeline import accept_appends, commit_appends
-from segstore.attributes.prefetch import AttributePrefetcher
 from segstore.cache.manager import ROOM_RETRY_SECONDS, CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import DataFrame, FramePool
+from segstore.durable_log.overtaking import Overtakers, segment_names
+from segstore.durable_log.prefetch import AttributePrefetcher
+from segstore.durable_log.priorities import Priority, is_own_record, priority_of
 from segstore.durable_log.update_transaction import (
     AttributesNotLoadedError,
     PendingState,
@@ -50,8 +52,6 @@ from segstore.model.operations import (
     TruncateOperation,
 )
 from segstore.runtime.turns import current_turns
-from segstore.throttling.overtaking import Overtakers, segment_names
-from segstore.throttling.priorities import Priority, is_own_record, priority_of
 from segstore.throttling.throttle import Throttle
 from segstore.tiers.api import DurableDataLog, LogAddress
 

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 import structlog
 import trio
 
-from segstore.attributes.prefetch import AttributePrefetcher
+from segstore.durable_log.prefetch import AttributePrefetcher
 from segstore.durable_log.update_transaction import NothingIdleError
 from segstore.errors import ContainerOfflineError, StorageError
 from segstore.model.attributes import SegmentType

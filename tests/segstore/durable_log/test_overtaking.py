@@ -7,6 +7,8 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.durable_log.overtaking import Overtakers
+from segstore.durable_log.priorities import Priority, priority_of
 from segstore.errors import NoSuchSegmentError
 from segstore.model.operations import (
     AppendOperation,
@@ -20,8 +22,6 @@ from segstore.model.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
-from segstore.throttling.overtaking import Overtakers
-from segstore.throttling.priorities import Priority, priority_of
 
 NAMES = ("a", "b", "_system/c", "_system/d")
 names = st.sampled_from(NAMES)

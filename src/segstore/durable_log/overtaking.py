@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
+from segstore.durable_log.priorities import Priority, is_own_record, priority_of
 from segstore.model.operations import MergeOperation, Operation, RefusedOperation
-from segstore.throttling.priorities import Priority, is_own_record, priority_of
 
 
 def segment_names(operation: Operation) -> tuple[str, ...]:

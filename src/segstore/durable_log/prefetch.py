@@ -24,6 +24,8 @@ from typing import Final, Protocol
 import trio
 
 from segstore.attributes.attribute_indexes import AttributeIndexes
+from segstore.durable_log.overtaking import segment_names
+from segstore.durable_log.priorities import is_own_record
 from segstore.durable_log.update_transaction import PendingState
 from segstore.errors import (
     ContainerOfflineError,
@@ -39,8 +41,6 @@ from segstore.model.operations import (
     Operation,
     RefusedOperation,
 )
-from segstore.throttling.overtaking import segment_names
-from segstore.throttling.priorities import is_own_record
 
 PARALLEL_SEGMENTS_MAX: Final = 8
 
