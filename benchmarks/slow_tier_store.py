@@ -24,7 +24,7 @@ from segstore.data_directory import DataDirectory
 from segstore.registry import OpenContainer
 from segstore.server import serve
 from segstore.tiers.api import Buffer
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 
 PIECE_BYTES = 256 * 1024
 

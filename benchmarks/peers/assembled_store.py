@@ -19,7 +19,7 @@ from segstore.data_directory import DataDirectory
 from segstore.registry import OpenContainer
 from segstore.server import serve
 from segstore.tiers.api import Buffer
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from segstore.tiers.noop import NoOpChunkStorage, holds_user_data
 

@@ -83,7 +83,7 @@ def _scrub(
         StorageError,
     )
     from segstore.scrub_store import StoreScrub, open_to_look, spending
-    from segstore.tiers.filesystem import FilesystemChunkStorage
+    from segstore.tiers.files.filesystem import FilesystemChunkStorage
 
     async def run() -> dict[str, Any]:
         directory = DataDirectory.read(data_dir)

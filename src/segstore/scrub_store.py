@@ -34,7 +34,7 @@ from segstore.identity import identity_name
 from segstore.runtime.boot import boot_id
 from segstore.tier_two import S3_SCHEME, belongs_to, noted_location
 from segstore.tiers.api import ChunkStorage
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.s3 import S3Location
 
 NEVER: Final = 2**32 - 1

@@ -30,8 +30,8 @@ from segstore.errors import StorageConfigurationError
 from segstore.runtime.descriptors import descriptor_limit, share_out
 from segstore.runtime.refused_files import reason_of
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
-from segstore.tiers.doubtful_files import DoubtNotes
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.doubtful_files import DoubtNotes
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.s3 import S3Location, S3LocationError
 
 NOTE_FILE = "tier-2.toml"

@@ -29,7 +29,7 @@ from segstore.testing.local_tiers import MIB, LocalTiers, read_all
 from segstore.testing.wire_client import PeerClosedError
 from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.journal import open_journal
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 

@@ -36,7 +36,7 @@ from segstore.testing.local_tiers import read_all
 from segstore.testing.older_stores import make_older
 from segstore.tier_two import open_storage
 from segstore.tiers.api import Buffer, Check, ChunkInfo, ChunkStorage
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
 
 MIB = 1024 * 1024

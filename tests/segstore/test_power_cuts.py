@@ -19,7 +19,7 @@ from segstore.testing.faulty_chunks import Fault
 from segstore.testing.memory_container import MemoryContainer
 from segstore.testing.model_workload import ModelWorkload
 from segstore.testing.power_cuts import PowerCuts
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
 WRITERS = [bytes([number]) * 16 for number in range(2)]

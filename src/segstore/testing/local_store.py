@@ -19,7 +19,7 @@ from segstore.registry import ContainerRegistry
 from segstore.server import ConnectionServer
 from segstore.testing.local_tiers import MIB, ObservedChunks, ObservedLogs
 from segstore.testing.wire_client import WireClient
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.journal import JournalSettings, open_journal
 
 

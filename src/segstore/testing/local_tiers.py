@@ -39,7 +39,7 @@ from segstore.tiers.api import (
     LogPart,
     OnDurable,
 )
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.journal import JournalSettings, open_journal
 from segstore.writer.storage_writer import HELD_BYTES_MAX
 

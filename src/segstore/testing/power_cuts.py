@@ -25,8 +25,9 @@ from unittest.mock import patch
 
 from _fast.chunk_files import NOT_OPENED, NOT_RENAMED, NOT_STORED, STORED, TOO_SHORT
 from segstore.testing.simulated_disk import SECTOR_BYTES
-from segstore.tiers import direct_io, filesystem, open_files, vectored_io
+from segstore.tiers import direct_io, vectored_io
 from segstore.tiers.api import Buffer
+from segstore.tiers.files import filesystem, open_files
 
 _MODULES: Final = (direct_io, filesystem, open_files, vectored_io)
 

@@ -16,7 +16,7 @@ from segstore.errors import DataDirectoryError
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.testing.older_stores import make_older
 from segstore.tier_two import belongs_to
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 
 COUNT = 3
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(12)]

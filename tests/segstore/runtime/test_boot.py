@@ -8,7 +8,7 @@ from pathlib import Path
 from segstore.assembly import open_containers
 from segstore.config import SegmentStoreConfig
 from segstore.runtime.boot import boot_id
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 
 
 def test_a_start_has_one_name() -> None:

@@ -14,7 +14,7 @@ from segstore.config import S3Settings
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
 from segstore.testing.faulty_chunks import FaultyChunkStorage
 from segstore.tiers.api import ChunkInfo, ChunkStorage
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
 from segstore.tiers.noop import NoOpChunkStorage, holds_user_data
 from segstore.tiers.s3.objects import ObjectStore

@@ -11,7 +11,6 @@ import trio.testing
 
 from _fast.lent_memory import LentMemory
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
-from segstore.tiers.chunk_paths import path_of
 from segstore.tiers.direct_io import (
     BLOCK_BYTES,
     READ_MEMORY_SECONDS,
@@ -21,9 +20,10 @@ from segstore.tiers.direct_io import (
     StagingBuffers,
     block_bytes_of,
 )
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.chunk_paths import path_of
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.open_files import DIRECT_BYTES_MIN
 from segstore.tiers.journal.disk import DIRECT_READ_BYTES_MIN, LocalDisk
-from segstore.tiers.open_files import DIRECT_BYTES_MIN
 
 
 @pytest.fixture

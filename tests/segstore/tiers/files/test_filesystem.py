@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.errors import ChunkNotFoundError, StorageError
-from segstore.tiers.chunk_paths import name_of, path_of
-from segstore.tiers.doubtful_files import DoubtNotes
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.chunk_paths import name_of, path_of
+from segstore.tiers.files.doubtful_files import DoubtNotes
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 
 COMPONENTS = st.one_of(
     st.sampled_from(
@@ -332,7 +332,7 @@ def test_a_full_disk_is_a_storage_error_with_a_sentence(tmp_path: Path) -> None:
 import resource, signal, sys, trio
 from pathlib import Path
 from segstore.errors import StorageError
-from segstore.tiers.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 async def main():

@@ -14,9 +14,9 @@ import trio.testing
 
 from segstore.errors import InvalidChunkOffsetError, StorageError
 from segstore.tiers import filesystem
-from segstore.tiers.doubtful_files import DoubtNotes
-from segstore.tiers.filesystem import FilesystemChunkStorage
-from segstore.tiers.write_groups import WRITES_MAX, ShortWrite, WriteGroups
+from segstore.tiers.files.doubtful_files import DoubtNotes
+from segstore.tiers.files.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.write_groups import WRITES_MAX, ShortWrite, WriteGroups
 
 NAMES = [f"scope/stream {number}/0$0" for number in range(100)]
 Outcomes = list[tuple[int, int, int]]

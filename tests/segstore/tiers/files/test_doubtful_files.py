@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.tiers.doubtful_files import DoubtNotes
+from segstore.tiers.files.doubtful_files import DoubtNotes
 
 
 def test_the_last_note_of_a_file_counts(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_note_for_which_there_is_no_room_is_an_error(tmp_path: Path) -> None:
     script = """
 import resource, signal, sys
 from pathlib import Path
-from segstore.tiers.doubtful_files import DoubtNotes
+from segstore.tiers.files.doubtful_files import DoubtNotes
 path = Path(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 notes = DoubtNotes(path)

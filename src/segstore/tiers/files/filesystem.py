@@ -44,8 +44,6 @@ from _fast.chunk_files import (
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.runtime.descriptors import KEPT_FILES_MAX
 from segstore.tiers.api import Buffer, Check, ChunkInfo, StoredRange
-from segstore.tiers.chunk_listing import files_of_chunks
-from segstore.tiers.chunk_paths import CHUNK_SUFFIX, UNFINISHED_SUFFIX, path_of
 from segstore.tiers.direct_io import (
     BLOCK_BYTES,
     READ_BYTES_MAX,
@@ -53,10 +51,12 @@ from segstore.tiers.direct_io import (
     StagingBuffers,
     block_bytes_of,
 )
-from segstore.tiers.doubtful_files import DoubtNotes
-from segstore.tiers.known_paths import KnownPaths
-from segstore.tiers.open_files import DIRECT_BYTES_MIN, OpenFiles
-from segstore.tiers.write_groups import ShortWrite, WriteGroups, note_error
+from segstore.tiers.files.chunk_listing import files_of_chunks
+from segstore.tiers.files.chunk_paths import CHUNK_SUFFIX, UNFINISHED_SUFFIX, path_of
+from segstore.tiers.files.doubtful_files import DoubtNotes
+from segstore.tiers.files.known_paths import KnownPaths
+from segstore.tiers.files.open_files import DIRECT_BYTES_MIN, OpenFiles
+from segstore.tiers.files.write_groups import ShortWrite, WriteGroups, note_error
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from segstore.tiers.chunk_paths import (
+from segstore.tiers.files.chunk_paths import (
     CHUNK_SUFFIX,
     directory_pieces,
     encoded,

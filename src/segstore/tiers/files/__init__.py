@@ -1,0 +1,1 @@
+"""Tier 2 in a directory: one file per chunk."""
