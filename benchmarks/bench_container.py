@@ -31,12 +31,12 @@ from pravega_wire import commands as wire
 from segstore.api import SegmentContainer
 from segstore.append_processor import Acknowledgement, AppendProcessor
 from segstore.cache.manager import CacheManager
-from segstore.config import ConnectionSettings
 from segstore.container import Container, open_container
 from segstore.durable_log.operation_processor import OperationProcessor
 from segstore.errors import SegmentStoreError
 from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal
+from segstore.process.config import ConnectionSettings
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryDataLogFactory
 

@@ -66,8 +66,9 @@ async def together(limit: int, calls: list[Callable[[], Awaitable[object]]]) -> 
 async def measure(directory: Path, *, key_length: int, key_count: int) -> dict[str, float]:
     """One run, by the version of the store that this process imports."""
     from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
-    from segstore.assembly import open_containers
-    from segstore.config import SegmentStoreConfig, TableSettings
+    from segstore.process.assembly import open_containers
+    from segstore.process.config import SegmentStoreConfig
+    from segstore.tables.settings import TableSettings
     from segstore.tables.table_segments import TableSegments
 
     random = Random(1)

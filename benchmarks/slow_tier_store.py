@@ -17,11 +17,11 @@ import structlog
 import trio
 
 from segstore.api import SegmentContainer
-from segstore.assembly import open_containers
-from segstore.config import MIB, SegmentStoreConfig
 from segstore.container import Container
-from segstore.data_directory import DataDirectory
-from segstore.registry import OpenContainer
+from segstore.process.assembly import open_containers
+from segstore.process.config import MIB, SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory
+from segstore.process.registry import OpenContainer
 from segstore.server import serve
 from segstore.tiers.api import Buffer
 from segstore.tiers.files.filesystem import FilesystemChunkStorage

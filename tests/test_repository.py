@@ -272,7 +272,7 @@ def test_settings_in_documents_are_settings(tmp_path: Path) -> None:
 
     from pravega_admin.store_settings import read_settings
     from pravega_controller.config import ControllerConfig
-    from segstore.config import SegmentStoreConfig
+    from segstore.process.config import SegmentStoreConfig
 
     blocks = [item for item in code_blocks("toml") if item[0].startswith("docs/guides/")]
     assert blocks

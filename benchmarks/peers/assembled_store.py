@@ -13,10 +13,10 @@ import trio
 
 from benchmarks.peers.processes import DIE_WITH_PARENT
 from benchmarks.peers.segstore_standalone import HELD, UNSTORED
-from segstore.assembly import open_containers
-from segstore.config import GIB, MIB, SegmentStoreConfig
-from segstore.data_directory import DataDirectory
-from segstore.registry import OpenContainer
+from segstore.process.assembly import open_containers
+from segstore.process.config import GIB, MIB, SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory
+from segstore.process.registry import OpenContainer
 from segstore.server import serve
 from segstore.tiers.api import Buffer
 from segstore.tiers.files.filesystem import FilesystemChunkStorage

@@ -19,9 +19,9 @@ from typing import IO
 import trio
 
 from compat_harness.server import HOST, Server
-from segstore.assembly import open_containers
-from segstore.config import SegmentStoreConfig
-from segstore.data_directory import DataDirectory
+from segstore.process.assembly import open_containers
+from segstore.process.config import SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory
 from segstore.server import serve
 from segstore.testing.faulty_disk import FaultyDisk
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pravega_admin.errors import cannot_start
 from pravega_admin.run_directory import SUPERVISOR, RunDirectory
-from segstore.data_directory import DataDirectory
 from segstore.errors import DataDirectoryError
+from segstore.process.data_directory import DataDirectory
 from segstore.runtime.refused_files import reason_of
 
 

@@ -23,7 +23,7 @@ from pravega_admin.serve_commands import (
 from pravega_admin.store_settings import DATA_DIR, read_settings, tier_2_settings
 
 if TYPE_CHECKING:
-    from segstore.config import SegmentStoreConfig
+    from segstore.process.config import SegmentStoreConfig
     from segstore.recover import RecoveryPlan
 
 COLUMNS = ("container", "segment", "what", "offset", "bytes")
@@ -53,7 +53,7 @@ def recover(
     First it says what is wrong, and what of each segment would be dropped. What it changes is kept
     in a directory beside it.
     """
-    from segstore.config import SegmentStoreConfig
+    from segstore.process.config import SegmentStoreConfig
 
     if not data_dir.exists():
         raise ConfigurationError(f"data directory {data_dir} does not exist")

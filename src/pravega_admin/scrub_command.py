@@ -75,15 +75,15 @@ def _scrub(
 
     from pravega_admin.logs import configure_logs
     from segstore.chunks.scrub import Pace
-    from segstore.config import S3Settings
-    from segstore.data_directory import DataDirectory
     from segstore.errors import (
         DataDirectoryError,
         StorageConfigurationError,
         StorageError,
     )
+    from segstore.process.data_directory import DataDirectory
     from segstore.scrub_store import StoreScrub, open_to_look, spending
     from segstore.tiers.files.filesystem import FilesystemChunkStorage
+    from segstore.tiers.s3.settings import S3Settings
 
     async def run() -> dict[str, Any]:
         directory = DataDirectory.read(data_dir)

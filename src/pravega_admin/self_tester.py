@@ -24,10 +24,10 @@ import trio
 
 from pravega_wire.names import container_of
 from segstore.api import SegmentContainer
-from segstore.assembly import open_containers
-from segstore.config import SegmentStoreConfig
 from segstore.errors import SegmentStoreError
 from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
+from segstore.process.assembly import open_containers
+from segstore.process.config import SegmentStoreConfig
 from segstore.tiers.api import DurableDataLogFactory
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from segstore.tiers.noop import NoOpChunkStorage

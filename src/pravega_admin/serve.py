@@ -62,8 +62,6 @@ class Server:
 
 
 def _load_segment_store() -> Parts:
-    from segstore.assembly import open_containers
-    from segstore.config import SegmentStoreConfig
     from segstore.errors import (
         DataDirectoryError,
         DataLogError,
@@ -74,7 +72,9 @@ def _load_segment_store() -> Parts:
         StorageUnreachableError,
         TooFewDescriptorsError,
     )
-    from segstore.identity import TIER_2
+    from segstore.process.assembly import open_containers
+    from segstore.process.config import SegmentStoreConfig
+    from segstore.process.identity import TIER_2
     from segstore.server import AddressInUseError, serve
 
     async def serve_with_containers(

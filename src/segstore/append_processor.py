@@ -47,7 +47,7 @@ from segstore.model.attributes import (
     is_core_attribute,
 )
 from segstore.outstanding_bytes import OutstandingBytes, Share
-from segstore.registry import ContainerRegistry
+from segstore.process.registry import ContainerRegistry
 from segstore.replies import NO_OFFSET, Asked, refusal
 
 _REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS

@@ -27,7 +27,7 @@ from typing import Final
 import trio
 
 from pravega_wire.commands import COMMAND_BYTES_MAX
-from segstore.config import ConnectionSettings
+from segstore.process.config import ConnectionSettings
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB

@@ -32,11 +32,11 @@ from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from segstore.api import ReadHandle, ReadResult
 from segstore.append_processor import AppendProcessor
 from segstore.buffer_bytes import COMMAND_BYTES_FREE, BufferBytes, ReplyPlaces, Reservation
-from segstore.config import ConnectionSettings
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.handler_table import Handler, RequestContext, Store
 from segstore.handlers import SEGMENT_HANDLERS
 from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal, Share
+from segstore.process.config import ConnectionSettings
 from segstore.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, around_data, refusal
 from segstore.request_lanes import RequestLanes, Ticket
 from segstore.scan_handlers import SCAN_HANDLERS

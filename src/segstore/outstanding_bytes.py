@@ -22,8 +22,8 @@ import trio
 
 from pravega_wire.commands import COMMAND_BYTES_MAX
 from pravega_wire.names import container_of
-from segstore.config import ConnectionSettings
 from segstore.durable_log.priorities import SYSTEM_PREFIX
+from segstore.process.config import ConnectionSettings
 
 
 class OutstandingTotal:

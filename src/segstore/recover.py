@@ -29,8 +29,6 @@ import trio
 
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.chunks.system_journal import StoredState
-from segstore.config import SegmentStoreConfig
-from segstore.data_directory import DataDirectory, StoreState
 from segstore.errors import (
     DataDirectoryError,
     DataLogCorruptError,
@@ -38,7 +36,9 @@ from segstore.errors import (
     IdentityError,
     IdentityProblem,
 )
-from segstore.identity import (
+from segstore.process.config import SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory, StoreState
+from segstore.process.identity import (
     TierTwoIdentity,
     check_claims,
     check_journal,
@@ -46,6 +46,7 @@ from segstore.identity import (
     renew_journal_identity,
     write_journal_identity,
 )
+from segstore.process.tier_two import StorageOfOwner, TierTwo, belongs_to, open_storage
 from segstore.runtime.boot import boot_id
 from segstore.salvage import (
     ChunkLosses,
@@ -59,7 +60,6 @@ from segstore.salvage import (
     replay_metadata,
     skip_to_checkpoint,
 )
-from segstore.tier_two import StorageOfOwner, TierTwo, belongs_to, open_storage
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal import JournalSettings, open_journal
 from segstore.tiers.journal.disk import DamagedDisk, UntouchedDisk

@@ -27,15 +27,15 @@ from segstore.chunks.older_layout import import_older
 from segstore.chunks.records import Chunk
 from segstore.chunks.scrub import ChunkCheck, Spend, counted_chunks, still_counts
 from segstore.chunks.system_journal import SystemJournal
-from segstore.config import S3Settings
-from segstore.data_directory import DataDirectory, StoreState
 from segstore.errors import ChunkDamagedError, DamageKind, StorageConfigurationError, StorageError
-from segstore.identity import identity_name
+from segstore.process.data_directory import DataDirectory, StoreState
+from segstore.process.identity import identity_name
+from segstore.process.tier_two import S3_SCHEME, belongs_to, noted_location
 from segstore.runtime.boot import boot_id
-from segstore.tier_two import S3_SCHEME, belongs_to, noted_location
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.s3 import S3Location
+from segstore.tiers.s3.settings import S3Settings
 
 NEVER: Final = 2**32 - 1
 """An epoch that no owner has: this one owns nothing."""

@@ -24,7 +24,6 @@ import structlog
 import trio
 
 from segstore.buffer_bytes import BufferBytes
-from segstore.config import ConnectionSettings, SegmentStoreConfig
 from segstore.connection import ServerConnection
 from segstore.errors import (
     DataDirectoryError,
@@ -36,7 +35,8 @@ from segstore.handler_table import Store
 from segstore.load.monitor import LoadMonitor
 from segstore.load.request_stream import look_up_with, report_load
 from segstore.outstanding_bytes import OutstandingTotal
-from segstore.registry import ContainerRegistry, OpenContainer
+from segstore.process.config import ConnectionSettings, SegmentStoreConfig
+from segstore.process.registry import ContainerRegistry, OpenContainer
 from segstore.runtime.clock import wall_clock_ms
 from segstore.runtime.descriptors import descriptor_limit, share_out
 from segstore.runtime.readiness import ReadySockets

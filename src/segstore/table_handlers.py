@@ -14,14 +14,13 @@ from typing import Final
 from pravega_wire import commands as wire
 from pravega_wire.commands import COMMAND_BYTES_MAX
 from segstore.buffer_bytes import COMMAND_BYTES_USUAL
-from segstore.config import KIB
 from segstore.handler_table import HandlerTable, RequestContext, check_name
 from segstore.tables.table_segments import TableSegments
 
 TABLE_HANDLERS: Final = HandlerTable()
 handles = TABLE_HANDLERS.handles
 
-ENTRY_BYTES: Final = 64 * KIB
+ENTRY_BYTES: Final = 64 * 1024
 """What is expected of a key and its value: they may be longer, but rarely are."""
 REPLY_ITEMS_MAX: Final = 4096
 """Of a page of an iteration, which has to be made in one turn of the event loop."""

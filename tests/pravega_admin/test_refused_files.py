@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pravega_admin.verbs import app
-from segstore.data_directory import DataDirectory
+from segstore.process.data_directory import DataDirectory
 
 from .conftest import free_ports
 

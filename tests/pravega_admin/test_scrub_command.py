@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 
 from pravega_admin.verbs import app
 from pravega_wire.names import container_of
-from segstore.assembly import open_containers
-from segstore.config import MIB, SegmentStoreConfig
+from segstore.process.assembly import open_containers
+from segstore.process.config import MIB, SegmentStoreConfig
 
 SEGMENTS = ["scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0", "scope/stream/2.#epoch.0"]
 DATA = random.Random(2).randbytes(700_000)

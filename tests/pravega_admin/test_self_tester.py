@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pravega_admin.self_tester import LATENCY, THROUGHPUT, run_self_test
-from segstore.config import MIB
+from segstore.process.config import MIB
 
 SMALL = {"append_count": 950, "producer_count": 5, "batch_count": 20}
 COLUMNS = [

@@ -22,8 +22,8 @@ from pravega_controller.controller import Controller, Environment, open_controll
 from pravega_controller.server import serve
 from pravega_controller.service import SERVICE
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
-from segstore.assembly import open_containers
-from segstore.config import SegmentStoreConfig
+from segstore.process.assembly import open_containers
+from segstore.process.config import SegmentStoreConfig
 
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
 

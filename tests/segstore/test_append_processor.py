@@ -11,8 +11,8 @@ import trio.testing
 from pravega_wire import commands as wire
 from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
 from pravega_wire.event_framing import frame_event
-from segstore.config import ConnectionSettings
 from segstore.model.attributes import ATTRIBUTE_SEGMENT_ROOT_POINTER, EVENT_COUNT
+from segstore.process.config import ConnectionSettings
 from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
 

@@ -24,10 +24,10 @@ from segstore.container import Container, open_container
 from segstore.errors import NoSuchSegmentError
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.model.operations import AppendOperation
+from segstore.process.tier_two import EpochNotingLogs
 from segstore.testing.local_store import local_store
 from segstore.testing.local_tiers import MIB, LocalTiers, read_all
 from segstore.testing.wire_client import PeerClosedError
-from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.journal import open_journal

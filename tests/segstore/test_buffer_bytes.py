@@ -27,7 +27,7 @@ from segstore.buffer_bytes import (
     Reservation,
     Reservations,
 )
-from segstore.config import ConnectionSettings
+from segstore.process.config import ConnectionSettings
 from segstore.testing.memory_store import memory_store
 
 READ_TABLE = 78

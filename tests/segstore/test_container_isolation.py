@@ -15,11 +15,8 @@ from structlog.testing import capture_logs
 
 from _fast.cache import StreamingCache
 from segstore.api import SegmentContainer
-from segstore.assembly import open_containers
 from segstore.cache.manager import CacheManager
-from segstore.config import MIB, SegmentStoreConfig, TableSettings
 from segstore.container import open_container
-from segstore.data_directory import DataDirectory
 from segstore.errors import (
     ContainerOfflineError,
     DataLogCorruptError,
@@ -27,7 +24,11 @@ from segstore.errors import (
     NoContainerLeftError,
     StorageError,
 )
-from segstore.registry import ContainerRegistry, ContainerState
+from segstore.process.assembly import open_containers
+from segstore.process.config import MIB, SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory
+from segstore.process.registry import ContainerRegistry, ContainerState
+from segstore.tables.settings import TableSettings
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.faulty_disk import FaultyDisk

@@ -4,8 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.config import ConnectionSettings
 from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal
+from segstore.process.config import ConnectionSettings
 
 SETTINGS = ConnectionSettings(
     outstanding_bytes_free=10, outstanding_bytes_max=100, outstanding_bytes_total_max=500

@@ -16,20 +16,22 @@ from pravega_wire.commands import TableEntry, TableKey
 from pravega_wire.event_framing import frame_event
 from segstore import recover
 from segstore.api import SegmentContainer
-from segstore.assembly import open_containers
-from segstore.config import MIB, S3Settings, SegmentStoreConfig, TableSettings
+from segstore.chunks.chunk_metadata import ChunkMetadata
 from segstore.container import Container
-from segstore.data_directory import DataDirectory
-from segstore.metadata import ContainerMetadata, SegmentMetadata
-from segstore.operations import AppendOperation
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
+from segstore.model.metadata import ContainerMetadata, SegmentMetadata
+from segstore.model.operations import AppendOperation
+from segstore.process.assembly import open_containers
+from segstore.process.config import MIB, SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory
 from segstore.recover import RecoveryPlan, open_recovery
 from segstore.salvage import PlannedStorage, Salvage, encode_log, replay_metadata
-from segstore.storage.chunk_metadata import ChunkMetadata
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.s3_servers import CREDENTIALS, make_bucket, moto_server
 from segstore.tiers.api import LogAddress
 from segstore.tiers.memory import MemoryChunkStorage
+from segstore.tiers.s3.settings import S3Settings
 
 NAME = "scope/stream/0.#epoch.0"
 OTHER = "scope/other/0.#epoch.0"

@@ -21,9 +21,9 @@ from pravega_wire.blocking import ConnectionLostError, SegmentConnection
 from pravega_wire.codec import encode
 from pravega_wire.connection import append_block
 from segstore.api import SegmentContainer
-from segstore.config import ConnectionSettings, SegmentStoreConfig, TableSettings
 from segstore.errors import DataDirectoryError
-from segstore.registry import ContainerRegistry
+from segstore.process.config import ConnectionSettings, SegmentStoreConfig
+from segstore.process.registry import ContainerRegistry
 from segstore.runtime.readiness import ReadySockets
 from segstore.server import (
     ACCEPT_PAUSE_SECONDS,
@@ -32,6 +32,7 @@ from segstore.server import (
     serve,
     serve_connections,
 )
+from segstore.tables.settings import TableSettings
 from segstore.testing.memory_container import MemoryContainer
 from segstore.testing.wire_client import PeerClosedError, WireClient
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from simulation.owners import OwnersError, simulate_owners
 
-from segstore import identity
 from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.data_directory import DataDirectory
-from segstore.identity import Claim, JournalIdentity, TierTwoIdentity, _Ownership
-from segstore.tier_two import TierTwo
+from segstore.process import identity
+from segstore.process.data_directory import DataDirectory
+from segstore.process.identity import Claim, JournalIdentity, TierTwoIdentity, _Ownership
+from segstore.process.tier_two import TierTwo
 
 SEEDS = range(20)
 SEEDS_MAX = 100

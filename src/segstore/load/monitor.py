@@ -23,10 +23,10 @@ import trio
 from pravega_wire.names import InvalidNameError, parse_segment_name
 from pravega_wire.scale_events import AutoScaleEvent, ScaleDirection
 from segstore.api import SegmentSample
-from segstore.config import AutoScaleSettings
 from segstore.errors import ContainerOfflineError
 from segstore.load.rates import FIXED, Advice, RateTimes, SegmentRates, weights_of
-from segstore.registry import ContainerRegistry
+from segstore.process.config import AutoScaleSettings
+from segstore.process.registry import ContainerRegistry
 
 logger = structlog.get_logger(__name__)
 

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple, cast
 import trio
 
 from segstore.api import SegmentContainer
-from segstore.config import TableSettings
 from segstore.errors import BadAttributeUpdateError, NoSuchSegmentError
 from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.tables.entries import EntryHead, StoredEntry, TableDataError, parse_head
@@ -29,6 +28,7 @@ from segstore.tables.entry_reader import HEAD_BYTES, read_heads
 from segstore.tables.index_step import COUNTER_IDS, Bucket, Counters, IndexStep
 from segstore.tables.known_entries import UNKNOWN, KnownEntries, Located, Unknown
 from segstore.tables.layouts import FixedKeyLayout, HashLayout, Ranges, backpointer, behind
+from segstore.tables.settings import TableSettings
 
 _LOOKS_NOW_MAX: Final = 128
 """So many keys are looked up before others have their turn."""

@@ -27,7 +27,6 @@ from typing import Final
 import trio
 
 from segstore.api import SegmentContainer, SegmentInfo
-from segstore.config import TableSettings
 from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -45,6 +44,7 @@ from segstore.tables.entry_reader import EntryReader
 from segstore.tables.index_step import COUNTER_IDS, Counters
 from segstore.tables.known_entries import Located
 from segstore.tables.layouts import FixedKeyLayout, HashKey, HashLayout
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_index import TableIndex, TableLayout
 from segstore.tables.update_queue import UpdateQueue
 from segstore.tables.updates import CompactionCopy, Turn, UpdateBatch, Waiting

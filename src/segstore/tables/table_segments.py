@@ -22,7 +22,6 @@ import trio
 
 from pravega_wire.commands import NOT_EXISTS, TableEntry, TableKey
 from segstore.api import SegmentContainer
-from segstore.config import TableSettings
 from segstore.errors import (
     InvalidRequestError,
     NoSuchSegmentError,
@@ -49,6 +48,7 @@ from segstore.tables.layouts import (
     hash_key,
 )
 from segstore.tables.maintenance import Maintenance
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_index import TableIndex
 from segstore.tables.table_segment import TableSegment, is_fixed_key_table
 from segstore.tables.updates import Change, TableUpdate

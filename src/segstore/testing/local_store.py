@@ -13,9 +13,9 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from segstore.assembly import open_containers
-from segstore.config import ConnectionSettings, SegmentStoreConfig
-from segstore.registry import ContainerRegistry
+from segstore.process.assembly import open_containers
+from segstore.process.config import ConnectionSettings, SegmentStoreConfig
+from segstore.process.registry import ContainerRegistry
 from segstore.server import ConnectionServer
 from segstore.testing.local_tiers import MIB, ObservedChunks, ObservedLogs
 from segstore.testing.wire_client import WireClient

@@ -24,8 +24,8 @@ from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container
 from segstore.errors import DataLogError, StorageError
 from segstore.model.operations import Operation, decode_operation
+from segstore.process.tier_two import EpochNotingLogs
 from segstore.throttling.throttle import ThrottlePolicy
-from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import (
     Buffer,
     Check,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from segstore.data_directory import VERSION_FILE
-from segstore.identity import STORE_PREFIX
+from segstore.process.data_directory import VERSION_FILE
+from segstore.process.identity import STORE_PREFIX
 from segstore.tiers.files.chunk_paths import path_of
 from segstore.tiers.journal.files import IDENTITY_FILE
 

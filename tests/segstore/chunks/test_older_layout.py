@@ -9,13 +9,13 @@ import pytest
 import trio
 
 from segstore.api import SegmentContainer
-from segstore.assembly import open_containers
-from segstore.config import SegmentStoreConfig
-from segstore.data_directory import DataDirectory
 from segstore.errors import DataDirectoryError
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
+from segstore.process.assembly import open_containers
+from segstore.process.config import SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory
+from segstore.process.tier_two import belongs_to
 from segstore.testing.older_stores import make_older
-from segstore.tier_two import belongs_to
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 
 COUNT = 3
@@ -86,8 +86,8 @@ async def test_an_older_segstore_refuses_what_this_one_has_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     DataDirectory.open(tmp_path)
-    monkeypatch.setattr("segstore.data_directory.FORMAT_VERSION", 2)
-    monkeypatch.setattr("segstore.data_directory.OLDER_VERSIONS", frozenset())
+    monkeypatch.setattr("segstore.process.data_directory.FORMAT_VERSION", 2)
+    monkeypatch.setattr("segstore.process.data_directory.OLDER_VERSIONS", frozenset())
     with pytest.raises(DataDirectoryError, match="has format version 3; this segstore reads"):
         DataDirectory.open(tmp_path)
     await trio.lowlevel.checkpoint()

@@ -21,8 +21,8 @@ from segstore.chunks.scrub import (
     Pace,
     ScrubPolicy,
 )
-from segstore.config import MIB, ScrubSettings
 from segstore.errors import ChunkDamagedError
+from segstore.process.config import MIB, ScrubSettings
 from segstore.testing.local_tiers import ObservedChunks
 from segstore.tiers.memory import MemoryChunkStorage
 

@@ -9,13 +9,13 @@ import pytest
 import trio
 
 from pravega_wire import commands as wire
-from segstore.config import TableSettings
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentExistsError
 from segstore.handler_table import RequestContext, Store
 from segstore.handlers import SEGMENT_HANDLERS
 from segstore.model.attributes import AttributeUpdate
-from segstore.registry import ContainerRegistry
+from segstore.process.registry import ContainerRegistry
+from segstore.tables.settings import TableSettings
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, evict
 
 SEGMENT, OTHER = "scope/stream/0.#epoch.0", "scope/stream/0.#epoch.0#transaction.1"

@@ -9,8 +9,8 @@ import trio
 
 from pravega_wire import commands as wire
 from pravega_wire.scale_events import ScaleDirection
-from segstore.config import AutoScaleSettings
 from segstore.load.monitor import DueEvent, LoadMonitor
+from segstore.process.config import AutoScaleSettings
 from segstore.testing.local_store import LocalStore, local_store
 from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient

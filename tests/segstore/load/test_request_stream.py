@@ -17,8 +17,6 @@ from pravega_wire.blocking import SegmentConnection
 from pravega_wire.event_framing import iterate_events
 from pravega_wire.hashing import routing_key_hash
 from pravega_wire.scale_events import AutoScaleEvent, ScaleDirection, decode_auto_scale
-from segstore.assembly import open_containers
-from segstore.config import SegmentStoreConfig
 from segstore.load.monitor import DueEvent
 from segstore.load.rates import Advice
 from segstore.load.request_stream import (
@@ -27,6 +25,8 @@ from segstore.load.request_stream import (
     RequestStreamWriter,
     look_up_with,
 )
+from segstore.process.assembly import open_containers
+from segstore.process.config import SegmentStoreConfig
 from segstore.server import serve
 
 LOWER, UPPER = "_system/_requeststream/0.#epoch.0", "_system/_requeststream/1.#epoch.0"

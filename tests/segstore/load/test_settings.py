@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from segstore.config import AutoScaleSettings
+from segstore.process.config import AutoScaleSettings
 
 
 @pytest.mark.parametrize(

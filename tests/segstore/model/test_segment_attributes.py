@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segstore.attributes import segment_attributes
+from segstore.model import segment_attributes
 from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     CREATION_TIME,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from segstore.assembly import open_containers
-from segstore.config import SegmentStoreConfig
+from segstore.process.assembly import open_containers
+from segstore.process.config import SegmentStoreConfig
 from segstore.runtime.boot import boot_id
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 

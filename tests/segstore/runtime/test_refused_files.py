@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from segstore.data_directory import DataDirectory
 from segstore.errors import DataDirectoryError
+from segstore.process.data_directory import DataDirectory
 from segstore.runtime.refused_files import is_refusal, reason_of
 
 

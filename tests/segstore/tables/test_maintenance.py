@@ -9,10 +9,10 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from pravega_wire.commands import NO_VERSION, TableEntry, TableKey
-from segstore.config import TableSettings
 from segstore.errors import StorageError
 from segstore.model.attributes import AttributeUpdate
 from segstore.tables.maintenance import MAINTAINED_MAX
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.memory_container import MemoryContainer
 

@@ -11,9 +11,9 @@ import trio.testing
 
 from pravega_wire.commands import NOT_EXISTS, TableEntry, TableKey
 from segstore.api import ReadResult
-from segstore.config import TableSettings
 from segstore.errors import NoSuchSegmentError, TableKeyMissingError
 from segstore.model.attributes import AttributeId
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import SLICE_COUNT, TableSegments
 from segstore.testing.local_tiers import LocalTiers
 from segstore.testing.memory_container import MemoryContainer

@@ -11,7 +11,6 @@ import trio.testing
 
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 from segstore.api import HasRoom, OnRead, ReadHandle
-from segstore.config import TableSettings
 from segstore.errors import NoSuchSegmentError, SegmentSealedError, StorageError
 from segstore.model.attributes import (
     ATTRIBUTE_ID_LENGTH,
@@ -27,6 +26,7 @@ from segstore.model.attributes import (
 )
 from segstore.tables.entries import StoredEntry, TableDataError, encode_entry
 from segstore.tables.layouts import HashKey, backpointer, hash_key
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 from segstore.tables.updates import CompactionCopy
 from segstore.testing.memory_container import MemoryContainer

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
-from segstore.config import TableSettings
 from segstore.errors import (
     BadOffsetError,
     ContainerOfflineError,
@@ -27,6 +26,7 @@ from segstore.errors import (
 )
 from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.tables.layouts import hash_key
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.memory_container import MemoryContainer
 

@@ -10,7 +10,6 @@ import trio
 import trio.testing
 
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
-from segstore.config import TableSettings
 from segstore.errors import (
     BadOffsetError,
     ContainerOfflineError,
@@ -31,6 +30,7 @@ from segstore.model.attributes import (
     SegmentType,
 )
 from segstore.tables.entries import ENTRY_BYTES_MAX, HEADER_BYTES, KEY_BYTES_MAX, encode_entry
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import PAGE_COUNT_MAX, TableSegments
 from segstore.testing.memory_container import MemoryContainer
 

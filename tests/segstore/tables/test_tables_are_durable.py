@@ -11,13 +11,13 @@ import trio
 from _fast.cache import StreamingCache
 from pravega_wire.commands import NO_VERSION, TableEntry, TableKey
 from segstore.cache.manager import CacheManager
-from segstore.config import TableSettings
 from segstore.container import open_container
 from segstore.model.attributes import (
     NULL_ATTRIBUTE_VALUE,
     AttributeUpdate,
     AttributeUpdateType,
 )
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory

@@ -13,7 +13,12 @@ import trio.testing
 
 from _fast.cache import StreamingCache
 from segstore.cache.manager import CacheManager
-from segstore.config import (
+from segstore.container import Container, open_container
+from segstore.errors import NoSuchSegmentError, SegmentSealedError, SegmentStoreError
+from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
+from segstore.model.metadata import ContainerMetadata
+from segstore.model.operations import MapOperation
+from segstore.process.config import (
     ATTRIBUTE_CHECKPOINT_BYTES,
     GIB,
     MIB,
@@ -22,11 +27,6 @@ from segstore.config import (
     SegmentStoreConfig,
     ThrottleSettings,
 )
-from segstore.container import Container, open_container
-from segstore.errors import NoSuchSegmentError, SegmentSealedError, SegmentStoreError
-from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
-from segstore.model.metadata import ContainerMetadata
-from segstore.model.operations import MapOperation
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.throttling.throttle import ThrottlePolicy

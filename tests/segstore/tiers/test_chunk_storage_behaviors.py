@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from segstore.config import S3Settings
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
 from segstore.testing.faulty_chunks import FaultyChunkStorage
 from segstore.tiers.api import ChunkInfo, ChunkStorage
@@ -19,6 +18,7 @@ from segstore.tiers.memory import MemoryChunkStorage
 from segstore.tiers.noop import NoOpChunkStorage, holds_user_data
 from segstore.tiers.s3.objects import ObjectStore
 from segstore.tiers.s3.opening import boto3_client
+from segstore.tiers.s3.settings import S3Settings
 from segstore.tiers.s3.storage import S3Tier
 
 STORAGES = ["memory", "filesystem", "faulty", "moto", "versitygw"]

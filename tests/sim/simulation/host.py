@@ -26,7 +26,6 @@ from _fast.btree import PageCache
 from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.config import ConnectionSettings, TableSettings
 from segstore.container import open_container
 from segstore.errors import (
     ContainerOfflineError,
@@ -37,13 +36,15 @@ from segstore.errors import (
 )
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.model.segment_attributes import AttributeCache
-from segstore.registry import ContainerRegistry
+from segstore.process.config import ConnectionSettings
+from segstore.process.registry import ContainerRegistry
+from segstore.process.tier_one import raise_when_failed
+from segstore.process.tier_two import EpochNotingLogs
 from segstore.server import ConnectionServer, _accept
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.wire_client import WireClient
 from segstore.throttling.throttle import ThrottlePolicy
-from segstore.tier_one import raise_when_failed
-from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal import Journal
 from segstore.writer.failing_segments import is_strange

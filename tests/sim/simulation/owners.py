@@ -1,7 +1,7 @@
 """Stores that are started on each other's tiers: copied, restored, swapped, killed, all at once.
 
 Owns: ``simulate_owners``: data directories and a tier 2, the processes that are started on them,
-and an operator who does everything that identities (``segstore.identity``) and the checks of a
+and an operator who does everything that identities (``process.identity``) and the checks of a
 container's recovery are there for.
 
 A process here has one container, the real one with the real journal, which adds numbered lines to a
@@ -34,9 +34,7 @@ from _fast.cache import StreamingCache
 from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
-from segstore.data_directory import DataDirectory
 from segstore.errors import (
     ContainerOfflineError,
     DataDirectoryError,
@@ -45,11 +43,13 @@ from segstore.errors import (
     StorageError,
     leaf_errors,
 )
-from segstore.identity import owned
+from segstore.process.config import SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory
+from segstore.process.identity import owned
+from segstore.process.tier_two import EpochNotingLogs, open_storage
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
-from segstore.tier_two import EpochNotingLogs, open_storage
 from segstore.tiers.journal import JournalSettings
 from segstore.tiers.memory import MemoryChunkStorage
 from simulation.logs import logs_dropped

@@ -44,7 +44,7 @@ HURRY_SECONDS = 2.0
 
 IDENTITY_FILE = "identity.toml"
 IDENTITY_NAMES = frozenset({IDENTITY_FILE, f"{IDENTITY_FILE}.new"})
-"""Files that are not the journal's own: its identity, see ``segstore.identity``."""
+"""Files that are not the journal's own: its identity, see ``segstore.process.identity``."""
 
 _NAME = re.compile(r"(\d{20})\.(journal|new)")
 _log = structlog.get_logger(__name__)

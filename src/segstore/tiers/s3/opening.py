@@ -19,7 +19,6 @@ from typing import Final
 import structlog
 from botocore.exceptions import BotoCoreError
 
-from segstore.config import S3Settings
 from segstore.errors import StorageConfigurationError, StorageError, StorageUnreachableError
 from segstore.tiers.s3.failures import Kind, S3Failure, S3RequestError
 from segstore.tiers.s3.location import S3Location
@@ -31,6 +30,7 @@ from segstore.tiers.s3.objects import (
     RetryLimits,
     S3Client,
 )
+from segstore.tiers.s3.settings import S3Settings
 from segstore.tiers.s3.storage import S3ChunkStorage, S3Tier
 
 MARKER_KEY: Final = "segstore-store"

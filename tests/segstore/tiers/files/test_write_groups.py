@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from segstore.errors import InvalidChunkOffsetError, StorageError
-from segstore.tiers import filesystem
+from segstore.tiers.files import filesystem
 from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.files.write_groups import WRITES_MAX, ShortWrite, WriteGroups

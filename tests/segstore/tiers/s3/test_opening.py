@@ -12,18 +12,19 @@ import boto3
 import pytest
 import trio
 
-from segstore.config import S3Settings, SegmentStoreConfig
-from segstore.data_directory import DataDirectory
 from segstore.errors import (
     IdentityError,
     IdentityProblem,
     StorageConfigurationError,
     StorageUnreachableError,
 )
-from segstore.identity import owned
+from segstore.process.config import SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory
+from segstore.process.identity import owned
+from segstore.process.tier_two import StorageOfOwner, open_storage
 from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault
-from segstore.tier_two import StorageOfOwner, open_storage
 from segstore.tiers.s3.location import S3Location, S3LocationError
+from segstore.tiers.s3.settings import S3Settings
 
 OLDER_ID = "0123456789abcdef0123456789abcdef"
 NAME = "scope/stream/0.#epoch.0#1$00000000000000000000"

@@ -14,13 +14,13 @@ import trio
 import trio.testing
 
 from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.config import S3Settings
 from segstore.errors import ChunkNotFoundError, StorageError
 from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
 from segstore.tiers.api import ChunkInfo
 from segstore.tiers.s3.objects import FoundObject, ObjectStore, RetryLimits
 from segstore.tiers.s3.opening import boto3_client
 from segstore.tiers.s3.pieces import MIB, PieceSizes
+from segstore.tiers.s3.settings import S3Settings
 from segstore.tiers.s3.storage import S3ChunkStorage, S3Tier
 
 NAME = "scope/stream/0.#epoch.0#1$00000000000000000000"

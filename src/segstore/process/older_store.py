@@ -26,7 +26,6 @@ import trio
 from _fast.data_frame import FrameReader
 from segstore.chunks.older_layout import import_older
 from segstore.chunks.system_journal import SystemJournal
-from segstore.data_directory import DataDirectory
 from segstore.errors import IdentityError, IdentityProblem, StorageDamagedError
 from segstore.model.metadata import ContainerMetadata, storage_name
 from segstore.model.operations import (
@@ -38,7 +37,8 @@ from segstore.model.operations import (
     Operation,
     decode_operation,
 )
-from segstore.tier_two import belongs_to
+from segstore.process.data_directory import DataDirectory
+from segstore.process.tier_two import belongs_to
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal.disk import UntouchedDisk
 from segstore.tiers.journal.log_reader import LogReader

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from segstore.tables.settings import TableSettings
 from segstore.tiers.journal.settings import JournalSettings
+from segstore.tiers.s3.settings import S3Settings
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -27,9 +29,6 @@ SEGMENT_CHECKPOINT_BYTES = 512
 """What a checkpoint has of a segment: a name of 300 bytes, numbers and core attributes."""
 ATTRIBUTE_CHECKPOINT_BYTES = 25
 CACHE_BYTES_MIN = 8 * MIB
-KEY_BYTES_MAX = 8 * KIB
-VALUE_BYTES_MAX = MIB
-"""Longer ones of a table's entry are no entry to whoever reads them."""
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,52 +73,6 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             raise ValueError("stalled_seconds_max has to be more than 0")
 
 
-class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of table segments."""
-
-    key_bytes_max: int = 8 * KIB
-    value_bytes_max: int = MIB - 8 * KIB
-    batch_bytes_max: int = 32 * MIB
-    """Encoded size of one update."""
-    append_bytes_max: int = 4 * MIB
-    """Updates that wait are appended together up to this size."""
-    kept_value_bytes_max: int = KIB
-    """Values up to this size stay in memory with the index."""
-    index_bytes_max: int = 64 * MIB
-    """What is known of tables not in use is dropped when that of all in a container takes more."""
-    clean_bytes_max: int = 8 * MIB
-    """What is kept in memory of one table besides what its attributes do not have yet."""
-    index_count: int = 2_048
-    """So many entries behind its index offset, and a table's attributes take them over."""
-    index_bytes: int = 4 * MIB
-    """The same in bytes."""
-    index_seconds: float = 5.0
-    """The same in time."""
-    unindexed_count_max: int = 32_768
-    """Updates wait while a table has so many entries behind its index offset."""
-    unindexed_bytes_max: int = 32 * MIB
-    """The same in bytes. At most so much is read when a table is opened."""
-    page_bytes_max: int = 2 * MIB
-    """Keys and values of one page of an iteration; exceeded by at most one bucket."""
-    reply_bytes_max: int = 15 * MIB
-    """Keys and values in the answer to one read."""
-    compaction_utilization_percent_min: int = 50
-    """A table is compacted when a smaller part of its entries counts."""
-    compaction_bytes_min: int = 4 * MIB
-    """Tables smaller than this are never compacted."""
-    compaction_step_bytes: int = 4 * MIB
-    """How much of the head one step of a compaction rewrites and truncates."""
-    read_bytes: int = 256 * KIB
-    """Size of the reads of entries in their order."""
-
-    def __post_init__(self) -> None:
-        """Refuse, with a ``ValueError``, what would be written and could not be read again."""
-        if not 0 < self.key_bytes_max <= KEY_BYTES_MAX:
-            raise ValueError(f"key_bytes_max has to be from 1 to {KEY_BYTES_MAX}")
-        if not 0 <= self.value_bytes_max <= VALUE_BYTES_MAX:
-            raise ValueError(f"value_bytes_max has to be from 0 to {VALUE_BYTES_MAX}")
-
-
 class ThrottleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How writers are slowed down, and where they stop, while tier 2 falls behind."""
 
@@ -158,15 +111,6 @@ class AutoScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ValueError("window_seconds have to be more than 0 and ascending")
         if min(self.cooldown_seconds, self.mute_seconds, self.expiry_seconds) < 0:
             raise ValueError("cooldown_seconds, mute_seconds, expiry_seconds have to be 0 or more")
-
-
-class S3Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How S3 is reached. Credentials are found as boto3 finds them, never configured here."""
-
-    endpoint_url: str | None = None
-    """Where the S3 server is; Amazon's when None, unless ``AWS_ENDPOINT_URL`` is set."""
-    region: str | None = None
-    """The bucket's region; boto3's configuration decides when None."""
 
 
 class ScrubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 Owns: which journal, cache and tier 2 the containers of a process share, and their lifetimes.
 
 Invariants:
-1. Nothing is read from or written to a tier before ``segstore.identity`` has found that it is the
+1. Nothing is read from or written to a tier before ``process.identity`` has found that it is the
    store's, unless the logs are given.
 2. Tier 1 outlives every container; a container that is being closed can still write.
 3. A container's run has a view of tier 2 of its own, which knows the epoch of its log.
@@ -29,18 +29,18 @@ from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.chunks.scan_plan import ReadableTier
 from segstore.chunks.scrub import Pace, ScrubPolicy
-from segstore.config import SegmentStoreConfig
 from segstore.container import open_container
-from segstore.data_directory import DataDirectory
 from segstore.errors import DataLogError, IdentityError, LogBehindError, leaf_errors
-from segstore.identity import check_journal, owned
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.model.segment_attributes import AttributeCache
-from segstore.registry import OpenContainer
+from segstore.process.config import SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory
+from segstore.process.identity import check_journal, owned
+from segstore.process.registry import OpenContainer
+from segstore.process.tier_one import KeptJournal, raise_when_failed
+from segstore.process.tier_two import EpochNotingLogs, StorageOfOwner, belongs_to, open_storage
 from segstore.runtime.boot import boot_id
 from segstore.throttling.throttle import ThrottlePolicy
-from segstore.tier_one import KeptJournal, raise_when_failed
-from segstore.tier_two import EpochNotingLogs, StorageOfOwner, belongs_to, open_storage
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
 from segstore.tiers.journal.contents import NotedContents

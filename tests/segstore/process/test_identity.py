@@ -15,10 +15,6 @@ from typing import Any
 import pytest
 import trio
 
-from segstore import identity
-from segstore.assembly import open_containers
-from segstore.config import SegmentStoreConfig
-from segstore.data_directory import VERSION_FILE, DataDirectory, StoreState
 from segstore.errors import (
     DataDirectoryError,
     DataLogError,
@@ -30,11 +26,15 @@ from segstore.errors import (
     StorageError,
     StorageUnreachableError,
 )
-from segstore.identity import STORE_PREFIX, identity_name, read_journal_identity
-from segstore.registry import OpenContainer
+from segstore.process import identity
+from segstore.process.assembly import open_containers
+from segstore.process.config import SegmentStoreConfig
+from segstore.process.data_directory import VERSION_FILE, DataDirectory, StoreState
+from segstore.process.identity import STORE_PREFIX, identity_name, read_journal_identity
+from segstore.process.registry import OpenContainer
+from segstore.process.tier_two import open_storage
 from segstore.testing.local_tiers import read_all
 from segstore.testing.older_stores import make_older
-from segstore.tier_two import open_storage
 from segstore.tiers.api import Buffer, Check, ChunkInfo, ChunkStorage
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage

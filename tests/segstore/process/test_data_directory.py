@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from segstore import data_directory
-from segstore.data_directory import VERSION_FILE, DataDirectory, StoreState
 from segstore.errors import DataDirectoryError
+from segstore.process import data_directory
+from segstore.process.data_directory import VERSION_FILE, DataDirectory, StoreState
 
 
 def test_a_new_directory_is_made_with_those_above_it(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_journal_has_one_user_in_a_process(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from segstore.data_directory import DataDirectory
+from segstore.process.data_directory import DataDirectory
 directory = DataDirectory.open(Path(sys.argv[1]))
 with directory.lock_journal(0):
     print("held", flush=True)
@@ -184,7 +184,8 @@ def test_another_process_is_named_and_its_death_frees_the_journal(tmp_path: Path
 
 def test_makers_at_the_same_time_agree(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from segstore.data_directory import DataDirectory;"
+        "import sys; from pathlib import Path;"
+        "from segstore.process.data_directory import DataDirectory;"
         "print(DataDirectory.open(Path(sys.argv[1]), journal_count=int(sys.argv[2])).journal_count)"
     )
     makers = [

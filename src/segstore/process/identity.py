@@ -36,17 +36,6 @@ from typing import Final
 import structlog
 import trio
 
-from segstore.data_directory import (
-    FORMAT_VERSION,
-    VERSION_FILE,
-    DataDirectory,
-    StoreState,
-    make_directory,
-    new_store_id,
-    quote_toml,
-    sync_directory,
-    write_durably,
-)
 from segstore.errors import (
     ChunkNotFoundError,
     DataDirectoryError,
@@ -58,9 +47,20 @@ from segstore.errors import (
     StorageError,
     StorageUnreachableError,
 )
-from segstore.older_store import refuse_implausible
+from segstore.process.data_directory import (
+    FORMAT_VERSION,
+    VERSION_FILE,
+    DataDirectory,
+    StoreState,
+    make_directory,
+    new_store_id,
+    quote_toml,
+    sync_directory,
+    write_durably,
+)
+from segstore.process.older_store import refuse_implausible
+from segstore.process.tier_two import NOTE_FILE, TierTwo, read_older_note
 from segstore.runtime.refused_files import is_refusal, reason_of
-from segstore.tier_two import NOTE_FILE, TierTwo, read_older_note
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal.files import IDENTITY_FILE, parse_name
 

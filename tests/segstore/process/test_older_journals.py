@@ -16,9 +16,9 @@ from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container
 from segstore.errors import PermanentError
+from segstore.process.tier_two import EpochNotingLogs
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
-from segstore.tier_two import EpochNotingLogs
 from segstore.tiers.journal import JournalSettings
 from segstore.tiers.memory import MemoryChunkStorage
 

@@ -5,7 +5,7 @@ Owns: the choice by configuration, ``TierTwo``.
 Invariants:
 1. A store whose chunks are in S3 is not started on anything else, nor one that has chunks in a
    directory on S3.
-2. Nothing in tier 2 is changed before ``segstore.identity`` has found that it is the store's, and
+2. Nothing in tier 2 is changed before ``process.identity`` has found that it is the store's, and
    what was found then is what is used until the end.
 """
 
@@ -24,15 +24,16 @@ import trio
 from pravega_wire.names import container_of
 from segstore.chunks.older_layout import Belongs
 from segstore.chunks.scan_plan import ReadableTier, TierAddress
-from segstore.config import S3Settings, SegmentStoreConfig
-from segstore.data_directory import DataDirectory, StoreState, make_directory
 from segstore.errors import StorageConfigurationError
+from segstore.process.config import SegmentStoreConfig
+from segstore.process.data_directory import DataDirectory, StoreState, make_directory
 from segstore.runtime.descriptors import descriptor_limit, share_out
 from segstore.runtime.refused_files import reason_of
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
 from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.s3 import S3Location, S3LocationError
+from segstore.tiers.s3.settings import S3Settings
 
 NOTE_FILE = "tier-2.toml"
 """Of older versions."""

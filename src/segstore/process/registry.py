@@ -25,7 +25,6 @@ import trio
 
 from pravega_wire.names import container_of
 from segstore.api import SegmentContainer
-from segstore.config import TableSettings
 from segstore.errors import (
     ContainerOfflineError,
     DataDirectoryError,
@@ -36,6 +35,7 @@ from segstore.errors import (
     WrongHostError,
     leaf_errors,
 )
+from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 
 OpenContainer = Callable[[int], AbstractAsyncContextManager[SegmentContainer]]

@@ -10,9 +10,9 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from segstore.api import SegmentContainer
-from segstore.config import TableSettings
 from segstore.errors import ContainerOfflineError, DataDirectoryError, WrongHostError
-from segstore.registry import ContainerRegistry
+from segstore.process.registry import ContainerRegistry
+from segstore.tables.settings import TableSettings
 from segstore.testing.memory_container import MemoryContainer
 
 IN_CONTAINER_0 = "examples/test/0"

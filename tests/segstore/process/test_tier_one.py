@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from segstore.tier_one import KeptJournal
+from segstore.process.tier_one import KeptJournal
 from segstore.tiers.journal import Journal, open_journal
 
 

@@ -5,7 +5,7 @@ the layout.
 
 Invariants:
 1. ``segstore.toml`` is written whole, before anything else of a store, and again only to note that
-   the store is made (``segstore.identity``) or where its tier 2 is now; nothing else that was there
+   the store is made (``process.identity``) or where its tier 2 is now; nothing else that was there
    before is overwritten, and a directory that is not empty and has no such file is refused.
 2. A journal is used by one process at a time: whoever opens it holds its lock until the process
    ends, however it ends.

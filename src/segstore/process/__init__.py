@@ -1,0 +1,1 @@
+"""A segment store's process: its configuration, data directory, tiers and containers."""
