@@ -29,13 +29,13 @@ from benchmarks.bench_codecs import limited_row
 from benchmarks.comparison import ComparedRow, Metric, plain_table, write_json_if_asked
 from pravega_wire import commands as wire
 from segstore.api import SegmentContainer
-from segstore.append_processor import Acknowledgement, AppendProcessor
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.durable_log.operation_processor import OperationProcessor
 from segstore.errors import SegmentStoreError
 from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
-from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal
+from segstore.network.append_processor import Acknowledgement, AppendProcessor
+from segstore.network.outstanding_bytes import OutstandingBytes, OutstandingTotal
 from segstore.process.config import ConnectionSettings
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryDataLogFactory

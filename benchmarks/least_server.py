@@ -22,7 +22,7 @@ from benchmarks.history import HOST, READ_BYTES, forget_pages, segment_name
 from pravega_wire.codec import encode
 from pravega_wire.commands import HELLO, ReadSegment, SegmentRead
 from pravega_wire.connection import Connection, Role
-from segstore.replies import around_data
+from segstore.network.replies import around_data
 
 PAGE_BYTES = 4096
 REQUEST_BYTES_MAX = 4096

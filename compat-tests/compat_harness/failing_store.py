@@ -19,10 +19,10 @@ from typing import IO
 import trio
 
 from compat_harness.server import HOST, Server
+from segstore.network.server import serve
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.data_directory import DataDirectory
-from segstore.server import serve
 from segstore.testing.faulty_disk import FaultyDisk
 
 FAILING = "failing"

@@ -72,10 +72,10 @@ def _load_segment_store() -> Parts:
         StorageUnreachableError,
         TooFewDescriptorsError,
     )
+    from segstore.network.server import AddressInUseError, serve
     from segstore.process.assembly import open_containers
     from segstore.process.config import SegmentStoreConfig
     from segstore.process.identity import TIER_2
-    from segstore.server import AddressInUseError, serve
 
     async def serve_with_containers(
         config: SegmentStoreConfig, *, shutdown: trio.Event, task_status: trio.TaskStatus[int]

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pravega_wire.hashing import container_hash
 
 INTERNAL_SCOPE = "_system"
+SYSTEM_PREFIX = f"{INTERNAL_SCOPE}/"
+"""How the qualified names of segments that the cluster itself needs begin."""
 INTERNAL_PREFIX = "_"
 NAME_LENGTH_MAX = 255
 USER_NAME_LENGTH_MAX = 250

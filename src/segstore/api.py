@@ -1,6 +1,7 @@
 """What a segment container offers to the request handlers and to the table layer.
 
-Owns: the ``SegmentContainer`` protocol and the values that pass through it.
+Owns: the ``SegmentContainer`` protocol, the values that pass through it, and how a task awaits what
+completes by a call: ``Waiter`` for operations, ``read_and_wait`` for reads.
 
 Invariants:
 1. A completion (``on_complete``) or a returned ``await`` means durable: fsync'ed in tier 1.
@@ -8,7 +9,7 @@ Invariants:
    order too, against the effect of all operations before it, durable or in flight. Those on other
    segments of the container do so too, unless one has to wait for attributes from tier 2.
 3. Completions of operations on one segment come in call order.
-4. A cancelled waiter abandons the answer, never the operation.
+4. A cancelled waiter abandons the answer, never the operation; a cancelled read is forgotten.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import trio
 
 from segstore.chunks.scan_plan import ScanPlan
 from segstore.errors import SegmentStoreError
@@ -264,3 +267,49 @@ class SegmentContainer(Protocol):
     async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
         """Like ``read_nowait``, waiting for the result."""
         ...
+
+
+class Waiter:
+    """Turns an operation's completion into an await."""
+
+    __slots__ = ("_event", "error", "number")
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+        self.error: SegmentStoreError | None = None
+        self.number = -1
+
+    def complete(self, error: SegmentStoreError | None, number: int) -> None:
+        """The operation is durable, or refused."""
+        self.error, self.number = error, number
+        self._event.set()
+
+    async def wait(self) -> int:
+        """The operation's number; raises its error."""
+        await self._event.wait()
+        if self.error is not None:
+            raise self.error
+        return self.number
+
+
+async def read_and_wait(start: Callable[[OnRead], ReadHandle | None]) -> ReadResult:
+    """The result of the read that ``start`` begins (a ``read_nowait``); raises its error."""
+    done = trio.Event()
+    outcome: list[SegmentStoreError | ReadResult] = []
+
+    def complete(error: SegmentStoreError | None, result: ReadResult | None) -> None:
+        answer = error or result
+        assert answer is not None
+        outcome.append(answer)
+        done.set()
+
+    handle = start(complete)
+    try:
+        await done.wait()
+    finally:
+        if handle is not None:
+            handle.cancel()
+    [answer] = outcome
+    if isinstance(answer, SegmentStoreError):
+        raise answer
+    return answer

@@ -35,6 +35,8 @@ from segstore.api import (
     ReadResult,
     SegmentInfo,
     SegmentSample,
+    Waiter,
+    read_and_wait,
 )
 from segstore.attributes.attribute_indexes import AttributeIndexes, AttributePage
 from segstore.cache.manager import CacheManager
@@ -89,7 +91,6 @@ from segstore.throttling.throttle import (
     ThrottleSnapshot,
 )
 from segstore.tiers.api import Buffer, DurableDataLog, DurableDataLogFactory
-from segstore.waiting import Waiter, read_and_wait
 from segstore.writer.storage_writer import HELD_BYTES_MAX, StorageWriter
 
 DRAIN_SECONDS: Final = 5.0

@@ -16,7 +16,7 @@ import trio
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
-import segstore.server
+import segstore.network.server
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Controller, Environment, open_controller
 from pravega_controller.server import serve
@@ -68,7 +68,7 @@ def open_on_memory(memory_store: MemorySegmentStore) -> OpenController:
 
 async def serve_segments(config: SegmentStoreConfig, *, task_status: trio.TaskStatus[int]) -> None:
     async with open_containers(config) as open_container:
-        await segstore.server.serve(config, open_container, task_status=task_status)
+        await segstore.network.server.serve(config, open_container, task_status=task_status)
 
 
 @pytest.fixture

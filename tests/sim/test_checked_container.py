@@ -12,9 +12,8 @@ from simulation.completions import completions_noted
 from simulation.model import Model, ViolationError
 
 from segstore import container
-from segstore.api import OnAppended
+from segstore.api import OnAppended, Waiter
 from segstore.errors import NoSuchSegmentError, SegmentStoreError, StorageError
-from segstore.waiting import Waiter
 
 
 class AnsweredByHand:

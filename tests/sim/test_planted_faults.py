@@ -19,11 +19,11 @@ from pravega_wire import codec
 from pravega_wire import commands as wire
 from segstore import handler_table, server
 from segstore.api import OnRead, ReadHandle, ReadResult
-from segstore.buffer_bytes import ReplyBytes, Reservation, Reservations
 from segstore.chunks import checksums
-from segstore.connection import ServerConnection
 from segstore.errors import SegmentStoreError
-from segstore.send_buffer import SendBuffer
+from segstore.network.buffer_bytes import ReplyBytes, Reservation, Reservations
+from segstore.network.connection import ServerConnection
+from segstore.network.send_buffer import SendBuffer
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import Buffer, LogAddress
 from segstore.tiers.journal import Journal

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from pravega_wire.names import SYSTEM_PREFIX
 from segstore.model.operations import (
     ActivateOperation,
     BarrierOperation,
@@ -20,8 +21,6 @@ from segstore.model.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
-
-SYSTEM_PREFIX: Final = "_system/"
 
 
 class Priority(IntEnum):

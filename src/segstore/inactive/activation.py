@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 
 import trio
 
+from segstore.api import Waiter
 from segstore.durable_log.update_transaction import NO_RECORD
 from segstore.errors import SegmentError, SegmentStoreError
 from segstore.inactive.records import SegmentRecords
 from segstore.model.attributes import AttributeId
 from segstore.model.metadata import ContainerMetadata
 from segstore.model.operations import ActivateOperation, BarrierOperation, Operation
-from segstore.waiting import Waiter
 
 
 class _Load:

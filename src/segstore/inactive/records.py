@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from segstore.api import read_and_wait
 from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.durable_log.update_transaction import NO_RECORD
 from segstore.errors import SegmentStoreError, StorageError
@@ -28,7 +29,6 @@ from segstore.model.segment_record import (
     record_key,
 )
 from segstore.read_index.read_index import ReadIndex
-from segstore.waiting import read_and_wait
 
 FIRST_READ_BYTES: Final = 512
 """Nearly every record is shorter."""

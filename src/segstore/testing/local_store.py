@@ -13,10 +13,10 @@ from pathlib import Path
 import trio
 import trio.testing
 
+from segstore.network.server import ConnectionServer
 from segstore.process.assembly import open_containers
 from segstore.process.config import ConnectionSettings, SegmentStoreConfig
 from segstore.process.registry import ContainerRegistry
-from segstore.server import ConnectionServer
 from segstore.testing.local_tiers import MIB, ObservedChunks, ObservedLogs
 from segstore.testing.wire_client import WireClient
 from segstore.tiers.files.filesystem import FilesystemChunkStorage

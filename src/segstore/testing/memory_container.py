@@ -27,6 +27,8 @@ from segstore.api import (
     ReadResult,
     SegmentInfo,
     SegmentSample,
+    Waiter,
+    read_and_wait,
 )
 from segstore.errors import (
     ContainerOfflineError,
@@ -43,7 +45,6 @@ from segstore.model.attributes import (
 )
 from segstore.testing.memory_segments import MemorySegment, MemorySegments, ParkedRead
 from segstore.tiers.api import Buffer
-from segstore.waiting import Waiter, read_and_wait
 
 
 class MemoryContainer:

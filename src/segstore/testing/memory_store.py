@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from segstore.api import SegmentContainer
+from segstore.network.server import ConnectionServer
 from segstore.process.config import ConnectionSettings
 from segstore.process.registry import ContainerRegistry
-from segstore.server import ConnectionServer
 from segstore.tables.settings import TableSettings
 from segstore.testing.memory_container import MemoryContainer
 from segstore.testing.wire_client import WireClient

@@ -13,9 +13,9 @@ import trio.testing
 from pravega_wire import commands as wire
 from segstore.api import SegmentContainer
 from segstore.model.attributes import EVENT_COUNT, NULL_ATTRIBUTE_VALUE
+from segstore.network.server import ConnectionServer
 from segstore.process.config import ConnectionSettings
 from segstore.process.registry import ContainerRegistry
-from segstore.server import ConnectionServer
 from segstore.tables.settings import TableSettings
 from segstore.testing.faulty_chunks import Fault
 from segstore.testing.wire_client import WireClient

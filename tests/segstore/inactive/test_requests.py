@@ -11,9 +11,9 @@ import trio
 from pravega_wire import commands as wire
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentExistsError
-from segstore.handler_table import RequestContext, Store
-from segstore.handlers import SEGMENT_HANDLERS
 from segstore.model.attributes import AttributeUpdate
+from segstore.network.handler_table import RequestContext, Store
+from segstore.network.handlers import SEGMENT_HANDLERS
 from segstore.process.registry import ContainerRegistry
 from segstore.tables.settings import TableSettings
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, evict

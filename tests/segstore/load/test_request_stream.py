@@ -25,9 +25,9 @@ from segstore.load.request_stream import (
     RequestStreamWriter,
     look_up_with,
 )
+from segstore.network.server import serve
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
-from segstore.server import serve
 
 LOWER, UPPER = "_system/_requeststream/0.#epoch.0", "_system/_requeststream/1.#epoch.0"
 

@@ -6,8 +6,8 @@ Owns: ``check_buffers``.
 from __future__ import annotations
 
 from pravega_wire.commands import COMMAND_BYTES_MAX
-from segstore.buffer_bytes import COMMAND_BYTES_FREE, READ_BYTES_SHORT, REPLY_BYTES_FREE
-from segstore.server import ConnectionServer
+from segstore.network.buffer_bytes import COMMAND_BYTES_FREE, READ_BYTES_SHORT, REPLY_BYTES_FREE
+from segstore.network.server import ConnectionServer
 from simulation.plan import KIB
 
 OWN_BYTES_MAX = COMMAND_BYTES_FREE + REPLY_BYTES_FREE + 4 * READ_BYTES_SHORT + 64 * KIB

@@ -36,6 +36,8 @@ from segstore.api import (
     SegmentContainer,
     SegmentInfo,
     SegmentSample,
+    Waiter,
+    read_and_wait,
 )
 from segstore.errors import (
     ContainerOfflineError,
@@ -55,7 +57,6 @@ from segstore.model.attributes import (
 )
 from segstore.testing.memory_segments import MemorySegment
 from segstore.tiers.api import Buffer
-from segstore.waiting import Waiter, read_and_wait
 from simulation.completions import told_of_completion
 from simulation.model import Model, outcome_of
 

@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from unittest.mock import patch
 
 from segstore import container
+from segstore.api import Waiter
 from segstore.errors import SegmentStoreError
-from segstore.waiting import Waiter
 
 Note = Callable[[SegmentStoreError | None], None]
 

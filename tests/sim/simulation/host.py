@@ -36,11 +36,11 @@ from segstore.errors import (
 )
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.model.segment_attributes import AttributeCache
+from segstore.network.server import ConnectionServer, _accept
 from segstore.process.config import ConnectionSettings
 from segstore.process.registry import ContainerRegistry
 from segstore.process.tier_one import raise_when_failed
 from segstore.process.tier_two import EpochNotingLogs
-from segstore.server import ConnectionServer, _accept
 from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.wire_client import WireClient

@@ -11,8 +11,8 @@ from pravega_wire import commands as wire
 from segstore.chunks.leases import LEASE_SECONDS_MAX
 from segstore.chunks.scan_plan import PLANNED_SUMS_BYTES_MAX, PlannedChunk
 from segstore.errors import InvalidRequestError, UnsupportedRequestError
-from segstore.handler_table import HandlerTable, RequestContext
-from segstore.replies import operation_name
+from segstore.network.handler_table import HandlerTable, RequestContext
+from segstore.network.replies import operation_name
 
 SCAN_HANDLERS: Final = HandlerTable()
 handles = SCAN_HANDLERS.handles

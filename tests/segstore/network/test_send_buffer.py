@@ -6,9 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.buffer_bytes import ReplyBytes
-from segstore.send_buffer import JOINED_BYTES_MAX, SendBuffer
-from segstore.transport import SENT_BYTES_MAX, Flusher
+from segstore.network.buffer_bytes import ReplyBytes
+from segstore.network.send_buffer import JOINED_BYTES_MAX, SendBuffer
+from segstore.network.transport import SENT_BYTES_MAX, Flusher
 
 
 def send_buffer(*, pause_bytes: int, flusher: Flusher | None = None) -> SendBuffer:

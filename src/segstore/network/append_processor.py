@@ -46,9 +46,9 @@ from segstore.model.attributes import (
     SegmentType,
     is_core_attribute,
 )
-from segstore.outstanding_bytes import OutstandingBytes, Share
+from segstore.network.outstanding_bytes import OutstandingBytes, Share
+from segstore.network.replies import NO_OFFSET, Asked, refusal
 from segstore.process.registry import ContainerRegistry
-from segstore.replies import NO_OFFSET, Asked, refusal
 
 _REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
 _ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE

@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
+from segstore.network.transport import ReceiveBuffer, SocketTransport, StreamTransport
 from segstore.runtime.readiness import ReadySockets
-from segstore.transport import ReceiveBuffer, SocketTransport, StreamTransport
 
 
 class Pair:

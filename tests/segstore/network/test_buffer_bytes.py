@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import append_block
-from segstore.buffer_bytes import (
+from segstore.network.buffer_bytes import (
     COMMAND_BYTES_USUAL,
     MIB,
     READ_BYTES_MAX,

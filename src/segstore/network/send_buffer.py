@@ -22,8 +22,8 @@ from typing import Final, Protocol
 
 import trio
 
-from segstore.buffer_bytes import REPLY_BYTES_FREE, ReplyBytes
-from segstore.transport import SENT_BYTES_MAX, Flusher
+from segstore.network.buffer_bytes import REPLY_BYTES_FREE, ReplyBytes
+from segstore.network.transport import SENT_BYTES_MAX, Flusher
 
 JOINED_BYTES_MAX: Final = 256 * 1024
 

@@ -23,24 +23,24 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from segstore.buffer_bytes import BufferBytes
-from segstore.connection import ServerConnection
 from segstore.errors import (
     DataDirectoryError,
     NoContainerLeftError,
     SegmentStoreError,
     leaf_errors,
 )
-from segstore.handler_table import Store
 from segstore.load.monitor import LoadMonitor
 from segstore.load.request_stream import look_up_with, report_load
-from segstore.outstanding_bytes import OutstandingTotal
+from segstore.network.buffer_bytes import BufferBytes
+from segstore.network.connection import ServerConnection
+from segstore.network.handler_table import Store
+from segstore.network.outstanding_bytes import OutstandingTotal
+from segstore.network.transport import ReceiveBuffer, SocketTransport, StreamTransport, Transport
 from segstore.process.config import ConnectionSettings, SegmentStoreConfig
 from segstore.process.registry import ContainerRegistry, OpenContainer
 from segstore.runtime.clock import wall_clock_ms
 from segstore.runtime.descriptors import descriptor_limit, share_out
 from segstore.runtime.readiness import ReadySockets
-from segstore.transport import ReceiveBuffer, SocketTransport, StreamTransport, Transport
 
 StreamType = TypeVar("StreamType", bound=trio.abc.HalfCloseableStream)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
-from segstore.replies import around_data
+from segstore.network.replies import around_data
 
 
 @given(st.text(max_size=50), st.binary(max_size=2000), st.booleans(), st.integers(0, 2**60))

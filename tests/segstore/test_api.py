@@ -4,9 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.api import OnRead, ReadResult
+from segstore.api import OnRead, ReadResult, Waiter, read_and_wait
 from segstore.errors import ContainerOfflineError, NoSuchSegmentError
-from segstore.waiting import Waiter, read_and_wait
 
 RESULT = ReadResult(0, b"data", at_tail=False, end_of_segment=False)
 

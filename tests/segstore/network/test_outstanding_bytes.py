@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal
+from segstore.network.outstanding_bytes import OutstandingBytes, OutstandingTotal
 from segstore.process.config import ConnectionSettings
 
 SETTINGS = ConnectionSettings(

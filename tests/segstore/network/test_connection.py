@@ -18,7 +18,7 @@ from pravega_wire.codec import encode
 from pravega_wire.connection import append_block
 from pravega_wire.names import container_of
 from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult
-from segstore.connection import ANSWER_SECONDS
+from segstore.network.connection import ANSWER_SECONDS
 from segstore.process.config import ConnectionSettings
 from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient

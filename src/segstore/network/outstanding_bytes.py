@@ -21,8 +21,7 @@ from typing import Final
 import trio
 
 from pravega_wire.commands import COMMAND_BYTES_MAX
-from pravega_wire.names import container_of
-from segstore.durable_log.priorities import SYSTEM_PREFIX
+from pravega_wire.names import SYSTEM_PREFIX, container_of
 from segstore.process.config import ConnectionSettings
 
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from pravega_wire import commands as wire
 from pravega_wire.commands import COMMAND_BYTES_MAX
-from segstore.buffer_bytes import COMMAND_BYTES_USUAL
-from segstore.handler_table import HandlerTable, RequestContext, check_name
+from segstore.network.buffer_bytes import COMMAND_BYTES_USUAL
+from segstore.network.handler_table import HandlerTable, RequestContext, check_name
 from segstore.tables.table_segments import TableSegments
 
 TABLE_HANDLERS: Final = HandlerTable()

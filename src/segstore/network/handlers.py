@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pravega_wire import commands as wire
 from pravega_wire.names import transient_segment_name
-from segstore.api import SegmentContainer, SegmentInfo
+from segstore.api import SegmentContainer, SegmentInfo, Waiter
 from segstore.errors import (
     BadAttributeUpdateError,
     InvalidRequestError,
@@ -19,7 +19,6 @@ from segstore.errors import (
     SegmentTruncatedError,
     UnsupportedRequestError,
 )
-from segstore.handler_table import HandlerTable, RequestContext, check_name
 from segstore.model.attributes import (
     ATTRIBUTE_ID_LENGTH,
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
@@ -35,8 +34,8 @@ from segstore.model.attributes import (
     AttributeUpdateType,
     SegmentType,
 )
-from segstore.replies import operation_name
-from segstore.waiting import Waiter
+from segstore.network.handler_table import HandlerTable, RequestContext, check_name
+from segstore.network.replies import operation_name
 
 SEGMENT_HANDLERS: Final = HandlerTable()
 handles = SEGMENT_HANDLERS.handles

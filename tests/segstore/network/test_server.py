@@ -22,16 +22,16 @@ from pravega_wire.codec import encode
 from pravega_wire.connection import append_block
 from segstore.api import SegmentContainer
 from segstore.errors import DataDirectoryError
-from segstore.process.config import ConnectionSettings, SegmentStoreConfig
-from segstore.process.registry import ContainerRegistry
-from segstore.runtime.readiness import ReadySockets
-from segstore.server import (
+from segstore.network.server import (
     ACCEPT_PAUSE_SECONDS,
     AddressInUseError,
     ConnectionServer,
     serve,
     serve_connections,
 )
+from segstore.process.config import ConnectionSettings, SegmentStoreConfig
+from segstore.process.registry import ContainerRegistry
+from segstore.runtime.readiness import ReadySockets
 from segstore.tables.settings import TableSettings
 from segstore.testing.memory_container import MemoryContainer
 from segstore.testing.wire_client import PeerClosedError, WireClient

@@ -30,19 +30,19 @@ from pravega_wire.codec import encode
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from segstore.api import ReadHandle, ReadResult
-from segstore.append_processor import AppendProcessor
-from segstore.buffer_bytes import COMMAND_BYTES_FREE, BufferBytes, ReplyPlaces, Reservation
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
-from segstore.handler_table import Handler, RequestContext, Store
-from segstore.handlers import SEGMENT_HANDLERS
-from segstore.outstanding_bytes import OutstandingBytes, OutstandingTotal, Share
+from segstore.network.append_processor import AppendProcessor
+from segstore.network.buffer_bytes import COMMAND_BYTES_FREE, BufferBytes, ReplyPlaces, Reservation
+from segstore.network.handler_table import Handler, RequestContext, Store
+from segstore.network.handlers import SEGMENT_HANDLERS
+from segstore.network.outstanding_bytes import OutstandingBytes, OutstandingTotal, Share
+from segstore.network.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, around_data, refusal
+from segstore.network.request_lanes import RequestLanes, Ticket
+from segstore.network.scan_handlers import SCAN_HANDLERS
+from segstore.network.send_buffer import SendBuffer
+from segstore.network.table_handlers import TABLE_HANDLERS
+from segstore.network.transport import Transport
 from segstore.process.config import ConnectionSettings
-from segstore.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, around_data, refusal
-from segstore.request_lanes import RequestLanes, Ticket
-from segstore.scan_handlers import SCAN_HANDLERS
-from segstore.send_buffer import SendBuffer
-from segstore.table_handlers import TABLE_HANDLERS
-from segstore.transport import Transport
 
 _HANDLERS: Final[Mapping[type, Handler]] = {
     **SEGMENT_HANDLERS,

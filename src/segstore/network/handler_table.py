@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar
 from pravega_wire import commands as wire
 from segstore.api import SegmentContainer
 from segstore.errors import InvalidRequestError
+from segstore.network.replies import NO_OFFSET, Asked, operation_name
 from segstore.process.registry import ContainerRegistry
-from segstore.replies import NO_OFFSET, Asked, operation_name
 
 REMEMBERED_MERGES_MAX: Final = 1_000
 SEGMENTS_MAX: Final = 257

@@ -1,0 +1,1 @@
+"""Connections of clients: sockets, buffers, and what each command asks of a container."""
