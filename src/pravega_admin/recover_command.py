@@ -1,6 +1,6 @@
 """``segstore recover``: go on after a journal, or a part of tier 2, was lost.
 
-Owns: what the user is told and asked. What is done is ``segstore.recover``'s.
+Owns: what the user is told and asked. What is done is ``segstore.repair.recover``'s.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pravega_admin.store_settings import DATA_DIR, read_settings, tier_2_setting
 
 if TYPE_CHECKING:
     from segstore.process.config import SegmentStoreConfig
-    from segstore.recover import RecoveryPlan
+    from segstore.repair.recover import RecoveryPlan
 
 COLUMNS = ("container", "segment", "what", "offset", "bytes")
 CONTROLLER_TABLES = "_system/_tables/"
@@ -82,7 +82,7 @@ async def _recover(
     settings: SegmentStoreConfig, dry_run: bool, yes: bool, output: OutputFormat
 ) -> None:
     from segstore.errors import DataDirectoryError, SegmentStoreError, StorageConfigurationError
-    from segstore.recover import open_recovery
+    from segstore.repair.recover import open_recovery
 
     try:
         async with open_recovery(settings) as recovery:

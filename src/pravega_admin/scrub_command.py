@@ -81,7 +81,7 @@ def _scrub(
         StorageError,
     )
     from segstore.process.data_directory import DataDirectory
-    from segstore.scrub_store import StoreScrub, open_to_look, spending
+    from segstore.repair.scrub_store import StoreScrub, open_to_look, spending
     from segstore.tiers.files.filesystem import FilesystemChunkStorage
     from segstore.tiers.s3.settings import S3Settings
 

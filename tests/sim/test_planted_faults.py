@@ -17,10 +17,10 @@ from simulation.store import Faults, NoFaults
 
 from pravega_wire import codec
 from pravega_wire import commands as wire
-from segstore import handler_table, server
 from segstore.api import OnRead, ReadHandle, ReadResult
 from segstore.chunks import checksums
 from segstore.errors import SegmentStoreError
+from segstore.network import handler_table, server
 from segstore.network.buffer_bytes import ReplyBytes, Reservation, Reservations
 from segstore.network.connection import ServerConnection
 from segstore.network.send_buffer import SendBuffer

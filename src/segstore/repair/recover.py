@@ -47,8 +47,7 @@ from segstore.process.identity import (
     write_journal_identity,
 )
 from segstore.process.tier_two import StorageOfOwner, TierTwo, belongs_to, open_storage
-from segstore.runtime.boot import boot_id
-from segstore.salvage import (
+from segstore.repair.salvage import (
     ChunkLosses,
     Entries,
     Finding,
@@ -60,6 +59,7 @@ from segstore.salvage import (
     replay_metadata,
     skip_to_checkpoint,
 )
+from segstore.runtime.boot import boot_id
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal import JournalSettings, open_journal
 from segstore.tiers.journal.disk import DamagedDisk, UntouchedDisk

@@ -14,7 +14,6 @@ import trio
 from _fast.data_frame import DataFrame
 from pravega_wire.commands import TableEntry, TableKey
 from pravega_wire.event_framing import frame_event
-from segstore import recover
 from segstore.api import SegmentContainer
 from segstore.chunks.chunk_metadata import ChunkMetadata
 from segstore.container import Container
@@ -24,8 +23,9 @@ from segstore.model.operations import AppendOperation
 from segstore.process.assembly import open_containers
 from segstore.process.config import MIB, SegmentStoreConfig
 from segstore.process.data_directory import DataDirectory
-from segstore.recover import RecoveryPlan, open_recovery
-from segstore.salvage import PlannedStorage, Salvage, encode_log, replay_metadata
+from segstore.repair import recover
+from segstore.repair.recover import RecoveryPlan, open_recovery
+from segstore.repair.salvage import PlannedStorage, Salvage, encode_log, replay_metadata
 from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.s3_servers import CREDENTIALS, make_bucket, moto_server
