@@ -11,11 +11,11 @@ import sys
 
 def _main() -> None:
     if sys.argv[1:2] == ["child"]:
-        from pravega_admin.child import main as child_main
+        from pravega_admin.supervisor.child import main as child_main
 
         sys.exit(child_main(sys.argv[2:]))
     if sys.argv[1:2] == ["supervise"]:
-        from pravega_admin.supervise import main as supervise_main
+        from pravega_admin.supervisor.supervise import main as supervise_main
 
         sys.exit(supervise_main(sys.argv[2:]))
     from pravega_admin.cli import main

@@ -17,9 +17,9 @@ HELP_OPTIONS = frozenset({"-h", "--help"})
 def main() -> None:
     """The console script."""
     if starts_store(sys.argv[1:]):
-        from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
-        from pravega_admin.early_children import start_early
         from pravega_admin.quick_options import read_options
+        from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
+        from pravega_admin.supervisor.early_children import start_early
 
         start_early([SEGMENT_STORE, CONTROLLER])
         options = read_options(sys.argv[2:])

@@ -25,7 +25,6 @@ from typing import Any, TypeAlias
 import msgspec
 import trio
 
-from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.errors import (
     EXIT_INTERRUPTED,
     AdminError,
@@ -33,6 +32,7 @@ from pravega_admin.errors import (
     cannot_start,
     leaf_errors,
 )
+from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
 from segstore.runtime.refused_files import is_refusal, reason_of
 
 Serve: TypeAlias = Callable[..., Awaitable[Any]]

@@ -11,7 +11,6 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.output import note
 from pravega_admin.quick_options import CONTROLLERS_MAX, PORT_MAX
@@ -21,6 +20,7 @@ from pravega_admin.store_settings import (
     start_standalone,
     tier_2_settings,
 )
+from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_blocking.errors import UsageError
 
 HostOption: TypeAlias = Annotated[

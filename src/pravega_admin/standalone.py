@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from pravega_admin.child_process import ChildSpec
-from pravega_admin.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.data_directory import open_run_directory
-from pravega_admin.early_children import child_command, start_child
 from pravega_admin.errors import ConfigurationError, cannot_start
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.quick_options import PORT_MAX
-from pravega_admin.supervise import hand_over
+from pravega_admin.supervisor.child_process import ChildSpec
+from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
+from pravega_admin.supervisor.early_children import child_command, start_child
+from pravega_admin.supervisor.supervise import hand_over
 from pravega_admin.version import VERSION
 from segstore.runtime.refused_files import reason_of
 

@@ -52,7 +52,7 @@ def test_a_module_that_is_missing_is_missed() -> None:
 def test_server_processes_do_not_import_what_they_never_use(kind: str) -> None:
     source = f"""
         import sys
-        from pravega_admin.child import NEVER_USED
+        from pravega_admin.supervisor.child import NEVER_USED
         from pravega_admin.put_off import put_off_imports
         sys.modules["rich"] = None
         put_off_imports(NEVER_USED)

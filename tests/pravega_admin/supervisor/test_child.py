@@ -5,7 +5,7 @@ import sys
 
 CHECK = """
 import gc
-from pravega_admin.child import COLLECTION_THRESHOLDS, collect_seldom
+from pravega_admin.supervisor.child import COLLECTION_THRESHOLDS, collect_seldom
 collect_seldom()
 assert gc.get_threshold() == COLLECTION_THRESHOLDS
 assert gc.get_freeze_count() > 1000

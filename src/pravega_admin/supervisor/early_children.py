@@ -18,8 +18,14 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from pravega_admin.child_process import ChildProcess, ChildSpec, note_pid, spawn, start_process
 from pravega_admin.run_directory import RunDirectory
+from pravega_admin.supervisor.child_process import (
+    ChildProcess,
+    ChildSpec,
+    note_pid,
+    spawn,
+    start_process,
+)
 
 RECEIVED_BYTES = 64 * 1024
 

@@ -17,10 +17,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
-from pravega_admin.early_children import receive_settings
 from pravega_admin.errors import EXIT_FAILED, EXIT_OK, exit_code_of
 from pravega_admin.put_off import put_off_imports
+from pravega_admin.supervisor.child_protocol import Verdict, announce, die_with_supervisor
+from pravega_admin.supervisor.early_children import receive_settings
 from pravega_blocking.errors import PravegaError
 
 NEVER_USED = ("asyncio", "grpc.aio", "hmac", "ssl")

@@ -17,18 +17,18 @@ from typing import Any
 
 import pytest
 
-from pravega_admin import supervisor as supervisor_module
-from pravega_admin.child_process import ChildProcess, ChildSpec, describe_exit, spawn
 from pravega_admin.data_directory import open_run_directory
 from pravega_admin.errors import AdminError, ConfigurationError
 from pravega_admin.run_directory import RunDirectory
-from pravega_admin.supervisor import START_ATTEMPTS, Supervisor
+from pravega_admin.supervisor import supervisor as supervisor_module
+from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec, describe_exit, spawn
+from pravega_admin.supervisor.supervisor import START_ATTEMPTS, Supervisor
 
 SECONDS_MAX = 15.0
 
 SLEEPER = """
     import time
-    from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
+    from pravega_admin.supervisor.child_protocol import Verdict, announce, die_with_supervisor
     die_with_supervisor()
     announce(Verdict(is_ready=True))
     time.sleep(600)
@@ -121,7 +121,7 @@ def test_a_child_that_cannot_start_as_configured_ends_the_supervisor(
 ) -> None:
     refusing = """
         import sys
-        from pravega_admin.child_protocol import Verdict, announce
+        from pravega_admin.supervisor.child_protocol import Verdict, announce
         announce(Verdict(is_ready=False, error="port 9 is in use"))
         sys.exit(78)
     """
@@ -229,7 +229,7 @@ def test_a_child_that_served_says_why_it_cannot_go_on(
 ) -> None:
     served = """
         import sys
-        from pravega_admin.child_protocol import Verdict, announce
+        from pravega_admin.supervisor.child_protocol import Verdict, announce
         announce(Verdict(is_ready=True))
         announce(Verdict(is_ready=False, error="the journal is damaged"))
         sys.exit(78)
@@ -245,7 +245,7 @@ def test_children_end_the_last_one_first(
     log = tmp_path / "ends"
     gentle = """
         import signal, sys, time
-        from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
+        from pravega_admin.supervisor.child_protocol import Verdict, announce, die_with_supervisor
         def end(number, frame):
             with open(sys.argv[2], "a") as log:
                 log.write(sys.argv[1] + "\\n")
@@ -268,7 +268,7 @@ def test_the_pauses_between_starts_grow(
     log = tmp_path / "starts"
     fickle = """
         import sys, time
-        from pravega_admin.child_protocol import Verdict, announce
+        from pravega_admin.supervisor.child_protocol import Verdict, announce
         with open(sys.argv[1], "a") as log:
             log.write(f"{time.monotonic()}\\n")
         announce(Verdict(is_ready=True))
@@ -290,8 +290,8 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         import sys, textwrap
         from pathlib import Path
         from pravega_admin.data_directory import open_run_directory
-        from pravega_admin.child_process import ChildSpec
-        from pravega_admin.supervisor import Supervisor
+        from pravega_admin.supervisor.child_process import ChildSpec
+        from pravega_admin.supervisor.supervisor import Supervisor
         with open_run_directory(Path(sys.argv[1])) as directory:
             command = (sys.executable, "-c", textwrap.dedent(sys.argv[2]))
             specs = [ChildSpec("one", command), ChildSpec("two", command)]
@@ -333,7 +333,7 @@ def test_output_of_children_goes_to_the_log_file(
 
 def test_a_child_without_a_supervisor_runs_all_the_same() -> None:
     source = """
-        from pravega_admin.child_protocol import Verdict, announce, die_with_supervisor
+        from pravega_admin.supervisor.child_protocol import Verdict, announce, die_with_supervisor
         die_with_supervisor()
         announce(Verdict(is_ready=True))
         print("fine")
@@ -349,7 +349,7 @@ def test_a_child_without_a_supervisor_runs_all_the_same() -> None:
 
 def test_a_supervisor_that_is_gone_before_the_child_asks_takes_it_along() -> None:
     source = """
-        from pravega_admin.child_protocol import die_with_supervisor
+        from pravega_admin.supervisor.child_protocol import die_with_supervisor
         die_with_supervisor()
         print("survived")
     """
@@ -366,7 +366,7 @@ def test_a_supervisor_that_is_gone_before_the_child_asks_takes_it_along() -> Non
 
 
 def test_verdicts_read_back_what_children_say() -> None:
-    from pravega_admin.child_protocol import Verdict, parse_verdict
+    from pravega_admin.supervisor.child_protocol import Verdict, parse_verdict
 
     assert parse_verdict(b'{"ready": true}\n') == Verdict(is_ready=True)
     refusal = json.dumps({"error": "no"}).encode()
@@ -389,7 +389,7 @@ def test_starting_a_child_imports_no_event_loop() -> None:
 
 
 def test_a_supervisor_has_little_in_memory() -> None:
-    source = "import sys, pravega_admin.supervise; print(*sorted(sys.modules))"
+    source = "import sys, pravega_admin.supervisor.supervise; print(*sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=True
     )
@@ -403,9 +403,9 @@ def test_another_program_in_the_same_process_goes_on_with_the_children(tmp_path:
     source = """
         import os, sys, textwrap, time
         from pathlib import Path
-        from pravega_admin.child_process import ChildSpec, spawn
+        from pravega_admin.supervisor.child_process import ChildSpec, spawn
         from pravega_admin.data_directory import open_run_directory
-        from pravega_admin.supervise import hand_over
+        from pravega_admin.supervisor.supervise import hand_over
         with open_run_directory(Path(sys.argv[1])) as directory:
             spec = ChildSpec("one", (sys.executable, "-c", textwrap.dedent(sys.argv[2])))
             process = spawn(spec, directory)
@@ -442,9 +442,9 @@ def test_a_traceback_is_shown_after_the_exec_when_it_is_asked_for(
     source = f"""
         import sys
         from pathlib import Path
-        from pravega_admin.child_process import ChildSpec, spawn
+        from pravega_admin.supervisor.child_process import ChildSpec, spawn
         from pravega_admin.data_directory import open_run_directory
-        from pravega_admin.supervise import hand_over
+        from pravega_admin.supervisor.supervise import hand_over
         with open_run_directory(Path(sys.argv[1])) as directory:
             spec = ChildSpec("one", (sys.executable, "-c", "raise SystemExit(78)"))
             process = spawn(spec, directory)

@@ -22,10 +22,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import TextIO
 
-from pravega_admin.child_process import ChildProcess, ChildSpec
 from pravega_admin.errors import EXIT_OK, exit_code_of, tell_error
 from pravega_admin.run_directory import SUPERVISOR, RunDirectory
-from pravega_admin.supervisor import Supervisor
+from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec
+from pravega_admin.supervisor.supervisor import Supervisor
 
 
 def hand_over(

@@ -16,8 +16,8 @@ import os
 import signal
 from collections.abc import Sequence
 
-from pravega_admin.child_protocol import READY_VARIABLE, SUPERVISOR_VARIABLE
 from pravega_admin.run_directory import RunDirectory
+from pravega_admin.supervisor.child_protocol import READY_VARIABLE, SUPERVISOR_VARIABLE
 
 
 class ChildSpec:

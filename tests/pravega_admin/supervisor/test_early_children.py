@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from pravega_admin import early_children
-from pravega_admin.child_process import ChildSpec, start_process
 from pravega_admin.cli import starts_store
 from pravega_admin.data_directory import open_run_directory
-from pravega_admin.early_children import start_child
+from pravega_admin.supervisor import early_children
+from pravega_admin.supervisor.child_process import ChildSpec, start_process
+from pravega_admin.supervisor.early_children import start_child
 
 WAITING = """
     import sys
-    from pravega_admin.early_children import receive_settings
+    from pravega_admin.supervisor.early_children import receive_settings
     text = receive_settings(int(sys.argv[1]))
     if text is None:
         sys.exit(3)
@@ -113,7 +113,7 @@ def test_nothing_stays_when_a_store_is_not_started_after_all(tmp_path: Path) -> 
     source = """
         import sys
         sys.argv = ["segstore", "standalone", "--no-such-option"]
-        from pravega_admin import early_children
+        from pravega_admin.supervisor import early_children
         from pravega_admin.cli import main
         try:
             main()

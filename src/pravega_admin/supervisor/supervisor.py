@@ -24,13 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 
-from pravega_admin.child_process import (
-    ChildProcess,
-    ChildSpec,
-    describe_exit,
-    start_child_process,
-)
-from pravega_admin.child_protocol import Verdict, parse_verdict
 from pravega_admin.errors import (
     EXIT_CONFIGURATION,
     EXIT_NO_ROOM,
@@ -39,6 +32,13 @@ from pravega_admin.errors import (
     NoRoomError,
 )
 from pravega_admin.run_directory import RunDirectory
+from pravega_admin.supervisor.child_process import (
+    ChildProcess,
+    ChildSpec,
+    describe_exit,
+    start_child_process,
+)
+from pravega_admin.supervisor.child_protocol import Verdict, parse_verdict
 from pravega_blocking.backoff import delays
 
 STABLE_SECONDS = 2.0

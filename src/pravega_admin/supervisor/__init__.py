@@ -1,0 +1,1 @@
+"""The supervisor of a standalone store: how its server processes are started, watched and ended."""
