@@ -1,6 +1,12 @@
-"""Holds the one-way import rule of the house: each package may import only those to its left."""
+"""Holds the one-way import rule of the house, between the packages and inside the segment store.
+
+A package may import only what its row names, and a row names only what stands above it: so there
+is no circle, and a new package has to be given a place.
+"""
 
 import ast
+import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -24,6 +30,135 @@ MAY_IMPORT: dict[str, set[str]] = {
         "pravega_spark",
     },
 }
+
+INSIDE_SEGSTORE: dict[str, set[str]] = {
+    "errors": set(),
+    "runtime": {"errors"},
+    "tiers": {"errors"},
+    "tiers.memory": {"errors", "tiers"},
+    "tiers.noop": {"errors", "tiers"},
+    "tiers.journal": {"errors", "runtime", "tiers"},
+    "tiers.files": {"errors", "runtime", "tiers"},
+    "tiers.s3": {"errors", "tiers"},
+    "chunks": {"errors", "tiers"},
+    "model": {"errors", "tiers"},
+    "api": {"errors", "tiers", "chunks", "model"},
+    "cache": set(),
+    "throttling": set(),
+    "read_index": {"errors", "runtime", "tiers", "chunks", "model", "api", "cache"},
+    "attributes": {"errors", "chunks", "model"},
+    "durable_log": {
+        "errors",
+        "runtime",
+        "tiers",
+        "chunks",
+        "model",
+        "cache",
+        "throttling",
+        "read_index",
+        "attributes",
+    },
+    "writer": {
+        "errors",
+        "runtime",
+        "tiers",
+        "chunks",
+        "model",
+        "read_index",
+        "attributes",
+        "durable_log",
+    },
+    "inactive": {"errors", "model", "api", "read_index", "attributes", "durable_log", "writer"},
+    "container": {
+        "errors",
+        "runtime",
+        "tiers",
+        "chunks",
+        "model",
+        "api",
+        "cache",
+        "throttling",
+        "read_index",
+        "attributes",
+        "durable_log",
+        "writer",
+        "inactive",
+    },
+    "tables": {"errors", "tiers", "model", "api"},
+    "process": {
+        "errors",
+        "runtime",
+        "tiers",
+        "tiers.journal",
+        "tiers.files",
+        "tiers.s3",
+        "chunks",
+        "model",
+        "api",
+        "cache",
+        "throttling",
+        "inactive",
+        "container",
+        "tables",
+    },
+    "load": {"errors", "tiers", "api", "process"},
+    "network": {"errors", "runtime", "chunks", "model", "api", "tables", "process", "load"},
+    "repair": {
+        "errors",
+        "runtime",
+        "tiers",
+        "tiers.journal",
+        "tiers.files",
+        "tiers.s3",
+        "chunks",
+        "model",
+        "attributes",
+        "tables",
+        "process",
+    },
+}
+"""The packages and modules of ``segstore``, each with those that it may import, from the lowest
+to the highest. ``segstore.testing``, which puts stores together for tests, may import all."""
+
+FAST_GROUPS: dict[str, str] = {
+    "numbers": r"big_endian|crc|hashing",
+    "wire": r"appends|events|frames|gather|lent_memory",
+    "log": r"data_frame|operations|operation_pipeline|replay|logged_pieces|journal|block_sums",
+    "cache": r"cache\w*|read_index\w*",
+    "btree": r"btree\w*",
+    "native_io": r"chunk_files|journal_thread|paced_read",
+}
+"""What the modules of ``_fast`` are for. The last group's call the kernel; no other does."""
+
+INSIDE_FAST: dict[str, set[str]] = {
+    "numbers": set(),
+    "wire": {"numbers"},
+    "log": {"numbers"},
+    "cache": {"numbers"},
+    "btree": {"numbers", "cache"},
+    "native_io": {"numbers"},
+}
+
+
+def imported_modules(source: Path) -> set[str]:
+    """The dotted names that a module imports; of a package, the names that are taken from it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source.read_text(), filename=str(source))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def place_of(module: str) -> str:
+    """The row of a module of ``segstore``: that of its package, or its own."""
+    words = module.split(".")[1:]
+    return max(
+        (row for row in INSIDE_SEGSTORE if words[: row.count(".") + 1] == row.split(".")),
+        key=len,
+        default=".".join(words[:1]),
+    )
 
 
 def imported_packages(source: Path) -> set[str]:
@@ -58,3 +193,85 @@ def test_cython_sources_import_nothing_of_the_house() -> None:
             words = line.split()
             if words[:1] in (["import"], ["cimport"], ["from"]):
                 assert words[1].partition(".")[0] not in MAY_IMPORT.keys() - {"_fast"}, line
+
+
+def test_the_rows_of_the_segment_store_name_only_what_stands_above() -> None:
+    above: set[str] = set()
+    for row, allowed in INSIDE_SEGSTORE.items():
+        assert allowed <= above, f"{row} names {sorted(allowed - above)} which stands below it"
+        above.add(row)
+
+
+def test_every_module_of_the_segment_store_has_a_row() -> None:
+    for source in sorted((SRC / "segstore").rglob("*.py")):
+        module = ".".join(source.relative_to(SRC).with_suffix("").parts)
+        if source.name != "__init__.py" and not module.startswith("segstore.testing."):
+            assert place_of(module) in INSIDE_SEGSTORE, module
+
+
+def test_no_row_of_the_segment_store_allows_what_nothing_uses() -> None:
+    used: dict[str, set[str]] = {row: set() for row in INSIDE_SEGSTORE}
+    for _, row, other in imports_inside_segstore():
+        used[row].add(other)
+    assert used == INSIDE_SEGSTORE
+
+
+def test_imports_inside_the_segment_store_go_one_way() -> None:
+    for module, row, other in imports_inside_segstore():
+        assert other in INSIDE_SEGSTORE[row], f"{module} may not import {other}"
+
+
+def imports_inside_segstore() -> list[tuple[str, str, str]]:
+    """Each import of another row: the module, its row, the other row."""
+    found = []
+    for source in sorted((SRC / "segstore").rglob("*.py")):
+        module = ".".join(source.relative_to(SRC).with_suffix("").parts)
+        if source == SRC / "segstore" / "__init__.py" or module.startswith("segstore.testing."):
+            continue
+        for name in sorted(imported_modules(source)):
+            if name.startswith("segstore."):
+                row, other = place_of(module), place_of(name)
+                if row != other:
+                    found.append((module, row, other))
+    return found
+
+
+def fast_imports() -> dict[str, set[str]]:
+    """The modules of ``_fast``, each with those of them that it imports."""
+    pattern = re.compile(r"^\s*from\s+_fast\.(\w+)\s+c?import\b|^\s*c?import\s+_fast\.(\w+)", re.M)
+    imports: dict[str, set[str]] = {}
+    for source in sorted([*(SRC / "_fast").glob("*.pyx"), *(SRC / "_fast").glob("*.pxd")]):
+        text = source.read_text()
+        assert not re.search(r"^\s*from\s+_fast\s+c?import\b", text, re.M), source
+        found = {one or other for one, other in pattern.findall(text)}
+        imports.setdefault(source.stem, set()).update(found - {source.stem})
+    return imports
+
+
+def test_imports_inside_the_extensions_go_one_way() -> None:
+    def group_of(module: str) -> str:
+        [group] = [name for name, names in FAST_GROUPS.items() if re.fullmatch(names, module)]
+        return group
+
+    imports = fast_imports()
+    tuple(TopologicalSorter(imports).static_order())
+    for module, others in imports.items():
+        group = group_of(module)
+        strangers = {group_of(other) for other in others} - INSIDE_FAST[group] - {group}
+        assert not strangers, f"_fast.{module} may not import {sorted(strangers)}"
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    modules = {
+        ".".join(source.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): source
+        for source in SRC.rglob("*.py")
+    }
+    imports: dict[str, set[str]] = {}
+    for module, source in modules.items():
+        found = set()
+        for name in imported_modules(source):
+            known = name if name in modules else name.rpartition(".")[0]
+            if known in modules and known != module:
+                found.add(known)
+        imports[module] = found
+    tuple(TopologicalSorter(imports).static_order())

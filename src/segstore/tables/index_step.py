@@ -11,10 +11,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from segstore.model.attributes import (
     NULL_ATTRIBUTE_VALUE,
@@ -30,10 +30,7 @@ from segstore.model.attributes import (
 )
 from segstore.tables.entries import EntryHead
 from segstore.tables.known_entries import Written
-from segstore.tables.layouts import backpointer
-
-if TYPE_CHECKING:
-    from segstore.tables.table_index import TableIndex
+from segstore.tables.layouts import Layout, backpointer
 
 COUNTER_IDS: Final = (
     TABLE_INDEX_OFFSET,
@@ -99,6 +96,28 @@ class Counters:
         )
 
 
+class SteppedIndex(Protocol):
+    """What a step asks of the index that it changes: ``TableIndex`` answers."""
+
+    @property
+    def layout(self) -> Layout:
+        """How keys become buckets."""
+        ...
+
+    @property
+    def counters(self) -> Counters:
+        """The counters before the step."""
+        ...
+
+    async def attributes(self, ids: Iterable[AttributeId]) -> dict[AttributeId, int]:
+        """Return the attributes of those ids that exist."""
+        ...
+
+    async def buckets(self, ids: Iterable[AttributeId]) -> list[Bucket]:
+        """Return whole buckets."""
+        ...
+
+
 class IndexStep:
     """A step up to ``end``, over so many entries; ``written`` are the keys that it takes over."""
 
@@ -115,7 +134,7 @@ class IndexStep:
             bucket_count=self.counters.bucket_count + buckets,
         )
 
-    async def plan_keys(self, index: TableIndex) -> None:
+    async def plan_keys(self, index: SteppedIndex) -> None:
         """Fixed-key layout: every key is an attribute of its own."""
         ids = {key: index.layout.bucket(key) for key in self.written}
         present = await index.attributes(ids.values())
@@ -129,7 +148,7 @@ class IndexStep:
                 self._changes[ids[key]] = NULL_ATTRIBUTE_VALUE
         self._count(added, added)
 
-    async def plan_buckets(self, index: TableIndex) -> None:
+    async def plan_buckets(self, index: SteppedIndex) -> None:
         """Hash layout. What is in a bucket is only read where it is not known."""
         buckets: dict[AttributeId, list[bytes]] = {}
         for key in self.written:
