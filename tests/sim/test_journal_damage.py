@@ -9,9 +9,12 @@ import pytest
 import trio
 from simulation.journal_damage import JournalDamageError, try_damage
 
+from segstore.errors import DataLogCorruptError
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
-from segstore.tiers.journal import JournalSettings, recovery
+from segstore.tiers.journal import JournalSettings, files, recovery
+from segstore.tiers.journal.disk import Disk
+from segstore.tiers.journal.files import JournalFile
 from segstore.tiers.journal.scan import FileScan, scan_file
 
 KIB = 1024
@@ -42,19 +45,31 @@ async def test_any_damage_to_a_file_in_use_is_refused_by_name_or_repaired() -> N
     assert "" not in found
 
 
-async def test_a_journal_that_drops_what_is_behind_damage_is_found(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("kind", ["shorter", "missing", "with a flipped bit", "with zeros"])
+async def test_a_journal_that_drops_what_is_damaged_is_found(
+    kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def scan_what_passes(self: recovery._Recovery, generation: int) -> FileScan:
-        return scan_file(self.existing(generation), self.digest)
+        file = self.files.get(generation)
+        return scan_file(file, self.digest) if file is not None else FileScan(any_file(self))
+
+    def any_file(self: recovery._Recovery) -> JournalFile:
+        return next(iter(self.files.values()))
+
+    def open_what_is_left(disk: Disk, name: str) -> JournalFile | None:
+        try:
+            return files.open_existing(disk, name)
+        except DataLogCorruptError:
+            return None
 
     disk = await disk_with_files()
+    monkeypatch.setattr(recovery, "open_existing", open_what_is_left)
     monkeypatch.setattr(recovery._Recovery, "scan_needed", scan_what_passes)
     monkeypatch.setattr(recovery._Recovery, "check_positions", lambda self, recovered: None)
     for seed in range(100):
         try:
             await try_damage(disk, SETTINGS, Random(seed))
         except JournalDamageError as error:
-            if "entries are lost" in str(error):
+            if "entries are lost" in str(error) and kind in str(error):
                 return
     pytest.fail("no seed finds it")

@@ -9,6 +9,7 @@ import pytest
 from simulation.owners import OwnersError, simulate_owners
 
 from segstore.chunks.chunked import ChunkedSegmentStorage
+from segstore.errors import IdentityError
 from segstore.process import identity
 from segstore.process.data_directory import DataDirectory
 from segstore.process.identity import Claim, JournalIdentity, TierTwoIdentity, _Ownership
@@ -84,6 +85,38 @@ def trust_older_journals(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Ownership, "check", trust)
 
 
+def take_any_tier_for_ours(patch: pytest.MonkeyPatch) -> None:
+    async def read(directory: DataDirectory, tier: TierTwo) -> TierTwoIdentity:
+        return await TierTwoIdentity.read(tier.chunks_under(1))
+
+    patch.setattr(identity, "check_tier_two", read)
+    trust_older_journals(patch)
+    trust_older_tiers(patch)
+
+
+def make_missing_journals(patch: pytest.MonkeyPatch) -> None:
+    check = identity.check_journal
+
+    def make(directory: DataDirectory, journal: int) -> JournalIdentity:
+        try:
+            return check(directory, journal)
+        except IdentityError:
+            path = directory.journal_path(journal)
+            path.mkdir(exist_ok=True)
+            made = JournalIdentity(
+                directory.store_id, journal, directory.journal_count, directory.container_count
+            )
+            identity.write_journal_identity(path, made)
+            return check(directory, journal)
+
+    async def trust(self: ChunkedSegmentStorage, last_epoch: int) -> None:
+        return
+
+    patch.setattr(identity, "check_journal", make)
+    patch.setattr(ChunkedSegmentStorage, "check_log", trust)
+    trust_older_journals(patch)
+
+
 def forget_to_note_the_next_owner(patch: pytest.MonkeyPatch) -> None:
     write = identity.write_journal_identity
 
@@ -102,6 +135,9 @@ def forget_to_note_the_next_owner(patch: pytest.MonkeyPatch) -> None:
         (make_what_is_missing, "older or empty tier 2", 0),
         (trust_older_tiers, "older or empty tier 2", 242),
         (trust_older_journals, "older or foreign journal", 80),
+        (take_any_tier_for_ours, "another store's tier 2", 30),
+        (make_missing_journals, "without its journal", 0),
+        (make_missing_journals, "older or foreign journal", 0),
         (forget_to_note_the_next_owner, "no data directory can be started any more", 0),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,17 +20,28 @@ from pravega_wire import codec
 from pravega_wire import commands as wire
 from segstore.api import OnRead, ReadHandle, ReadResult
 from segstore.chunks import checksums
-from segstore.errors import SegmentStoreError
+from segstore.chunks.checked_reads import CheckedReads
+from segstore.chunks.records import Chunk
+from segstore.errors import (
+    ChunkDamagedError,
+    ChunkNotFoundError,
+    InvalidChunkOffsetError,
+    SegmentStoreError,
+    StorageError,
+)
 from segstore.network import handler_table, server
 from segstore.network.buffer_bytes import ReplyBytes, Reservation, Reservations
 from segstore.network.connection import ServerConnection
 from segstore.network.send_buffer import SendBuffer
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import Buffer, LogAddress
-from segstore.tiers.journal import Journal
+from segstore.tiers.journal import Journal, files, recovery
 from segstore.tiers.journal.contents import NotedContents
+from segstore.tiers.journal.disk import Disk
+from segstore.tiers.journal.files import JournalFile
 from segstore.tiers.journal.format import Kind, Record, StoredRecord
 from segstore.tiers.journal.state import JournalState
+from segstore.tiers.journal.writer import BatchWriter, PreparedBatch
 from segstore.tiers.s3 import objects
 from segstore.writer import storage_writer
 
@@ -360,6 +372,32 @@ def test_a_store_that_does_not_check_its_chunks_is_found(monkeypatch: pytest.Mon
     assert found != "nothing"
 
 
+@pytest.mark.parametrize("refusal", [ChunkNotFoundError, InvalidChunkOffsetError])
+def test_a_store_that_serves_zeros_for_what_a_chunk_lacks_is_found(
+    refusal: type[StorageError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = CheckedReads._read
+
+    async def fill_up(self: CheckedReads, chunk: Chunk, first: int, last: int, end: int) -> Buffer:
+        try:
+            return await read(self, chunk, first, last, end)
+        except ChunkDamagedError as error:
+            if not isinstance(error.__cause__, refusal):
+                raise
+            return bytes(end - first)
+
+    monkeypatch.setattr(CheckedReads, "_read", fill_up)
+    found = first_failure(
+        NoFaults,
+        seeds=range(8, 30),
+        damages_chunks=True,
+        historical_readers=3,
+        cache_bytes=4 * MIB,
+        flip_bits=False,
+    )
+    assert "bytes" in found, found
+
+
 def test_a_store_that_checks_its_chunks_serves_no_wrong_bit() -> None:
     # Which seeds meet a wrong bit changes with every other fault that is drawn.
     for seed in range(9, 40):
@@ -372,6 +410,15 @@ def test_a_store_that_checks_its_chunks_serves_no_wrong_bit() -> None:
     pytest.fail("no seed meets a wrong bit")
 
 
+JOURNAL_FAULTS = {
+    "disk_fault_rate": 1.0,
+    "lives": 8,
+    "life_steps": 400,
+    "tier_2_seconds": 1,
+    "tier_2_outage_rate": 0.5,
+    "drain_seconds": 0,
+}
+"""Lives begin with files that are needed, and their disk fails."""
 HOSTILE = {
     "half_frame_clients": 0,
     "deaf_readers": 0,
@@ -441,6 +488,36 @@ def test_a_lack_of_descriptors_that_ends_the_listener_is_found(
     monkeypatch.setattr(server, "_LACKS", frozenset())
     found = first_failure(NoFaults, **HOSTILE)
     assert "OSError" in found or "sub-exception" in found, found
+
+
+def test_a_journal_file_that_is_passed_over_for_lack_of_descriptors_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def open_or_pass_over(disk: Disk, name: str) -> JournalFile | None:
+        try:
+            return files.open_existing(disk, name)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            return None
+
+    monkeypatch.setattr(recovery, "open_existing", open_or_pass_over)
+    found = first_failure(NoFaults, seeds=range(2, 40), **JOURNAL_FAULTS)
+    assert "tier 1 is damaged" in found or "after no prefix" in found, found
+
+
+def test_a_write_that_is_acknowledged_although_memory_was_lacking_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write = BatchWriter.write
+
+    def write_carelessly(self: BatchWriter, batch: PreparedBatch) -> OSError | None:
+        error = write(self, batch)
+        return None if error is not None and error.errno == errno.ENOMEM else error
+
+    monkeypatch.setattr(BatchWriter, "write", write_carelessly)
+    found = first_failure(NoFaults, seeds=range(2, 40), **JOURNAL_FAULTS)
+    assert "tier 1 is damaged" in found or "after no prefix" in found, found
 
 
 def test_a_lack_of_memory_for_a_request_that_ends_the_container_is_found(

@@ -33,6 +33,11 @@ LEASE_MS = 20_000
 CALL_SECONDS_MAX = 40.0
 TRIES_MAX = 60
 END_SECONDS_MAX = 300.0
+PAUSE_SECONDS = 4.0
+BUSY_PAUSE_SECONDS = 0.01
+"""A busy client asks often at first: answers given while others commit are what it is for."""
+PAUSE_GROWTH = 1.02
+"""Each pause is so much longer than the one before, as what takes long may take minutes."""
 
 T = TypeVar("T")
 
@@ -114,7 +119,7 @@ class TransactionWriter(Client):
         """Do it so often."""
         self.is_busy = self.ledger.is_busy
         for _ in range(count):
-            await self.pause(0.01 if self.is_busy else 3)
+            await self.pause(BUSY_PAUSE_SECONDS if self.is_busy else 3)
             await self._transact()
 
     async def _transact(self) -> None:
@@ -168,13 +173,15 @@ class TransactionWriter(Client):
             told.commit_answered = self.ledger.count()
 
     async def _until_ended(self, identifier: bytes) -> None:
+        seconds = BUSY_PAUSE_SECONDS if self.is_busy else PAUSE_SECONDS
         with trio.fail_after(END_SECONDS_MAX):
             while True:
                 state = await self.ask(lambda c: c.transactions.state("s", self.stream, identifier))
                 self.ledger.tell_state(identifier, state)
                 if state in (TransactionState.COMMITTED, TransactionState.ABORTED):
                     return
-                await self.pause(0.01 if self.is_busy else 4)
+                await self.pause(seconds)
+                seconds = min(PAUSE_GROWTH * seconds, PAUSE_SECONDS)
 
 
 class Scaler(Client):
