@@ -1,0 +1,177 @@
+"""The OpenMessaging Benchmark on ours, the original and Kafka, one after the other.
+
+``python -m benchmarks.bench_openmessaging BUILT``, where BUILT is the directory of a built
+benchmark: docs/openmessaging-benchmark.md says how it is built, and what its numbers hide. It is
+run as it is, with its own class path and our driver and workload files.
+
+1. Each server starts in an empty directory and has the machine for itself.
+2. The benchmark warms it up for as long as the workload says.
+3. A server or benchmark that fails is reported, and the others are measured.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.comparison import Metric, Outcome, compare, plain_table, write_json_if_asked
+from benchmarks.peers.api import Peer, PeerFailedError, running
+from benchmarks.peers.jvm import java_command
+from benchmarks.streams.rows import DURABLE, KAFKA, KAFKA_FSYNC, OURS, RAM
+from benchmarks.streams.servers import server
+
+FILES = Path(__file__).parent / "openmessaging"
+WORKLOAD = FILES / "workload-compare.yaml"
+PRAVEGA_DRIVER = ("pravega", "tcp://localhost:9090")
+KAFKA_DRIVER = ("kafka", "localhost:9092")
+"""A driver file, and the address in it."""
+PEERS = (DURABLE, KAFKA_FSYNC, KAFKA)
+KNOWN = (*PEERS, RAM)
+MAIN_CLASS = "io.openmessaging.benchmark.Benchmark"
+CLIENT = ("-Xms1g", "-Xmx2g", "-XX:+UseG1GC")
+RUN_SECONDS_MAX = 1800.0
+LOG_LINES = 20
+
+REPORTED = {
+    Metric("publish p50", "ms", "lower"): "aggregatedPublishLatency50pct",
+    Metric("publish p95", "ms", "lower"): "aggregatedPublishLatency95pct",
+    Metric("publish p99", "ms", "lower"): "aggregatedPublishLatency99pct",
+    Metric("end to end p95", "ms", "lower"): "aggregatedEndToEndLatency95pct",
+}
+"""What is compared, and the benchmark's names of it."""
+RATE = Metric("published", "events/s", "higher")
+RATES = "publishRate"
+"""The benchmark's name of a list: the rate of each period."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run from the command line; 1 when a run of ours failed."""
+    options = _parser().parse_args(arguments)
+    try:
+        class_path = find_class_path(options.built)
+    except FileNotFoundError as error:
+        print(error, file=sys.stderr)
+        return 1
+    directory = Path(tempfile.mkdtemp(prefix="bench-openmessaging-", dir=options.directory))
+    outcomes: dict[str, list[Outcome]] = defaultdict(list)
+    try:
+        for number in range(options.rounds):
+            for key in (OURS, *options.peers):
+                place = directory / f"{number}-{key}"
+                outcome = measure(server(key), class_path, options.workload, place)
+                outcomes[key].append(outcome)
+                print(f"{key}: {outcome.failure or 'measured'}", file=sys.stderr)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    ours = outcomes[OURS]
+    rows = [
+        row
+        for key in options.peers
+        for row in compare(
+            options.workload.stem, ours=ours, peer=outcomes[key], reaches={}, peer_name=key
+        )
+    ]
+    print(plain_table(rows))
+    write_json_if_asked(rows)
+    return int(any(outcome.failure for outcome in ours))
+
+
+def find_class_path(built: Path) -> str:
+    """Return the class path of a built benchmark, as its own ``bin/benchmark`` has it.
+
+    Raises FileNotFoundError where there is none.
+    """
+    if (built / "lib").is_dir():
+        return f"{built.resolve()}/lib/*"
+    target = built / "benchmark-framework" / "target"
+    if not (target / "classes").is_dir() or not (target / "classpath.txt").exists():
+        raise FileNotFoundError(f"{built} holds no built benchmark: neither lib nor {target}")
+    return f"{(target / 'classes').resolve()}:{(target / 'classpath.txt').read_text().strip()}"
+
+
+def driver_file(peer: Peer, address: str) -> str:
+    """Return the text of the driver file for a server, with its address."""
+    name, place = KAFKA_DRIVER if peer.speaks_kafka else PRAVEGA_DRIVER
+    text = (FILES / f"{name}.yaml").read_text()
+    assert place in text, f"{name}.yaml names another address"
+    return text.replace(place, address)
+
+
+def measure(peer: Peer, class_path: str, workload: Path, directory: Path) -> Outcome:
+    """Run the benchmark on a server that is started in this directory."""
+    try:
+        peer.prepare()
+        with running(peer, directory / "server") as server:
+            return run_benchmark(driver_file(peer, server.address), class_path, workload, directory)
+    except PeerFailedError as error:
+        return Outcome(numbers={}, failure=str(error))
+
+
+def run_benchmark(driver: str, class_path: str, workload: Path, directory: Path) -> Outcome:
+    """Run the benchmark with a driver file of this text, in an existing directory."""
+    (directory / "driver.yaml").write_text(driver)
+    report = directory / "report.json"
+    command = java_command(
+        MAIN_CLASS,
+        "--drivers",
+        str(directory / "driver.yaml"),
+        "--output",
+        str(report),
+        str(workload.resolve()),
+        class_path=class_path,
+        options=CLIENT,
+    )
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        check=False,
+    )
+    if not report.exists():
+        # The benchmark logs what went wrong, and ends with 0.
+        return Outcome(numbers={}, failure="\n".join(done.stdout.splitlines()[-LOG_LINES:]))
+    return read_report(json.loads(report.read_text()))
+
+
+def read_report(report: dict[str, object]) -> Outcome:
+    """Return what the benchmark reports: latencies over the whole time, and the mean rate."""
+    numbers: dict[Metric, float | None] = {}
+    for metric, name in REPORTED.items():
+        value = report[name]
+        assert isinstance(value, int | float), name
+        numbers[metric] = float(value)
+    rates = report[RATES]
+    assert isinstance(rates, list), RATES
+    numbers[RATE] = sum(rates) / len(rates) if rates else None
+    return Outcome(numbers=numbers)
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    names = tuple(name for name in text.split(",") if name)
+    unknown = [name for name in names if name not in KNOWN]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown peers {unknown}; there are {list(KNOWN)}")
+    return names
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_openmessaging")
+    parser.add_argument("built", type=Path, help="the directory of a built benchmark")
+    parser.add_argument("--peers", type=_peers, default=PEERS, help=", ".join(KNOWN))
+    parser.add_argument("--workload", type=Path, default=WORKLOAD)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--directory", help="where the servers keep their data (a temporary one)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
