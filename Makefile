@@ -9,8 +9,9 @@ BIN := $(VENV)/bin
 ARGS ?=
 # Processes that share the unit tests: one for each core, or JOBS=1, or JOBS=0 for one with a debugger.
 JOBS ?= auto
-# The official clients' tests bring servers and JVMs: more processes than four only wait for each other.
-SHARED := -n $(JOBS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+# Processes that share the official clients' tests. These mostly wait: three use two cores.
+CLIENT_JOBS ?= 3
+SHARED := -n $(CLIENT_JOBS) --dist loadgroup --no-loadscope-reorder
 SEEDS ?= 1000
 SEED ?=
 
@@ -85,7 +86,7 @@ kill-two-controllers: $(VENV)/.tested java ## kill -9 of controllers, store, all
 .PHONY: compat-full
 compat-full: $(VENV)/.tested java ## every client version, here and on the original; makes docs/compatibility.md
 	rm -f build/compatibility.jsonl && mkdir -p build
-	-$(BIN)/pytest compat-tests --full --results build/compatibility.jsonl $(ARGS)
+	-$(BIN)/pytest compat-tests --full $(SHARED) --results build/compatibility.jsonl $(ARGS)
 	-$(BIN)/pytest compat-tests --full --server original -m matrix --results build/compatibility.jsonl $(ARGS)
 	PYTHONPATH=compat-tests $(BIN)/python -m compat_harness.matrix build/compatibility.jsonl
 

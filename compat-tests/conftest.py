@@ -69,7 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name the group of each test for pytest-xdist, and begin with the groups that take longest."""
     groups = {item: find_group(item) for item in items}
     for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
+        if group != item.nodeid:
+            item.add_marker(pytest.mark.xdist_group(group))
     order = {group: place for place, group in enumerate(LONGEST_FIRST)}
     found = list(dict.fromkeys(groups.values()))
     found.sort(key=lambda group: order.get(group, len(order)))
@@ -77,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def find_group(item: pytest.Item) -> str:
-    """Return the name of the tests that share servers and processes with this one."""
+    """Return the name of the tests that share servers and processes with this one, if any do."""
     assert isinstance(item, pytest.Function)
     if "suite_runs" in item.fixturenames:
         parameters = item.callspec.params

@@ -31,6 +31,7 @@ import java.util.Random;
 import java.util.UUID;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
@@ -45,7 +46,13 @@ import org.junit.jupiter.params.provider.ValueSource;
 class KillTest {
     private static final int EVENT_COUNT = 300;
 
-    @RegisterExtension final TestScope scope = new TestScope();
+    @Order(1)
+    @RegisterExtension
+    final Kills kills = new Kills();
+
+    @Order(2)
+    @RegisterExtension
+    final TestScope scope = new TestScope();
 
     @ParameterizedTest
     @ValueSource(strings = {Kills.STORE, Kills.CONTROLLER})
@@ -58,7 +65,7 @@ class KillTest {
                     EventWriterConfig.builder().enableConnectionPooling(pooled).build();
             try (EventStreamWriter<String> writer =
                     scope.clients.createEventWriter(stream, TestScope.TEXT, config)) {
-                Kills.during(
+                kills.during(
                         victim,
                         () -> {
                             List<Future<Void>> acks = new ArrayList<>();
@@ -75,7 +82,7 @@ class KillTest {
         try (ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build());
                 EventStreamReader<String> reader = scope.reader(group, "reader")) {
             OrderCheck order = new OrderCheck();
-            Kills.during(
+            kills.during(
                     victim,
                     () -> {
                         for (String event : readSlowly(reader, 2 * EVENT_COUNT)) {
@@ -117,7 +124,7 @@ class KillTest {
             aborted.writeEvent("a", "a:0");
             kept.flush();
             aborted.flush();
-            Kills.during(
+            kills.during(
                     victim,
                     () -> {
                         for (int number = 0; number < 20; number++) {
@@ -174,7 +181,7 @@ class KillTest {
         try (ByteStreamClientFactory clients =
                 ByteStreamClientFactory.withScope(scope.name, scope.config)) {
             try (ByteStreamWriter writer = clients.createByteStreamWriter(stream)) {
-                Kills.during(
+                kills.during(
                         victim,
                         () -> {
                             for (int from = 0; from < bytes.length; from += 1000) {
@@ -186,7 +193,7 @@ class KillTest {
             }
             try (ByteStreamReader reader = clients.createByteStreamReader(stream)) {
                 byte[] read = new byte[bytes.length];
-                Kills.during(
+                kills.during(
                         victim,
                         () -> {
                             int filled = 0;
@@ -214,7 +221,7 @@ class KillTest {
                         SynchronizerClientFactory.withScope(scope.name, scope.config);
                 RevisionedStreamClient<String> client = revisioned(clients, stream);
                 RevisionedStreamClient<String> other = revisioned(clients, stream)) {
-            Kills.during(
+            kills.during(
                     victim,
                     () -> {
                         Revision at = client.fetchLatestRevision();
@@ -250,7 +257,7 @@ class KillTest {
         }
         OrderCheck order = new OrderCheck();
         try (BatchClientFactory batch = BatchClientFactory.withScope(scope.name, scope.config)) {
-            Kills.during(
+            kills.during(
                     victim,
                     () -> {
                         Iterator<SegmentRange> ranges =
@@ -284,7 +291,7 @@ class KillTest {
         OrderCheck order = new OrderCheck();
         try (ReaderGroup group = scope.createGroup(scope.groupConfig(stream).build())) {
             try (EventStreamReader<String> first = scope.reader(group, "first")) {
-                Kills.during(
+                kills.during(
                         victim,
                         () -> {
                             while (order.count() < EVENT_COUNT) {
@@ -313,7 +320,7 @@ class KillTest {
     void streamsComeAndGo(String victim) throws Exception {
         StreamManager streams = scope.streams;
         int count = 12;
-        Kills.during(
+        kills.during(
                 victim,
                 () -> {
                     for (int number = 0; number < count; number++) {
@@ -345,7 +352,7 @@ class KillTest {
                 StateSynchronizerTest.Party two = new StateSynchronizerTest.Party(scope, stream)) {
             one.state.initialize(new StateSynchronizerTest.Begin(new ArrayList<>()));
             two.state.initialize(new StateSynchronizerTest.Begin(new ArrayList<>()));
-            Kills.during(
+            kills.during(
                     victim,
                     () -> {
                         for (int number = 0; number < count; number++) {

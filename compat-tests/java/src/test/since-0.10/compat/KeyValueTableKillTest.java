@@ -16,6 +16,7 @@ import io.pravega.client.tables.Version;
 import java.nio.ByteBuffer;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
@@ -27,7 +28,13 @@ import org.junit.jupiter.params.provider.ValueSource;
 class KeyValueTableKillTest {
     private static final int COUNT = 100;
 
-    @RegisterExtension final TestScope scope = new TestScope();
+    @Order(1)
+    @RegisterExtension
+    final Kills kills = new Kills();
+
+    @Order(2)
+    @RegisterExtension
+    final TestScope scope = new TestScope();
 
     @ParameterizedTest
     @ValueSource(strings = {Kills.STORE, Kills.CONTROLLER})
@@ -45,7 +52,7 @@ class KeyValueTableKillTest {
                             .secondaryKeyLength(0)
                             .build());
             try (KeyValueTable table = open(factory)) {
-                Kills.during(victim, () -> fill(table));
+                kills.during(victim, () -> fill(table));
             }
             try (KeyValueTable table = open(factory)) {
                 for (int number = 0; number < COUNT; number++) {
