@@ -11,7 +11,8 @@ Invariants:
    already written, and many are removed by one request.
 3. A removal that is under way has ended before the same intent is written again.
 4. A controller removes only its own intents, and a dead one's once it has written the same as its
-   own. It relies on having written one only as long as nobody can have taken it for dead.
+   own, unless that one lives after all and has written them again. It relies on having written one
+   only as long as nobody can have taken it for dead.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ import structlog
 import trio
 from msgspec import structs
 
-from pravega_controller.errors import ControllerError, CorruptMetadataError
+from pravega_controller.errors import (
+    ControllerError,
+    CorruptMetadataError,
+    VersionConflictError,
+)
 from pravega_controller.records import IntentRecord, decode, encode
 from pravega_controller.table_client import Change, TableClient
 from pravega_wire import names
@@ -112,7 +117,7 @@ class Intents:
         Those of the first format name no controller: nobody who wrote them lives.
         """
         taken: list[IntentRecord] = []
-        removed: list[bytes] = []
+        removed: list[tuple[bytes, int]] = []
         async for entries in self._tables.pages(INTENTS):
             for entry in entries:
                 owner, has_owner, _ = entry.key.decode().partition("/")
@@ -129,15 +134,27 @@ class Intents:
                 except CorruptMetadataError as error:
                     log.error("intent is damaged", key=entry.key.decode(), reason=str(error))
                     continue
-                removed.append(entry.key)
+                removed.append((entry.key, entry.version))
         taken = [_merge(intent, self._written.get(self._key(intent))) for intent in taken]
         for start in range(0, len(taken), TAKEN_TOGETHER):
             part = taken[start : start + TAKEN_TOGETHER]
             changes = [Change(self._key(intent), encode(intent)) for intent in part]
             await self._tables.update(INTENTS, changes)
             self._written.update((self._key(intent), intent) for intent in part)
-        await self._tables.remove_all(INTENTS, removed)
+        for start in range(0, len(removed), TAKEN_TOGETHER):
+            await self._remove_taken(removed[start : start + TAKEN_TOGETHER])
         return taken
+
+    async def _remove_taken(self, versions: list[tuple[bytes, int]]) -> None:
+        """Remove intents that another controller wrote, if it has not written them again since."""
+        try:
+            await self._tables.remove_if(INTENTS, versions)
+        except VersionConflictError:
+            if len(versions) == 1:
+                log.info("an intent is in use again", key=versions[0][0].decode())
+                return
+            for one in versions:
+                await self._remove_taken([one])
 
     async def remove_idle(self) -> None:
         """Remove what has been idle for long enough; runs until cancelled."""

@@ -6,7 +6,8 @@ Owns: the table of members, this controller's heartbeat in it, and the verdict t
 
 Each controller writes its record anew at every beat of its own and reads those of the others. One
 whose record stays the same for ``SILENT_BEATS`` by the reader's own clock is dead for the reader:
-its intents are taken over, then its record is removed. All controllers have beats of one length.
+its record is removed, unless it was written meanwhile, then its intents are taken over. All
+controllers have beats of one length.
 
 Invariants:
 1. Only time counts in which this controller could read the table: while the store is away nobody
@@ -96,6 +97,8 @@ class Members:
         self._others: dict[str, _Seen] = {}
         self._observed = -1.0
         self._began_beat = -1.0
+        self._buried: list[str] = []
+        """Those whose records this controller has removed, and not taken over from yet."""
         self._joined = -1.0
         """Since when the others can see this controller."""
         self._solitude = 0
@@ -232,12 +235,24 @@ class Members:
         return known
 
     async def _bury(self) -> None:
-        """Take over from the dead: one of the living from each."""
+        """Take over from the dead: one of the living from each.
+
+        First they are no members any more: one that lives all the same learns that from its next
+        beat, and writes again what was taken from it. Who takes over after a crash in between also
+        takes over from those that are no members.
+        """
         for identifier, seen in list(self._others.items()):
             if seen.is_dead and self.owns(identifier):
-                await self._take_over(identifier)
-                await self._tables.remove(MEMBERS, seen.entry.key, version=seen.entry.version)
+                try:
+                    await self._tables.remove(MEMBERS, seen.entry.key, version=seen.entry.version)
+                except VersionConflictError:
+                    log.info("a controller that was silent lives", instance=identifier)
+                else:
+                    self._buried.append(identifier)
                 self._others.pop(identifier, None)
+        while self._buried:
+            await self._take_over(self._buried[0])
+            del self._buried[0]
 
 
 def choose_owner(key: str, members: Iterable[str]) -> str:

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from pravega_controller.controller import Controller
 from pravega_controller.intents import INTENTS
 from pravega_controller.members import MEMBERS, choose_owner
+from pravega_controller.records import IntentRecord, decode
+from pravega_controller.stream_workflows import stream_intent
 from pravega_controller.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import commands as wire
@@ -230,3 +232,57 @@ async def test_a_controller_outlives_the_loss_of_the_table_of_members(
         memory_store.tables[MEMBERS] = lost
         await trio.sleep(5)
         assert controller.members.is_trusted
+
+
+@pytest.mark.parametrize("late", [INTENTS, MEMBERS], ids=["its intents", "its membership"])
+async def test_nobody_removes_the_intents_of_a_controller_that_lives_again(
+    late: str,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It was silent for long enough, and shows that it lives while its burial is under way."""
+    patient = {"reply_seconds_max": 100.0}
+    async with open_on_memory(port=1, **patient) as slow, open_on_memory(port=2, **patient) as two:
+        await slow.scopes.create("s")
+        await slow.streams.create("s", "a", fixed_configuration(1))
+        await trio.sleep(5)
+        intent = stream_intent("s", "a")
+        await slow.store.put_intent(intent)
+        instance_id = slow.members.instance_id.encode()
+        silence, burial, is_late = trio.Event(), trio.Event(), trio.Event()
+
+        def pauses(request: wire.Request) -> bool:
+            if isinstance(request, wire.UpdateTableEntries) and request.segment == MEMBERS:
+                memory_store.pause = silence
+                return request.table_entries[0].key.key == instance_id and not silence.is_set()
+            memory_store.pause = burial
+            if not isinstance(request, wire.RemoveTableKeys) or request.segment != late:
+                return False
+            if request.keys[0].key.startswith(instance_id):
+                is_late.set()
+            return is_late.is_set()
+
+        memory_store.pauses, memory_store.pause = pauses, silence
+        with trio.fail_after(30):
+            await is_late.wait()
+        silence.set()
+        with trio.fail_after(30):
+            while not slow.members.is_trusted:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        await slow.store.put_intent(intent)
+        burial.set()
+        memory_store.pauses = lambda request: False
+        await trio.sleep(3)
+        assert slow.members.is_trusted
+        assert intents_of(memory_store, slow) == [intent]
+        assert ports(slow) == ports(two) == {1, 2}
+
+
+def intents_of(memory: MemorySegmentStore, controller: Controller) -> list[IntentRecord]:
+    """What is stored of a controller's intents."""
+    prefix = controller.members.instance_id.encode()
+    entries = memory.tables[INTENTS].entries
+    return [
+        decode(value, IntentRecord) for key, (value, _) in entries.items() if key.startswith(prefix)
+    ]
