@@ -227,9 +227,16 @@ class CommitLines:
                 made.append(waiting)
         if not made:
             return True
+        changes = [change for waiting in made for change in waiting.write.records]
         leader = await self._choose_leader(record, [waiting.write for waiting in made])
+        record = structs.replace(record, leader=leader)
+        if record == line.record and not changes:
+            # The line may have gone with its stream: nothing may make it anew then.
+            for waiting in made:
+                waiting.give([])
+            return True
         self._writes += 1
-        record = structs.replace(record, leader=leader, write=f"{self._me}-{self._writes:x}")
+        record = structs.replace(record, write=f"{self._me}-{self._writes:x}")
         began = trio.current_time()
         try:
             versions = await self._transactions.write_line(
@@ -237,7 +244,7 @@ class CommitLines:
                 owner.stream,
                 owner.stream_id,
                 (record, line.version),
-                [change for waiting in made for change in waiting.write.records],
+                changes,
             )
         except VersionConflictError:
             await self._learn(owner, made)

@@ -139,9 +139,8 @@ class StreamTransactions:
     @property
     def is_idle(self) -> bool:
         """Whether nothing would be lost by forgetting this."""
-        is_at_work = (
-            self.is_committing or self.is_looking or self._begins or self.line.record.waiting
-        )
+        # What waits in the line is carried out by a task, or by another controller.
+        is_at_work = self.is_committing or self.is_looking or self._begins
         return not (self.transactions or self.ended or is_at_work)
 
 

@@ -45,6 +45,7 @@ from pravega_controller.errors import (
     CorruptMetadataError,
     InvalidRequestError,
     NotFoundError,
+    ScopeNotFoundError,
     SegmentStoreError,
     StreamNotFoundError,
     VersionConflictError,
@@ -543,25 +544,33 @@ class TransactionWorkflows:
             )
 
     async def _commit_next(self, owner: StreamTransactions) -> None:
-        known: Stream | None = None
         async with self._streams.exclusive(owner.scope, owner.stream):
             try:
-                known = await self._streams.settled_as_known(owner.scope, owner.stream)
-                if known.stream_id != owner.stream_id:
-                    raise StreamNotFoundError(f"stream {owner.scope}/{owner.stream} is gone")
-                if self._lines.leads(owner):
-                    await self._commit_batch(owner, known)
-            except StreamNotFoundError:
+                await self._commit_into_known(owner)
+            except (StreamNotFoundError, ScopeNotFoundError):
                 await self._discard(owner)
-            except SegmentStoreError as error:
-                # Another controller may have changed the stream since it was last read.
-                found = await self._settle_for_another(owner)
-                if known is not None and found.version != known.version:
-                    raise VersionConflictError(f"the stream was changed: {error}") from error
-                raise
-            except VersionConflictError:
-                await self._settle_for_another(owner)
-                raise
+
+    async def _commit_into_known(self, owner: StreamTransactions) -> None:
+        """Commit the next batch into the stream as it is known; raises if the stream is gone."""
+        known: Stream | None = None
+        try:
+            known = await self._streams.settled_as_known(owner.scope, owner.stream)
+            if known.stream_id != owner.stream_id:
+                # An answer that was slow to come may have told of an earlier stream of the name.
+                known = await self._streams.settled(owner.scope, owner.stream)
+            if known.stream_id != owner.stream_id:
+                raise StreamNotFoundError(f"stream {owner.scope}/{owner.stream} is gone")
+            if self._lines.leads(owner):
+                await self._commit_batch(owner, known)
+        except SegmentStoreError as error:
+            # Another controller may have changed the stream since it was last read.
+            found = await self._settle_for_another(owner)
+            if known is not None and found.version != known.version:
+                raise VersionConflictError(f"the stream was changed: {error}") from error
+            raise
+        except VersionConflictError:
+            await self._settle_for_another(owner)
+            raise
 
     async def _settle_for_another(self, owner: StreamTransactions) -> Stream:
         """The stream without pending work, after another controller may have done this one's."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from random import Random
+from typing import Any
 
 import pytest
+import structlog.testing
 import trio
 import trio.testing
 from msgspec import structs
 
-from pravega_controller import commit_lines
+from pravega_controller import commit_lines, open_transactions
 from pravega_controller.commit_lines import CommitLines, KnownLine
 from pravega_controller.controller import Controller
 from pravega_controller.errors import StoreUnavailableError, VersionConflictError
 from pravega_controller.records import decode, encode
 from pravega_controller.streams import fixed_configuration
-from pravega_controller.table_client import NOT_EXISTS, Entry
+from pravega_controller.table_client import NOT_EXISTS, Entry, TableClient
 from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
 from pravega_controller.transaction_records import (
     BegunEpochRecord,
@@ -478,3 +480,87 @@ async def test_a_commit_whose_reply_is_lost_is_carried_out_although_another_stan
         await until(one, second, COMMITTED)
         for number in (0, 1):
             assert merged_into(memory_store, number) == [first, second]
+
+
+async def test_a_leader_whose_stream_another_controller_deleted_leaves_no_line(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await make_stream(one)
+        identifier = await begin(one)
+        late = memory_store.pause = trio.Event()
+        memory_store.pauses = lambda request: isinstance(request, wire.MergeSegmentsBatch)
+        assert await commit(one, identifier)
+        await memory_store.is_paused.wait()
+        memory_store.pause = None
+        await two.streams.seal("s", "a")
+        assert merged_into(memory_store, 0) == merged_into(memory_store, 1) == [identifier]
+        await two.streams.delete("s", "a")
+        with structlog.testing.capture_logs() as logs:
+            late.set()
+            await trio.sleep(10)
+        assert "workflow cannot be finished" not in [log["event"] for log in logs]
+        left = [t.entries for n, t in memory_store.tables.items() if "/transactions-" in n]
+        assert not any(left)
+
+
+async def test_streams_whose_commits_others_carry_out_are_forgotten(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_transactions, "IDLE_STREAMS_MAX", 1)
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await one.scopes.create("s")
+        for number in range(4):
+            name = f"a{number}"
+            await one.streams.create("s", name, fixed_configuration(1))
+            ids = [
+                (await c.transactions.begin("s", name, lease_ms=LEASE)).identifier
+                for c in (one, two)
+            ]
+            late = memory_store.pause = trio.Event()
+            memory_store.pauses = lambda request: isinstance(request, wire.MergeSegmentsBatch)
+            for controller, identifier in zip((one, two), ids, strict=True):
+                assert await controller.transactions.commit(
+                    "s", name, identifier, writer_id="w", writer_ms=None
+                )
+            late.set()
+            memory_store.pause = None
+        await trio.sleep(20)
+        for controller in (one, two):
+            assert len(controller.transaction_workflows.registry.all()) <= 1
+
+
+async def test_a_commit_is_not_lost_to_a_slow_answer_about_an_earlier_stream_of_the_name(
+    open_on_memory: OpenController,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_held, slow = trio.Event(), trio.Event()
+    real = TableClient.get_all
+
+    async def get_all(self: TableClient, table: str, keys: Sequence[bytes], **more: Any) -> Any:
+        found = await real(self, table, keys, **more)
+        if b"/epoch/" in keys[0] and not is_held.is_set():
+            is_held.set()
+            await slow.wait()
+        return found
+
+    async with open_on_memory() as c:
+        await make_stream(c)
+    monkeypatch.setattr(TableClient, "get_all", get_all)
+    async with open_on_memory() as c, trio.open_nursery() as nursery:
+        nursery.start_soon(c.streams.active_segments, "s", "a")
+        await is_held.wait()
+        await c.streams.seal("s", "a")
+        await c.streams.delete("s", "a")
+        await c.streams.create("s", "a", fixed_configuration(2))
+        identifier = await begin(c)
+        slow.set()
+        await trio.sleep(1)
+        assert await commit(c, identifier)
+        await until(c, identifier, COMMITTED)
