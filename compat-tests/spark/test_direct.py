@@ -368,5 +368,6 @@ def test_the_original_has_no_plans_and_is_read_over_the_wire(original: str) -> N
             source.reader(StructType()).partitions()
         reader = PravegaDataSource(options).reader(StructType())
         partitions = reader.partitions()
-        assert [getattr(each, "plan", 0) for each in partitions] == [None]
+        parts = [part for each in partitions for part in getattr(each, "parts", ())]
+        assert [part.plan for part in parts] == [None]
         assert sum(len(batch) for batch in reader.read(partitions[0])) == 1_800  # type: ignore[arg-type]

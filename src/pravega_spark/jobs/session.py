@@ -9,12 +9,15 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pyspark
 from pyspark.sql import SparkSession
 
 from pravega_spark.jobs.ingest_kafka import KAFKA_PACKAGE
 from pravega_spark.source import PravegaDataSource
+
+CONNECT_SCHEME = "sc://"
 
 LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
@@ -34,7 +37,8 @@ def open_session(
 ) -> Iterator[SparkSession]:
     """Yield a session with the data source registered, and stop it afterwards.
 
-    A session that the caller has already is taken as it is, and goes on.
+    A session that the caller has already is taken as it is, and goes on. A master that begins with
+    ``sc://`` is a Spark Connect server: nothing of Java is needed here then.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -43,12 +47,15 @@ def open_session(
         return
     # Workers must find this package where we did.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName(name)
+    is_remote = master.startswith(CONNECT_SCHEME)
+    start: Any = SparkSession.builder
+    builder = start.remote(master) if is_remote else start.master(master).appName(name)
     given = {**(LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
     for key, value in given.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    spark: SparkSession = builder.getOrCreate()
+    if not is_remote:
+        spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(PravegaDataSource)
     try:
         yield spark
