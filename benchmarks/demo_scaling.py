@@ -23,7 +23,7 @@ from statistics import quantiles
 from benchmarks.plots import Curve, Panel, timeline_svg
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.stream_settings import ScaleType, ScalingPolicy, StreamSettings
+from pravega_blocking.stream_settings import Scaling, ScalingKind, StreamSettings
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "performance" / "scaling.svg"
 FASTER = 60
@@ -100,7 +100,7 @@ def wait_until_it_answers(address: str) -> None:
 
 def measure(address: str, plan: tuple[tuple[float, int], ...]) -> Iterator[Second]:
     """Follow the plan and yield the measurements of each second."""
-    scaling = ScalingPolicy(ScaleType.EVENT_RATE, 1, TARGET_RATE, 2)
+    scaling = Scaling(ScalingKind.EVENT_RATE, 1, TARGET_RATE, 2)
     with ControllerClient(address) as client:
         client.create_scope("demo")
         client.create_stream("demo", "load", StreamSettings(scaling=scaling))

@@ -24,6 +24,8 @@ BAD_NOUNS = re.compile(r"(?:Impl|(?<!^Cache)Manager|Util|Utils|Base)$")
 """The cache manager is a noun of the streaming cache's design."""
 SPEAKS_OF_LEDGERS = "src/bookkeeper_client/"
 """There it is BookKeeper's own noun, and what its client is about."""
+NAMESAKES = {"src/pravega_controller/earlier_records.py"}
+"""Declares the records of older versions, by the names that today's have."""
 GENERATED = {
     "src/bookkeeper_client/data_formats_pb2.py",
     "src/bookkeeper_client/data_formats_pb2.pyi",
@@ -126,6 +128,18 @@ def test_names_are_those_of_the_product() -> None:
             if isinstance(node, ast.ClassDef) and BAD_NOUNS.search(node.name):
                 offenders.append(f"{name_of(path)}:{node.lineno}: {node.name}")
     assert offenders == []
+
+
+def test_classes_of_a_package_have_different_names() -> None:
+    homes: dict[tuple[str, str], list[str]] = {}
+    for path in python_sources():
+        if name_of(path) in NAMESAKES:
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                package = name_of(path).split("/")[1]
+                homes.setdefault((package, node.name), []).append(name_of(path))
+    assert {key: paths for key, paths in homes.items() if len(paths) > 1} == {}
 
 
 def test_tests_mirror_the_sources() -> None:

@@ -15,7 +15,7 @@ from benchmarks.peers.api import RunningPeer
 from benchmarks.peers.kafka_broker import KafkaBroker
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
+from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import AppendSetup, DataAppended, SetupAppend
 from pravega_wire.connection import append_block
@@ -62,7 +62,7 @@ class Ours:
         with ControllerClient(self.address) as client:
             if SCOPE not in client.list_scopes():
                 client.create_scope(SCOPE)
-            settings = StreamSettings(scaling=ScalingPolicy(segment_count_min=parts))
+            settings = StreamSettings(scaling=Scaling(segment_count_min=parts))
             client.create_stream(SCOPE, name, settings)
 
     def fill(self, events: Events) -> None:

@@ -19,7 +19,7 @@ from pravega_admin.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.segment_info import tail_offsets
-from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
+from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_spark.errors import DamagedError, DataLossError, PlanRefusedError, TierMissingError
 from pravega_spark.source import EventReader, PravegaDataSource, SlicePartition
 
@@ -108,7 +108,7 @@ class Stream:
         self.stored = stored
         self._random = random.Random(self.name)
         settings = StreamSettings(
-            scaling=ScalingPolicy(segment_count_min=segments), rollover_size_bytes=MIB
+            scaling=Scaling(segment_count_min=segments), rollover_size_bytes=MIB
         )
         stored.client.create_stream(SCOPE, self.name, settings)
 

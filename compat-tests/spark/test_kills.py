@@ -27,7 +27,7 @@ from pravega_admin.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.errors import PravegaError
 from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
+from pravega_blocking.stream_settings import Scaling, StreamSettings
 
 if str(Path(__file__).parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent))
@@ -122,7 +122,7 @@ class Source:
         self._stop = threading.Event()
         self._error: BaseException | None = None
         client.ensure_scope(SCOPE)
-        settings = StreamSettings(scaling=ScalingPolicy(segment_count_min=2))
+        settings = StreamSettings(scaling=Scaling(segment_count_min=2))
         client.create_stream(SCOPE, name, settings)
 
     @contextlib.contextmanager

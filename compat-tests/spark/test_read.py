@@ -20,7 +20,7 @@ from pravega_admin.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.segment_info import tail_offsets
-from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
+from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_spark.options import Options
 from pravega_spark.stream_view import StreamView
 from pravega_wire.names import mark_stream
@@ -50,7 +50,7 @@ class Stream:
         self._client = client
         if SCOPE not in client.list_scopes():
             client.create_scope(SCOPE)
-        settings = StreamSettings(scaling=ScalingPolicy(segment_count_min=segments))
+        settings = StreamSettings(scaling=Scaling(segment_count_min=segments))
         client.create_stream(SCOPE, self.name, settings)
 
     def write(self, count: int) -> None:

@@ -28,7 +28,7 @@ from compat_harness.server import SEGMENT_STORE, Server
 from pravega_admin.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import PravegaError, TimedOutError
-from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
+from pravega_blocking.stream_settings import Scaling, StreamSettings
 from vortex.disk import mounted
 from vortex.faults import FAULTS, NEEDS_SMALL_DISK, Site
 from vortex.proxy import Proxy
@@ -175,7 +175,7 @@ class Run:
     def _create_streams(self, client: ControllerClient) -> None:
         client.create_scope(SCOPE)
         for stream, count in STREAMS.items():
-            settings = StreamSettings(scaling=ScalingPolicy(segment_count_min=count))
+            settings = StreamSettings(scaling=Scaling(segment_count_min=count))
             client.create_stream(SCOPE, stream, settings)
 
     @contextmanager

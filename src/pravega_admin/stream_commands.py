@@ -24,7 +24,7 @@ from pravega_blocking.errors import AlreadyExistsError, NotFoundError, UsageErro
 
 if TYPE_CHECKING:
     from pravega_blocking.controller_client import ControllerClient
-    from pravega_blocking.stream_settings import RetentionPolicy, ScalingPolicy, StreamSettings
+    from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
 
 app = typer.Typer(no_args_is_help=True, help="Create, inspect, change and delete streams.")
 
@@ -140,16 +140,16 @@ def update(
 ) -> None:
     """Change a stream's policies and tags; what is not named stays as it is."""
     from pravega_blocking.controller_client import ControllerClient
-    from pravega_blocking.stream_settings import RetentionPolicy, ScaleType
+    from pravega_blocking.stream_settings import Retention, ScalingKind
 
     name = parse_stream_name(stream)
     with ControllerClient(controller) as client:
         old = client.stream_settings(name.scope, name.stream)
         scaling, retention = old.scaling, old.retention
         if fixed:
-            scaling = replace(scaling, type=ScaleType.FIXED, target_rate=0, scale_factor=0)
+            scaling = replace(scaling, type=ScalingKind.FIXED, target_rate=0, scale_factor=0)
         if no_retention:
-            retention = RetentionPolicy()
+            retention = Retention()
         tags = [item for item in (*old.tags, *(tag or ())) if item not in (untag or ())]
         new = replace(
             old,
@@ -391,19 +391,19 @@ def _epoch_rows(
 
 
 def _settings_fields(settings: StreamSettings) -> dict[str, Any]:
-    from pravega_blocking.stream_settings import RetentionType, ScaleType
+    from pravega_blocking.stream_settings import RetentionKind, ScalingKind
 
     scaling, retention = settings.scaling, settings.retention
     fields: dict[str, Any] = {
         "scaling": scaling.type.value,
         "segments_min": scaling.segment_count_min,
     }
-    if scaling.type is not ScaleType.FIXED:
+    if scaling.type is not ScalingKind.FIXED:
         fields["target_rate"] = scaling.target_rate
         fields["scale_factor"] = scaling.scale_factor
     fields["retention"] = retention.type.value
-    if retention.type is not RetentionType.NONE:
-        unit = "ms" if retention.type is RetentionType.TIME else "bytes"
+    if retention.type is not RetentionKind.NONE:
+        unit = "ms" if retention.type is RetentionKind.TIME else "bytes"
         fields[f"retention_min_{unit}"] = retention.minimum
         if retention.maximum:
             fields[f"retention_max_{unit}"] = retention.maximum
@@ -413,23 +413,23 @@ def _settings_fields(settings: StreamSettings) -> dict[str, Any]:
 
 
 def _scaling(
-    old: ScalingPolicy,
+    old: Scaling,
     segments: int | None,
     event_rate: int | None,
     kbyte_rate: int | None,
     factor: int | None,
-) -> ScalingPolicy:
+) -> Scaling:
     """The old policy with what the options say."""
-    from pravega_blocking.stream_settings import ScaleType
+    from pravega_blocking.stream_settings import ScalingKind
 
     if event_rate is not None and kbyte_rate is not None:
         raise UsageError("a stream scales by events or by kbytes, not by both")
     new = old if segments is None else replace(old, segment_count_min=segments)
     if event_rate is not None:
-        new = replace(new, type=ScaleType.EVENT_RATE, target_rate=event_rate)
+        new = replace(new, type=ScalingKind.EVENT_RATE, target_rate=event_rate)
     if kbyte_rate is not None:
-        new = replace(new, type=ScaleType.KBYTE_RATE, target_rate=kbyte_rate)
-    if new.type is ScaleType.FIXED:
+        new = replace(new, type=ScalingKind.KBYTE_RATE, target_rate=kbyte_rate)
+    if new.type is ScalingKind.FIXED:
         if factor is not None:
             raise UsageError("--scale-factor needs --scale-by-events or --scale-by-kbytes")
         return new
@@ -437,12 +437,12 @@ def _scaling(
 
 
 def _retention(
-    old: RetentionPolicy, time: str | None, size: str | None, maximum: str | None
-) -> RetentionPolicy:
+    old: Retention, time: str | None, size: str | None, maximum: str | None
+) -> Retention:
     """The old policy with what the options say."""
     from pravega_blocking.stream_settings import (
-        RetentionPolicy,
-        RetentionType,
+        Retention,
+        RetentionKind,
         parse_duration_ms,
         parse_size_bytes,
     )
@@ -451,14 +451,14 @@ def _retention(
         raise UsageError("a stream keeps data by time or by size, not by both")
     new = old
     if time is not None:
-        new = RetentionPolicy(RetentionType.TIME, parse_duration_ms(time))
+        new = Retention(RetentionKind.TIME, parse_duration_ms(time))
     if size is not None:
-        new = RetentionPolicy(RetentionType.SIZE, parse_size_bytes(size))
+        new = Retention(RetentionKind.SIZE, parse_size_bytes(size))
     if maximum is None:
         return new
-    if new.type is RetentionType.NONE:
+    if new.type is RetentionKind.NONE:
         raise UsageError("--retention-max needs --retention-time or --retention-size")
-    parse = parse_duration_ms if new.type is RetentionType.TIME else parse_size_bytes
+    parse = parse_duration_ms if new.type is RetentionKind.TIME else parse_size_bytes
     if parse(maximum) < new.minimum:
         raise UsageError("--retention-max is less than what is kept at least")
     return replace(new, maximum=parse(maximum))

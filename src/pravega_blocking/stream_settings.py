@@ -32,7 +32,7 @@ _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 _INT64_MAX = 2**63 - 1
 
 
-class ScaleType(enum.Enum):
+class ScalingKind(enum.Enum):
     """What makes a stream change its number of segments."""
 
     FIXED = "fixed"
@@ -40,7 +40,7 @@ class ScaleType(enum.Enum):
     KBYTE_RATE = "kbytes"
 
 
-class RetentionType(enum.Enum):
+class RetentionKind(enum.Enum):
     """What makes a stream drop its oldest data."""
 
     NONE = "none"
@@ -49,20 +49,20 @@ class RetentionType(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingPolicy:
+class Scaling:
     """``target_rate`` is per segment and second; FIXED uses neither it nor ``scale_factor``."""
 
-    type: ScaleType = ScaleType.FIXED
+    type: ScalingKind = ScalingKind.FIXED
     segment_count_min: int = 1
     target_rate: int = 0
     scale_factor: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionPolicy:
+class Retention:
     """TIME counts milliseconds, SIZE bytes. ``maximum`` bounds what slow readers may hold back."""
 
-    type: RetentionType = RetentionType.NONE
+    type: RetentionKind = RetentionKind.NONE
     minimum: int = 0
     maximum: int = 0
 
@@ -71,22 +71,22 @@ class RetentionPolicy:
 class StreamSettings:
     """Everything of a stream that its owner chooses."""
 
-    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
-    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+    scaling: Scaling = field(default_factory=Scaling)
+    retention: Retention = field(default_factory=Retention)
     tags: tuple[str, ...] = ()
     rollover_size_bytes: int = 0
     timestamp_aggregation_timeout_ms: int = 0
 
 
 _SCALE_TYPES = {
-    ScaleType.FIXED: pb.ScalingPolicy.FIXED_NUM_SEGMENTS,
-    ScaleType.EVENT_RATE: pb.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC,
-    ScaleType.KBYTE_RATE: pb.ScalingPolicy.BY_RATE_IN_KBYTES_PER_SEC,
+    ScalingKind.FIXED: pb.ScalingPolicy.FIXED_NUM_SEGMENTS,
+    ScalingKind.EVENT_RATE: pb.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC,
+    ScalingKind.KBYTE_RATE: pb.ScalingPolicy.BY_RATE_IN_KBYTES_PER_SEC,
 }
 _RETENTION_TYPES = {
-    RetentionType.NONE: pb.RetentionPolicy.UNKNOWN,
-    RetentionType.TIME: pb.RetentionPolicy.TIME,
-    RetentionType.SIZE: pb.RetentionPolicy.SIZE,
+    RetentionKind.NONE: pb.RetentionPolicy.UNKNOWN,
+    RetentionKind.TIME: pb.RetentionPolicy.TIME,
+    RetentionKind.SIZE: pb.RetentionPolicy.SIZE,
 }
 _SCALE_TYPE_OF = {number: kind for kind, number in _SCALE_TYPES.items()}
 _RETENTION_TYPE_OF = {number: kind for kind, number in _RETENTION_TYPES.items()}
@@ -107,7 +107,7 @@ def settings_to_message(scope: str, stream: str, settings: StreamSettings) -> pb
         timestampAggregationTimeout=settings.timestamp_aggregation_timeout_ms,
         rolloverSizeBytes=settings.rollover_size_bytes,
     )
-    if retention.type is not RetentionType.NONE:
+    if retention.type is not RetentionKind.NONE:
         message.retentionPolicy.CopyFrom(
             pb.RetentionPolicy(
                 retentionType=_RETENTION_TYPES[retention.type],
@@ -122,13 +122,13 @@ def settings_of_message(message: pb.StreamConfig) -> StreamSettings:
     """The settings that a stream has."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     return StreamSettings(
-        scaling=ScalingPolicy(
+        scaling=Scaling(
             type=_SCALE_TYPE_OF[scaling.scaleType],
             segment_count_min=scaling.minNumSegments,
             target_rate=scaling.targetRate,
             scale_factor=scaling.scaleFactor,
         ),
-        retention=RetentionPolicy(
+        retention=Retention(
             type=_RETENTION_TYPE_OF[retention.retentionType],
             minimum=retention.retentionParam,
             maximum=retention.retentionMax,

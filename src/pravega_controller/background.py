@@ -16,14 +16,18 @@ from typing import TypeAlias
 import structlog
 import trio
 
-from pravega_controller.errors import SegmentStoreError, StoreUnavailableError, VersionConflictError
+from pravega_controller.errors import (
+    StoreAnswerError,
+    StoreUnavailableError,
+    VersionConflictError,
+)
 from pravega_controller.records import IntentRecord
 
 PAUSE_SECONDS_MIN = 0.2
 PAUSE_SECONDS_MAX = 20.0
 TASKS_MAX = 32
 
-RETRIED_ERRORS = (StoreUnavailableError, SegmentStoreError, VersionConflictError)
+RETRIED_ERRORS = (StoreUnavailableError, StoreAnswerError, VersionConflictError)
 """What may be better the next time; any other error ends the work, and the log says so."""
 
 Finish: TypeAlias = Callable[[str, str], Awaitable[None]]

@@ -75,7 +75,7 @@ class OwnedElsewhereError(StoreUnavailableError):
     """Another controller that lives has not finished its work on the stream in time."""
 
 
-class SegmentStoreError(ControllerError):
+class StoreAnswerError(ControllerError):
     """A segment store answered what it must not answer to this request."""
 
 

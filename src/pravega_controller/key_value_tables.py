@@ -31,7 +31,7 @@ from pravega_controller.errors import (
     KeyValueTableNotFoundError,
     NotFoundError,
     ScopeNotFoundError,
-    SegmentStoreError,
+    StoreAnswerError,
     StoreUnavailableError,
     VersionConflictError,
 )
@@ -225,7 +225,7 @@ class KeyValueTableOperations:
         async with self._locks.hold((scope, name)):
             try:
                 yield
-            except (StoreUnavailableError, SegmentStoreError):
+            except (StoreUnavailableError, StoreAnswerError):
                 self._finish_later(_intent(scope, name))
                 raise
 

@@ -32,7 +32,7 @@ from pravega_controller.errors import (
     NotFoundError,
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
-    SegmentStoreError,
+    StoreAnswerError,
     StoreUnavailableError,
     StreamNotFoundError,
     SubscriberNotFoundError,
@@ -272,7 +272,7 @@ class ReaderGroupOperations:
         async with self._locks.hold((scope, name)):
             try:
                 yield
-            except (StoreUnavailableError, SegmentStoreError):
+            except (StoreUnavailableError, StoreAnswerError):
                 self._finish_later(_intent(scope, name))
                 raise
 

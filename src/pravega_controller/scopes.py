@@ -25,7 +25,7 @@ from pravega_controller.errors import (
     ControllerError,
     InvalidRequestError,
     ScopeNotFoundError,
-    SegmentStoreError,
+    StoreAnswerError,
     StoreUnavailableError,
     TableNotEmptyError,
     VersionConflictError,
@@ -130,7 +130,7 @@ class ScopeOperations:
         async with self._locks.hold(name):
             try:
                 yield
-            except (StoreUnavailableError, SegmentStoreError):
+            except (StoreUnavailableError, StoreAnswerError):
                 self._finish_later(_intent(name))
                 raise
 

@@ -7,7 +7,7 @@ Invariants:
    (``SegmentAlreadyExists``, ``SegmentIsSealed``, ``NoSuchSegment`` for a delete) has succeeded.
 2. A request is retried until ``retry_seconds_max`` have passed, then ``StoreUnavailableError``.
    A store that is down or still recovering its containers looks the same from here.
-3. A reply that no request of ours should get raises ``SegmentStoreError`` and is never retried.
+3. A reply that no request of ours should get raises ``StoreAnswerError`` and is never retried.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TypeVar
 import structlog
 import trio
 
-from pravega_controller.errors import SegmentStoreError, StoreUnavailableError
+from pravega_controller.errors import StoreAnswerError, StoreUnavailableError
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.store_connection import (
     ConnectionLostError,
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentInfo:
+class SegmentBounds:
     """A segment's bounds in bytes."""
 
     start_offset: int
@@ -159,7 +159,7 @@ class SegmentClient:
         """Drop a segment's bytes before ``offset``; fine if more is gone already."""
         reply = await self.request(segment, lambda i: TruncateSegment(i, segment, offset, NO_TOKEN))
         if isinstance(reply, SegmentIsTruncated) and reply.start_offset < offset:
-            raise SegmentStoreError(f"{segment} cannot be truncated at {offset}: it ends earlier")
+            raise StoreAnswerError(f"{segment} cannot be truncated at {offset}: it ends earlier")
         if expect(reply, SegmentTruncated, SegmentIsTruncated, NoSuchSegment) is NoSuchSegment:
             log.warning("segment to truncate does not exist", segment=segment)
 
@@ -183,22 +183,22 @@ class SegmentClient:
         if expect(reply, SegmentPolicyUpdated, NoSuchSegment) is NoSuchSegment:
             log.warning("segment to update does not exist", segment=segment)
 
-    async def segment_info(self, segment: str) -> SegmentInfo | None:
+    async def segment_info(self, segment: str) -> SegmentBounds | None:
         """A segment's bounds, or None if it does not exist."""
         reply = await self.request(segment, lambda i: GetStreamSegmentInfo(i, segment, NO_TOKEN))
         expect(reply, StreamSegmentInfo, NoSuchSegment)
         if not isinstance(reply, StreamSegmentInfo) or not reply.exists:
             return None
-        return SegmentInfo(reply.start_offset, reply.write_offset, reply.is_sealed)
+        return SegmentBounds(reply.start_offset, reply.write_offset, reply.is_sealed)
 
     async def read_segment(self, segment: str, *, offset: int, length: int) -> bytes:
-        """Bytes that a segment has, else ``SegmentStoreError``."""
+        """Bytes that a segment has, else ``StoreAnswerError``."""
         data = b""
         while len(data) < length:
             make = partial(_read_request, segment, offset + len(data), length - len(data))
             reply = await self.request(segment, make)
             if not isinstance(reply, SegmentRead) or not reply.data:
-                raise SegmentStoreError(f"{segment} cannot be read at {offset}: {reply}")
+                raise StoreAnswerError(f"{segment} cannot be read at {offset}: {reply}")
             data += bytes(reply.data)
         return data
 
@@ -235,7 +235,7 @@ class SegmentClient:
             connection = await self._connection(self._placement.store_index(segment))
             setup = await connection.call(lambda i: SetupAppend(i, writer_id, segment, NO_TOKEN))
             if not isinstance(setup, AppendSetup):
-                raise SegmentStoreError(f"{segment} takes no appends: {setup}")
+                raise StoreAnswerError(f"{segment} takes no appends: {setup}")
             number = max(0, setup.last_event_number) + 1
             reply = await connection.call(
                 lambda i: ConditionalAppend(writer_id, number, expected_offset, event, i)
@@ -274,11 +274,11 @@ def _read_request(segment: str, offset: int, length: int, request_id: int) -> Re
 
 
 def expect(reply: Reply, *kinds: type[Reply]) -> type[Reply]:
-    """The kind of a reply that must be one of ``kinds``, else ``SegmentStoreError``."""
+    """The kind of a reply that must be one of ``kinds``, else ``StoreAnswerError``."""
     for kind in kinds:
         if isinstance(reply, kind):
             return kind
-    raise SegmentStoreError(f"unexpected reply from a segment store: {reply}")
+    raise StoreAnswerError(f"unexpected reply from a segment store: {reply}")
 
 
 async def for_each(

@@ -48,7 +48,7 @@ from pravega_controller.errors import (
     InvalidRequestError,
     NotFoundError,
     ScalePreconditionError,
-    SegmentStoreError,
+    StoreAnswerError,
     StoreUnavailableError,
     StreamNotSealedError,
     StreamSealedError,
@@ -106,7 +106,7 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (IllegalStateError, grpc.StatusCode.INTERNAL),
     (VersionConflictError, grpc.StatusCode.ABORTED),
     (StoreUnavailableError, grpc.StatusCode.UNAVAILABLE),
-    (SegmentStoreError, grpc.StatusCode.INTERNAL),
+    (StoreAnswerError, grpc.StatusCode.INTERNAL),
     (CorruptMetadataError, grpc.StatusCode.DATA_LOSS),
 )
 

@@ -44,7 +44,7 @@ from pravega_controller.errors import (
     OwnedElsewhereError,
     ScalePreconditionError,
     ScopeNotFoundError,
-    SegmentStoreError,
+    StoreAnswerError,
     StoreUnavailableError,
     StreamNotFoundError,
     StreamNotSealedError,
@@ -159,7 +159,7 @@ class StreamWorkflows:
                 yield
             except (OwnedElsewhereError, VersionConflictError):
                 raise
-            except (StoreUnavailableError, SegmentStoreError):
+            except (StoreUnavailableError, StoreAnswerError):
                 self._finish_later(stream_intent(scope, name))
                 raise
             except Exception:

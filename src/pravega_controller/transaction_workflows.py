@@ -46,7 +46,7 @@ from pravega_controller.errors import (
     InvalidRequestError,
     NotFoundError,
     ScopeNotFoundError,
-    SegmentStoreError,
+    StoreAnswerError,
     StreamNotFoundError,
     VersionConflictError,
 )
@@ -562,7 +562,7 @@ class TransactionWorkflows:
                 raise StreamNotFoundError(f"stream {owner.scope}/{owner.stream} is gone")
             if self._lines.leads(owner):
                 await self._commit_batch(owner, known)
-        except SegmentStoreError as error:
+        except StoreAnswerError as error:
             # Another controller may have changed the stream since it was last read.
             found = await self._settle_for_another(owner)
             if known is not None and found.version != known.version:
@@ -688,7 +688,7 @@ class TransactionWorkflows:
                 await self._watermarks.note(owner.scope, owner.stream, writer, time, position)
             except (OldTimeError, OldPositionError, InvalidRequestError, NotFoundError) as error:
                 log.info("a writer's time is not noted", writer=writer, reason=str(error))
-            except (CorruptMetadataError, SegmentStoreError) as error:
+            except (CorruptMetadataError, StoreAnswerError) as error:
                 # A watermark must never hold back a commit.
                 log.error("a writer's time cannot be noted", writer=writer, reason=str(error))
 

@@ -188,29 +188,29 @@ def open_controller(options: Options) -> ControllerClient:
 def stream_settings(numbers: Mapping[str, int]) -> StreamSettings:
     """Return the settings of a stream to be made, from the options that name its numbers."""
     from pravega_blocking.stream_settings import (
-        RetentionPolicy,
-        RetentionType,
-        ScaleType,
-        ScalingPolicy,
+        Retention,
+        RetentionKind,
+        Scaling,
+        ScalingKind,
         StreamSettings,
     )
 
-    kind, rate = ScaleType.FIXED, 0
+    kind, rate = ScalingKind.FIXED, 0
     if events := numbers.get("default_segment_target_rate_events_per_sec", 0):
-        kind, rate = ScaleType.EVENT_RATE, events
+        kind, rate = ScalingKind.EVENT_RATE, events
     elif byte_rate := numbers.get("default_segment_target_rate_bytes_per_sec", 0):
-        kind, rate = ScaleType.KBYTE_RATE, max(1, byte_rate // 1024)
-    scaling = ScalingPolicy(
+        kind, rate = ScalingKind.KBYTE_RATE, max(1, byte_rate // 1024)
+    scaling = Scaling(
         kind,
         segment_count_min=numbers.get("default_num_segments", 1),
         target_rate=rate,
-        scale_factor=0 if kind is ScaleType.FIXED else numbers.get("default_scale_factor", 2),
+        scale_factor=0 if kind is ScalingKind.FIXED else numbers.get("default_scale_factor", 2),
     )
-    retention = RetentionPolicy()
+    retention = Retention()
     if milliseconds := numbers.get("default_retention_duration_milliseconds", 0):
-        retention = RetentionPolicy(RetentionType.TIME, milliseconds)
+        retention = Retention(RetentionKind.TIME, milliseconds)
     elif size := numbers.get("default_retention_size_bytes", 0):
-        retention = RetentionPolicy(RetentionType.SIZE, size)
+        retention = Retention(RetentionKind.SIZE, size)
     return StreamSettings(scaling=scaling, retention=retention)
 
 

@@ -14,7 +14,7 @@ from pravega_admin.scaling import plan_replacement
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
+from pravega_blocking.stream_settings import Scaling, StreamSettings
 
 if TYPE_CHECKING:
     from .conftest import Standalone
@@ -55,7 +55,7 @@ def create_stream(store: "Standalone", stream: str, segments: int) -> None:
         if "demo" not in set(controller.list_scopes()):
             controller.create_scope("demo")
         controller.create_stream(
-            "demo", stream, StreamSettings(ScalingPolicy(segment_count_min=segments))
+            "demo", stream, StreamSettings(Scaling(segment_count_min=segments))
         )
 
 

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from pravega_blocking.errors import UsageError
 from pravega_blocking.stream_settings import (
-    RetentionPolicy,
-    RetentionType,
-    ScaleType,
-    ScalingPolicy,
+    Retention,
+    RetentionKind,
+    Scaling,
+    ScalingKind,
     StreamSettings,
     format_duration,
     format_size,
@@ -25,12 +25,12 @@ INT64 = st.integers(0, 2**63 - 1)
 
 SETTINGS = st.builds(
     StreamSettings,
-    scaling=st.builds(ScalingPolicy, st.sampled_from(ScaleType), INT32, INT32, INT32),
+    scaling=st.builds(Scaling, st.sampled_from(ScalingKind), INT32, INT32, INT32),
     retention=st.one_of(
-        st.just(RetentionPolicy()),
+        st.just(Retention()),
         st.builds(
-            RetentionPolicy,
-            st.sampled_from([RetentionType.TIME, RetentionType.SIZE]),
+            Retention,
+            st.sampled_from([RetentionKind.TIME, RetentionKind.SIZE]),
             INT64,
             INT64,
         ),

@@ -12,15 +12,15 @@ import trio.testing
 
 from pravega_controller.errors import (
     NoSuchTableError,
-    SegmentStoreError,
+    StoreAnswerError,
     StoreUnavailableError,
     TableNotEmptyError,
     VersionConflictError,
 )
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.segment_client import (
+    SegmentBounds,
     SegmentClient,
-    SegmentInfo,
     for_each,
     open_segment_client,
 )
@@ -64,7 +64,7 @@ async def test_a_segment_is_created_sealed_truncated_and_deleted(
     await client.update_policy(SEGMENT, scale_type=2, target_rate=8)
     assert (stored.scale_type, stored.target_rate) == (2, 8)
     await client.seal_segment(SEGMENT)
-    assert await client.segment_info(SEGMENT) == SegmentInfo(4, 10, is_sealed=True)
+    assert await client.segment_info(SEGMENT) == SegmentBounds(4, 10, is_sealed=True)
     await client.delete_segment(SEGMENT)
     assert memory_store.segments == {}
 
@@ -89,7 +89,7 @@ async def test_doing_it_twice_is_the_same_as_once(
 
 async def test_truncating_beyond_the_end_is_no_success(client: SegmentClient) -> None:
     await create(client)
-    with pytest.raises(SegmentStoreError):
+    with pytest.raises(StoreAnswerError):
         await client.truncate_segment(SEGMENT, offset=1)
 
 
@@ -383,10 +383,10 @@ async def test_requests_go_to_the_store_of_their_container(
 async def test_the_first_failure_of_many_comes_out_as_it_is() -> None:
     async def fail(number: int) -> None:
         if number == 3:
-            raise SegmentStoreError("three")
+            raise StoreAnswerError("three")
         await trio.sleep_forever()
 
-    with pytest.raises(SegmentStoreError, match="three"):
+    with pytest.raises(StoreAnswerError, match="three"):
         await for_each(range(10), fail, limit=5)
 
 

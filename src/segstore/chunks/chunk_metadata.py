@@ -25,13 +25,13 @@ from segstore.chunks.records import (
     Change,
     Checked,
     Chunk,
+    ChunkRecordError,
     Collected,
     Condemn,
     Forget,
     MoveChunks,
     Reader,
-    RecordDamagedError,
-    SegmentRecord,
+    StoredSegment,
     Truncate,
     decode_record,
     encode_record,
@@ -47,7 +47,7 @@ _HEADER: Final = struct.Struct(">4sHIQIII")
 _ENTRY: Final = struct.Struct(">I")
 
 
-class SnapshotUnfinishedError(RecordDamagedError):
+class SnapshotUnfinishedError(ChunkRecordError):
     """The bytes are the beginning of a snapshot."""
 
 
@@ -56,7 +56,7 @@ class ChunkMetadata:
 
     def __init__(self) -> None:
         self._stored: dict[str, bytes] = {}
-        self._in_use: OrderedDict[str, SegmentRecord] = OrderedDict()
+        self._in_use: OrderedDict[str, StoredSegment] = OrderedDict()
         self.condemned: dict[str, None] = {}
         self.version = VERSION
         """That of the snapshot from which it was read."""
@@ -68,8 +68,8 @@ class ChunkMetadata:
         """The names of all segments."""
         return sorted(self._stored.keys() | self._in_use.keys())
 
-    def get(self, segment: str) -> SegmentRecord | None:
-        """A segment's record. Raises ``RecordDamagedError``."""
+    def get(self, segment: str) -> StoredSegment | None:
+        """A segment's record. Raises ``ChunkRecordError``."""
         record = self._in_use.get(segment)
         if record is not None:
             self._in_use.move_to_end(segment)
@@ -81,19 +81,19 @@ class ChunkMetadata:
         self._use(segment, record)
         return record
 
-    def peek(self, segment: str) -> SegmentRecord | None:
-        """A segment's record, which is not in use by that. Raises ``RecordDamagedError``."""
+    def peek(self, segment: str) -> StoredSegment | None:
+        """A segment's record, which is not in use by that. Raises ``ChunkRecordError``."""
         record = self._in_use.get(segment)
         if record is None and (data := self._stored.get(segment)) is not None:
             record = decode_record(segment, _record_of(data))
         return record
 
-    def put(self, segment: str, record: SegmentRecord) -> None:
+    def put(self, segment: str, record: StoredSegment) -> None:
         """Replace a segment's record."""
         self._stored.pop(segment, None)
         self._use(segment, record)
 
-    def _use(self, segment: str, record: SegmentRecord) -> None:
+    def _use(self, segment: str, record: StoredSegment) -> None:
         self._in_use[segment] = record
         self._in_use.move_to_end(segment)
         if len(self._in_use) > RECORDS_IN_USE_MAX:
@@ -114,7 +114,7 @@ class ChunkMetadata:
                 yield from (chunk.name for chunk in decode_record(segment, _record_of(data)).chunks)
 
     def check(self, changes: Iterable[Change]) -> None:
-        """Raise ``RecordDamagedError`` when changes would not fit the state, which stays."""
+        """Raise ``ChunkRecordError`` when changes would not fit the state, which stays."""
         trial = ChunkMetadata()
         for segment in {segment for change in changes for segment in segments_of(change)}:
             if (record := self.get(segment)) is not None:
@@ -123,7 +123,7 @@ class ChunkMetadata:
             trial.apply(change)
 
     def apply(self, change: Change) -> None:
-        """Make a change. Raises ``RecordDamagedError`` when it does not fit the state."""
+        """Make a change. Raises ``ChunkRecordError`` when it does not fit the state."""
         match change:
             case AddChunk():
                 self._add_chunk(change)
@@ -153,30 +153,30 @@ class ChunkMetadata:
         if record is None:
             return []
         if record.is_moved:
-            raise RecordDamagedError(f"{segment} is changed after its chunks were moved")
+            raise ChunkRecordError(f"{segment} is changed after its chunks were moved")
         chunks = list(record.chunks)
         while chunks and chunks[-1].start >= offset:
             if chunks[-1].length:
-                raise RecordDamagedError(f"{segment} ends at {chunks[-1].end}, not at {offset}")
+                raise ChunkRecordError(f"{segment} ends at {chunks[-1].end}, not at {offset}")
             self._condemn([chunks.pop()])
         if chunks:
             last = chunks[-1]
             if not last.is_open and last.end != offset:
-                raise RecordDamagedError(f"{segment} ends at {last.end}, not at {offset}")
+                raise ChunkRecordError(f"{segment} ends at {last.end}, not at {offset}")
             chunks[-1] = replace(last, length=offset - last.start, is_open=False)
         elif not record.chunks and record.end_without_chunks != offset:
-            raise RecordDamagedError(f"{segment} ends at {record.end_without_chunks}, not {offset}")
+            raise ChunkRecordError(f"{segment} ends at {record.end_without_chunks}, not {offset}")
         return chunks
 
     def _add_chunk(self, change: AddChunk) -> None:
         chunks = self._ending_at(change.segment, change.start)
         chunks.append(Chunk(change.start, 0, change.name, change.epoch, is_open=True))
-        self.put(change.segment, SegmentRecord(tuple(chunks)))
+        self.put(change.segment, StoredSegment(tuple(chunks)))
 
     def _move_chunks(self, change: MoveChunks) -> None:
         source = self.get(change.source)
         if source is None or source.is_moved:
-            raise RecordDamagedError(f"{change.source} has no chunks that could be moved")
+            raise ChunkRecordError(f"{change.source} has no chunks that could be moved")
         chunks = self._ending_at(change.target, change.offset)
         moved = [chunk for chunk in source.chunks if chunk.start < change.length]
         ends = [*(chunk.start for chunk in moved[1:]), change.length]
@@ -184,7 +184,7 @@ class ChunkMetadata:
             start, length = change.offset + chunk.start, end - chunk.start
             chunks.append(replace(chunk, start=start, length=length, is_open=False))
         self._condemn(source.chunks[len(moved) :])
-        self.put(change.target, SegmentRecord(tuple(chunks)))
+        self.put(change.target, StoredSegment(tuple(chunks)))
         self.put(change.source, replace(source, chunks=tuple(moved), is_moved=True))
 
     def _check_chunk(self, change: Checked) -> None:
@@ -192,11 +192,11 @@ class ChunkMetadata:
         chunks = record.chunks if record is not None else ()
         index = bisect_right(chunks, change.start, key=_start) - 1
         if record is None or index < 0 or chunks[index].start != change.start:
-            raise RecordDamagedError(f"{change.segment} has no chunk that begins at {change.start}")
+            raise ChunkRecordError(f"{change.segment} has no chunk that begins at {change.start}")
         chunk = chunks[index]
         known = chunk.checksums
         if known.length < change.known or (known.length and known.phase != change.phase):
-            raise RecordDamagedError(
+            raise ChunkRecordError(
                 f"the checksums of {chunk.name} from {known.length} to {change.known} are missing"
             )
         if known.length >= change.length:
@@ -212,7 +212,7 @@ class ChunkMetadata:
     def _truncate(self, change: Truncate) -> None:
         record = self.get(change.segment)
         if record is None:
-            raise RecordDamagedError(f"{change.segment} is truncated and not known")
+            raise ChunkRecordError(f"{change.segment} is truncated and not known")
         gone = gone_chunk_count(record, change.offset, change.end)
         self._condemn(record.chunks[:gone])
         chunks = record.chunks[gone:]
@@ -220,7 +220,7 @@ class ChunkMetadata:
             last = chunks[-1]
             length = max(last.length, change.end - last.start)
             chunks = (*chunks[:-1], replace(last, length=length))
-        self.put(change.segment, SegmentRecord(chunks, change.end, record.is_moved))
+        self.put(change.segment, StoredSegment(chunks, change.end, record.is_moved))
 
     def encode(self, *, epoch: int, sequence: int, name: str) -> bytes:
         """A snapshot of that name: all changes up to ``sequence`` are in it."""
@@ -239,22 +239,22 @@ class ChunkMetadata:
 
     @classmethod
     def decode(cls, data: bytes, *, name: str) -> tuple[ChunkMetadata, int]:
-        """A snapshot's state and sequence number. Raises ``RecordDamagedError``, and of its kinds
+        """A snapshot's state and sequence number. Raises ``ChunkRecordError``, and of its kinds
         ``SnapshotUnfinishedError`` for less than a whole one."""
         if data[:4] != MAGIC[: len(data)]:
-            raise RecordDamagedError("this is no snapshot of chunk metadata")
+            raise ChunkRecordError("this is no snapshot of chunk metadata")
         if len(data) < _HEADER.size:
             raise SnapshotUnfinishedError("a snapshot ends in its header")
         _, version, _, sequence, count, condemned_count, length = _HEADER.unpack_from(data)
         if not 1 <= version <= VERSION:
-            raise RecordDamagedError(f"snapshot version {version} is not known, only {VERSION}")
+            raise ChunkRecordError(f"snapshot version {version} is not known, only {VERSION}")
         if len(data) < _HEADER.size + length + _ENTRY.size:
             raise SnapshotUnfinishedError(f"a snapshot ends early, after {len(data)} bytes")
         if len(data) > _HEADER.size + length + _ENTRY.size:
-            raise RecordDamagedError(f"a snapshot of {len(data)} bytes has not its length")
+            raise ChunkRecordError(f"a snapshot of {len(data)} bytes has not its length")
         checksum = crc32c(memoryview(data)[: -_ENTRY.size], sum_of_name(name) if version > 1 else 0)
         if checksum != _ENTRY.unpack(data[-_ENTRY.size :])[0]:
-            raise RecordDamagedError("a snapshot has not its checksum")
+            raise ChunkRecordError("a snapshot has not its checksum")
         metadata = cls()
         metadata.version = version
         body = data[_HEADER.size : -_ENTRY.size]
@@ -276,9 +276,9 @@ class ChunkMetadata:
                 position = name_end + 4 + _ENTRY.unpack_from(body, name_end)[0]
                 self._stored[name] = body[start:position]
         except (IndexError, struct.error, UnicodeDecodeError) as error:
-            raise RecordDamagedError(f"a snapshot's entry is damaged: {error}") from error
+            raise ChunkRecordError(f"a snapshot's entry is damaged: {error}") from error
         if position > len(body):
-            raise RecordDamagedError("a snapshot's last entry is not whole")
+            raise ChunkRecordError("a snapshot's last entry is not whole")
         return position
 
 
@@ -297,7 +297,7 @@ def _start(chunk: Chunk) -> int:
     return chunk.start
 
 
-def _entry(segment: str, record: SegmentRecord) -> bytes:
+def _entry(segment: str, record: StoredSegment) -> bytes:
     """A segment's record as it stands in a snapshot, behind its name."""
     data = encode_record(segment, record)
     return b"".join([encode_text(segment), _ENTRY.pack(len(data)), data])
@@ -307,7 +307,7 @@ def _record_of(entry: bytes) -> bytes:
     return entry[2 + (entry[0] << 8 | entry[1]) + _ENTRY.size :]
 
 
-def gone_chunk_count(record: SegmentRecord, offset: int, end: int) -> int:
+def gone_chunk_count(record: StoredSegment, offset: int, end: int) -> int:
     """How many of a segment's chunks end at or before an offset, when the last ends at ``end``."""
     chunks = record.chunks
     ends = [*(chunk.start for chunk in chunks[1:]), end]

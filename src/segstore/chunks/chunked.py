@@ -42,7 +42,7 @@ from segstore.chunks.records import (
     Chunk,
     Forget,
     MoveChunks,
-    SegmentRecord,
+    StoredSegment,
     Truncate,
     new_chunk_name,
 )
@@ -236,7 +236,7 @@ class ChunkedSegmentStorage:
         """What a stopped container's last owner left. See ``SystemJournal.inspect``."""
         return await self._journal.inspect()
 
-    async def replace_records(self, records: Mapping[str, SegmentRecord]) -> None:
+    async def replace_records(self, records: Mapping[str, StoredSegment]) -> None:
         """Have other chunks of some segments, durably."""
         await self._journal.replace_records(records)
 
@@ -456,7 +456,7 @@ class ChunkedSegmentStorage:
 
     # ---- Chunks ----------------------------------------------------------------------------------
 
-    async def _unchanging(self, segment: str) -> SegmentRecord | None:
+    async def _unchanging(self, segment: str) -> StoredSegment | None:
         """The segment's record when no change that failed can still become true."""
         await self._journal.ready()
         if self._journal.is_unfinished:
@@ -464,7 +464,7 @@ class ChunkedSegmentStorage:
                 pass
         return await self._settled(segment)
 
-    async def _settled(self, segment: str, certain: int | None = None) -> SegmentRecord | None:
+    async def _settled(self, segment: str, certain: int | None = None) -> StoredSegment | None:
         """The segment's record, with the length of an older owner's last chunk found out."""
         await self._journal.ready()
         metadata = self._journal.metadata
@@ -568,11 +568,11 @@ class _Buffers:
         return taken
 
 
-def _with_last(record: SegmentRecord, last: Chunk) -> SegmentRecord:
+def _with_last(record: StoredSegment, last: Chunk) -> StoredSegment:
     return replace(record, chunks=(*record.chunks[:-1], last))
 
 
-def _refuse_moved(segment: str, record: SegmentRecord | None) -> None:
+def _refuse_moved(segment: str, record: StoredSegment | None) -> None:
     """Its chunks are another segment's: what is done to them would be done to that one."""
     if record is not None and record.is_moved:
         raise InvalidChunkOffsetError(f"segment {segment} was merged: it can only be deleted")

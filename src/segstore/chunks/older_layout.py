@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from segstore.chunks.chunk_metadata import ChunkMetadata
-from segstore.chunks.records import Chunk, Condemn, SegmentRecord
+from segstore.chunks.records import Chunk, Condemn, StoredSegment
 from segstore.errors import StorageError
 from segstore.tiers.api import ChunkInfo, ChunkStorage
 
@@ -65,4 +65,4 @@ def _import_segment(metadata: ChunkMetadata, segment: str, infos: list[ChunkInfo
             metadata.apply(Condemn((info.name,)))
         else:
             records.append(Chunk(start, end - start, info.name, 0))
-    metadata.put(segment, SegmentRecord(tuple(records), starts[-1]))
+    metadata.put(segment, StoredSegment(tuple(records), starts[-1]))

@@ -1,10 +1,10 @@
 """What is known of segments and chunks, the changes to it, and the bytes of both.
 
-Owns: ``Chunk``, ``SegmentRecord``, the changes, and their codec; docs/formats/chunk-metadata.md
+Owns: ``Chunk``, ``StoredSegment``, the changes, and their codec; docs/formats/chunk-metadata.md
 describes the bytes. Nothing here does I/O.
 
 Invariants:
-1. What is parsed is what was encoded; any other bytes raise ``RecordDamagedError``, nothing else.
+1. What is parsed is what was encoded; any other bytes raise ``ChunkRecordError``, nothing else.
 2. A frame is its own proof: its checksum covers its length, its number, its change and the name of
    the journal in which it stands.
 """
@@ -46,7 +46,7 @@ _CHECKED: Final = struct.Struct(">QIQQ")
 NO_CHECKSUMS: Final = Checksums()
 
 
-class RecordDamagedError(ValueError):
+class ChunkRecordError(ValueError):
     """The bytes are not what was encoded."""
 
 
@@ -78,7 +78,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRecord:
+class StoredSegment:
     """A segment: its chunks by offset, without holes, and where it ends when there are none.
 
     The chunks of a segment that ``is_moved`` belong to another one.
@@ -186,7 +186,7 @@ def encode_text(text: str) -> bytes:
 
 
 class Reader:
-    """Takes fields from the front of a buffer; ``RecordDamagedError`` when they are not there."""
+    """Takes fields from the front of a buffer; ``ChunkRecordError`` when they are not there."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data)
@@ -201,7 +201,7 @@ class Reader:
         """The next bytes."""
         end = self.position + length
         if end > len(self._data):
-            raise RecordDamagedError(f"{length} bytes are missing at {self.position}")
+            raise ChunkRecordError(f"{length} bytes are missing at {self.position}")
         data = bytes(self._data[self.position : end])
         self.position = end
         return data
@@ -214,7 +214,7 @@ class Reader:
         """The checksums of a chunk's first bytes."""
         phase, length = self.fields(_CHECKSUMS)
         if phase >= BLOCK_BYTES:
-            raise RecordDamagedError(f"a block of {BLOCK_BYTES} bytes has no byte {phase}")
+            raise ChunkRecordError(f"a block of {BLOCK_BYTES} bytes has no byte {phase}")
         return Checksums(phase, length, self.take(SUM_BYTES * sum_count(phase, length)))
 
     def u32(self) -> int:
@@ -231,15 +231,15 @@ class Reader:
         try:
             return self.take(length).decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
-            raise RecordDamagedError(f"a name is no text: {error}") from error
+            raise ChunkRecordError(f"a name is no text: {error}") from error
 
     def end(self) -> None:
         """Nothing may be left."""
         if self.remaining:
-            raise RecordDamagedError(f"{self.remaining} bytes are left at {self.position}")
+            raise ChunkRecordError(f"{self.remaining} bytes are left at {self.position}")
 
 
-def encode_record(segment: str, record: SegmentRecord) -> bytes:
+def encode_record(segment: str, record: StoredSegment) -> bytes:
     """A segment's record, without its name."""
     parts = [
         _RECORD.pack(MOVED if record.is_moved else 0, record.end_without_chunks, len(record.chunks))
@@ -262,24 +262,24 @@ def encode_record(segment: str, record: SegmentRecord) -> bytes:
     return b"".join(parts)
 
 
-def decode_record(segment: str, data: bytes) -> SegmentRecord:
+def decode_record(segment: str, data: bytes) -> StoredSegment:
     """The inverse of ``encode_record``."""
     reader = Reader(data)
     moved, end, count = reader.fields(_RECORD)
     if moved & ~MOVED:
-        raise RecordDamagedError(f"unknown flags {moved} of a segment")
+        raise ChunkRecordError(f"unknown flags {moved} of a segment")
     chunks = []
     for _ in range(count):
         start, length, epoch, flags = reader.fields(_CHUNK)
         name = reader.text()
         if flags & ~(OPEN | FOREIGN_NAME | HAS_CHECKSUMS):
-            raise RecordDamagedError(f"unknown flags {flags} of a chunk")
+            raise ChunkRecordError(f"unknown flags {flags} of a chunk")
         if not flags & FOREIGN_NAME:
             name = f"{segment}${name}"
         checksums = reader.checksums() if flags & HAS_CHECKSUMS else NO_CHECKSUMS
         chunks.append(Chunk(start, length, name, epoch, bool(flags & OPEN), checksums))
     reader.end()
-    return SegmentRecord(tuple(chunks), end, bool(moved))
+    return StoredSegment(tuple(chunks), end, bool(moved))
 
 
 def encode_change(change: Change) -> bytes:
@@ -322,7 +322,7 @@ def decode_change(data: bytes) -> Change:
         case 7:
             change = _decode_checked(reader)
         case kind:
-            raise RecordDamagedError(f"there is no change of kind {kind}")
+            raise ChunkRecordError(f"there is no change of kind {kind}")
     reader.end()
     return change
 
@@ -331,7 +331,7 @@ def _decode_checked(reader: Reader) -> Checked:
     segment = reader.text()
     start, phase, known, length = reader.fields(_CHECKED)
     if phase >= BLOCK_BYTES or known > length:
-        raise RecordDamagedError(f"there are no checksums of {known} to {length} at {phase}")
+        raise ChunkRecordError(f"there are no checksums of {known} to {length} at {phase}")
     count = sum_count(phase, length) - whole_blocks(phase, known)
     return Checked(segment, start, phase, known, length, reader.take(SUM_BYTES * count))
 
@@ -370,7 +370,7 @@ def decode_frames(
 ) -> tuple[list[tuple[int, Change]], int]:
     """The changes in a journal's bytes up to a torn end, and where that is.
 
-    A frame that is whole behind one that is not is damage: ``RecordDamagedError``. After a power
+    A frame that is whole behind one that is not is damage: ``ChunkRecordError``. After a power
     cut it need not be: of several that were written together any may be missing.
     """
     changes = []
@@ -381,5 +381,5 @@ def decode_frames(
         changes.append((sequence, change))
     for later in () if may_have_holes else range(position + 1, len(data) - FRAME.size + 1):
         if frame_at(data, later, name_sum) is not None:
-            raise RecordDamagedError(f"the frame at {position} is damaged, one at {later} is whole")
+            raise ChunkRecordError(f"the frame at {position} is damaged, one at {later} is whole")
     return changes, position

@@ -43,11 +43,11 @@ from segstore.chunks.records import (
     Change,
     Checked,
     Chunk,
+    ChunkRecordError,
     Condemn,
     Forget,
     MoveChunks,
-    RecordDamagedError,
-    SegmentRecord,
+    StoredSegment,
     decode_frames,
     encode_frame,
     frame_at,
@@ -311,7 +311,7 @@ class SystemJournal:
             tuple(each.name for each in found),
         )
 
-    async def replace_records(self, records: Mapping[str, SegmentRecord]) -> None:
+    async def replace_records(self, records: Mapping[str, StoredSegment]) -> None:
         """Have other records of some segments from now on, durably."""
         await self.ready()
         async with self._lock:
@@ -354,7 +354,7 @@ class SystemJournal:
         changes = self._with_checksums(changes)
         try:
             self.metadata.check(changes)
-        except RecordDamagedError as error:
+        except ChunkRecordError as error:
             raise InvalidChunkOffsetError(f"what is in tier 2 is another: {error}") from error
         await self._write(changes)
         if self._journal_bytes > self._snapshot_due_bytes or self._journal_count > JOURNALS_MAX:
@@ -551,7 +551,7 @@ class SystemJournal:
             try:
                 data = await self._read_chunk(each)
                 end = each.name, await self._replay(each, data)
-            except RecordDamagedError as error:
+            except ChunkRecordError as error:
                 raise StorageDamagedError(f"{each.name} is damaged: {error}") from error
         if closed_at is not None and self._sequence < closed_at:
             raise StorageDamagedError(
@@ -594,12 +594,12 @@ class SystemJournal:
 
         Where no snapshot is whole nobody has changed anything, unless one was whole once.
         """
-        damage: tuple[str, RecordDamagedError] | None = None
+        damage: tuple[str, ChunkRecordError] | None = None
         for each in sorted(snapshots, key=_order, reverse=True):
             data = await self._read_chunk(each)
             try:
                 self.metadata, self._sequence = ChunkMetadata.decode(data, name=each.name)
-            except RecordDamagedError as error:
+            except ChunkRecordError as error:
                 logger.warning("a snapshot is not whole", chunk=each.name, error=str(error))
                 if not isinstance(error, SnapshotUnfinishedError):
                     damage = each.name, error
@@ -617,7 +617,7 @@ class SystemJournal:
             if sequence <= self._sequence:  # written again when the first reply was lost
                 continue
             if sequence != self._sequence + 1:
-                raise RecordDamagedError(
+                raise ChunkRecordError(
                     f"the changes from {self._sequence + 1} to {sequence} are missing"
                 )
             self.metadata.apply(change)
@@ -704,7 +704,7 @@ class SystemJournal:
             # Those of an older version do not have its name in their sums.
             name = each.name if frame_at(data, 0, sum_of_name(each.name)) is not None else ""
             frames, _ = decode_frames(data, journal=name)
-        except RecordDamagedError:
+        except ChunkRecordError:
             return []  # it counts for nobody
         named = {
             change.name

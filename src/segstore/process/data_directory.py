@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from segstore.errors import DataDirectoryError
+from segstore.runtime.durable_files import make_directory, sync_directory, write_durably
 from segstore.runtime.refused_files import reason_of
 
 FORMAT_VERSION = 3
@@ -307,38 +308,6 @@ def quote_toml(text: str) -> str:
     """A text as a value in TOML; what cannot be printed, such as a path's stray bytes, is lost."""
     printable = "".join(each if each.isprintable() else "?" for each in text)
     return json.dumps(printable, ensure_ascii=False)
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Write a file and sync it; its name is not durable by that. Blocks, raises ``OSError``."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(descriptor, text.encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory and those above it, durably. Blocks, raises ``OSError``."""
-    if path.is_dir():
-        return
-    if path.parent != path:
-        make_directory(path.parent)
-    with suppress(FileExistsError):
-        path.mkdir()
-    if not path.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a directory")
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable. Blocks, raises ``OSError``."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _holder(descriptor: int) -> int | None:

@@ -52,14 +52,12 @@ from segstore.process.data_directory import (
     VERSION_FILE,
     DataDirectory,
     StoreState,
-    make_directory,
     new_store_id,
     quote_toml,
-    sync_directory,
-    write_durably,
 )
 from segstore.process.older_store import refuse_implausible
 from segstore.process.tier_two import NOTE_FILE, TierTwo, read_older_note
+from segstore.runtime.durable_files import make_directory, sync_directory, write_durably
 from segstore.runtime.refused_files import is_refusal, reason_of
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal.files import IDENTITY_FILE, parse_name

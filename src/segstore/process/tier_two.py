@@ -26,8 +26,9 @@ from segstore.chunks.older_layout import Belongs
 from segstore.chunks.scan_plan import ReadableTier, TierAddress
 from segstore.errors import StorageConfigurationError
 from segstore.process.config import SegmentStoreConfig
-from segstore.process.data_directory import DataDirectory, StoreState, make_directory
+from segstore.process.data_directory import DataDirectory, StoreState
 from segstore.runtime.descriptors import descriptor_limit, share_out
+from segstore.runtime.durable_files import make_directory
 from segstore.runtime.refused_files import reason_of
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
 from segstore.tiers.files.doubtful_files import DoubtNotes

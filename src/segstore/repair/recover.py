@@ -15,7 +15,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -60,6 +59,7 @@ from segstore.repair.salvage import (
     skip_to_checkpoint,
 )
 from segstore.runtime.boot import boot_id
+from segstore.runtime.durable_files import sync_directory
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal import JournalSettings, open_journal
 from segstore.tiers.journal.disk import DamagedDisk, UntouchedDisk
@@ -76,7 +76,7 @@ def _now() -> datetime:
 
 
 @dataclass(slots=True)
-class JournalState:
+class JournalRemains:
     """What is left of one journal."""
 
     number: int
@@ -103,7 +103,7 @@ class JournalState:
 
 
 @dataclass(slots=True)
-class ContainerState:
+class ContainerRemains:
     """What is left of one container, and what is wrong with it."""
 
     container_id: int
@@ -143,8 +143,8 @@ class ContainerState:
 class RecoveryPlan:
     """What a recovery of these journals would do."""
 
-    journals: list[JournalState]
-    containers: list[ContainerState]
+    journals: list[JournalRemains]
+    containers: list[ContainerRemains]
 
     @property
     def problems(self) -> list[str]:
@@ -178,8 +178,8 @@ class StoreRecovery:
     async def plan(self) -> RecoveryPlan:
         """Look at everything, and plan what has to be done. Changes nothing."""
         self._lengths = {each.name: each.length for each in await self._chunks.list_chunks("")}
-        journals: list[JournalState] = []
-        containers: list[ContainerState] = []
+        journals: list[JournalRemains] = []
+        containers: list[ContainerRemains] = []
         for number in range(self._directory.journal_count):
             journal = await self._read_journal(number)
             found = [await self._look_at(journal, each) for each in self._containers_of(number)]
@@ -190,7 +190,7 @@ class StoreRecovery:
                 containers += found
         return RecoveryPlan(journals, containers)
 
-    async def _plan_container(self, container: ContainerState) -> None:
+    async def _plan_container(self, container: ContainerRemains) -> None:
         """Find out what a recovery would drop. If something is, the container is not sound."""
         metadata = container.stored.metadata
         for segment, record in container.losses.shortened.items():
@@ -225,7 +225,7 @@ class StoreRecovery:
 
     # ---- What is there ---------------------------------------------------------------------------
 
-    async def _read_journal(self, number: int) -> JournalState:
+    async def _read_journal(self, number: int) -> JournalRemains:
         path, problem = self._directory.journal_path(number), ""
         try:
             await trio.to_thread.run_sync(check_journal, self._directory, number)
@@ -235,20 +235,20 @@ class StoreRecovery:
                 raise
             problem = str(error)
             if error.problem is IdentityProblem.FOREIGN or not path.is_dir():
-                return JournalState(number, path, None, problem)
+                return JournalRemains(number, path, None, problem)
         try:
             recovered = await trio.to_thread.run_sync(recover, UntouchedDisk(path))
         except DataLogCorruptError as error:
             prefix = await trio.to_thread.run_sync(read_sound_prefix, DamagedDisk(path))
-            return JournalState(number, path, prefix, str(error))
+            return JournalRemains(number, path, prefix, str(error))
         except DataLogError as error:
-            return JournalState(number, path, None, str(error))
-        return JournalState(number, path, recovered, problem)
+            return JournalRemains(number, path, None, str(error))
+        return JournalRemains(number, path, recovered, problem)
 
-    async def _look_at(self, journal: JournalState, container_id: int) -> ContainerState:
+    async def _look_at(self, journal: JournalRemains, container_id: int) -> ContainerRemains:
         stored = await self._owner(container_id, 0, self._chunks).inspect()
         epoch, entries = self._log_of(journal, container_id)
-        container = ContainerState(
+        container = ContainerRemains(
             container_id,
             stored,
             epoch,
@@ -260,7 +260,7 @@ class StoreRecovery:
         self._find_problems(container)
         return container
 
-    def _log_of(self, journal: JournalState, container_id: int) -> tuple[int, Entries | None]:
+    def _log_of(self, journal: JournalRemains, container_id: int) -> tuple[int, Entries | None]:
         """The epoch of a container's log, and what reads it, if it can be read."""
         left = journal.left
         if left is None or container_id not in left.state.containers:
@@ -292,7 +292,7 @@ class StoreRecovery:
 
         return state.epoch, read
 
-    def _find_problems(self, container: ContainerState) -> None:
+    def _find_problems(self, container: ContainerRemains) -> None:
         number, stored, log = container.container_id, container.stored, container.replayed
         if log.problem:
             container.problems.append(f"container {number}: {log.problem}")
@@ -338,7 +338,7 @@ class StoreRecovery:
         )
 
     async def _salvage(
-        self, container: ContainerState, storage: PlannedStorage | ChunkedSegmentStorage
+        self, container: ContainerRemains, storage: PlannedStorage | ChunkedSegmentStorage
     ) -> tuple[bytes, int]:
         """A new snapshot of the container, and its number."""
         salvage = Salvage(
@@ -357,7 +357,7 @@ class StoreRecovery:
         container.replayed = await replay_metadata(container.container_id, container.entries)
         return snapshot, number
 
-    async def _save_metadata(self, container: ContainerState, backup: Path) -> None:
+    async def _save_metadata(self, container: ContainerRemains, backup: Path) -> None:
         for name in container.stored.names:
             data = await self._chunks.read(name, offset=0, length=self._lengths[name])
             file = backup / name.replace("/", "_")
@@ -365,8 +365,8 @@ class StoreRecovery:
 
     async def _make_journal(
         self,
-        journal: JournalState,
-        containers: Sequence[ContainerState],
+        journal: JournalRemains,
+        containers: Sequence[ContainerRemains],
         storage_of: StorageOfOwner,
         backup: Path,
     ) -> None:
@@ -414,11 +414,7 @@ def _put_into_place(path: Path, new: Path, backup: Path) -> None:
             old.rename(backup / old.name)
     new.rename(path)
     for directory in (backup, path.parent):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(directory)
 
 
 @asynccontextmanager

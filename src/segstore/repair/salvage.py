@@ -22,7 +22,7 @@ from _fast.data_frame import DataFrame, FrameDamagedError, FrameReader
 from pravega_wire.codec import HEADER as EVENT_HEADER
 from segstore.attributes.attribute_index import attribute_segment_name
 from segstore.chunks.chunk_metadata import ChunkMetadata
-from segstore.chunks.records import SegmentRecord as StoredRecord
+from segstore.chunks.records import StoredSegment
 from segstore.errors import ChunkNotFoundError, DataLogCorruptError, StorageError
 from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
@@ -120,7 +120,7 @@ Entries = Callable[[], AsyncIterator[bytes]]
 class ChunkLosses:
     """What the chunks of a container lack of what its metadata say."""
 
-    shortened: dict[str, StoredRecord] = field(default_factory=dict)
+    shortened: dict[str, StoredSegment] = field(default_factory=dict)
     """The records of segments that end earlier than they did."""
     findings: list[Finding] = field(default_factory=list)
 

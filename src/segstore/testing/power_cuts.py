@@ -24,12 +24,13 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from _fast.chunk_files import NOT_OPENED, NOT_RENAMED, NOT_STORED, STORED, TOO_SHORT
+from segstore.runtime import durable_files
 from segstore.testing.simulated_disk import SECTOR_BYTES
 from segstore.tiers import direct_io, vectored_io
 from segstore.tiers.api import Buffer
 from segstore.tiers.files import filesystem, open_files
 
-_MODULES: Final = (direct_io, filesystem, open_files, vectored_io)
+_MODULES: Final = (direct_io, durable_files, filesystem, open_files, vectored_io)
 
 Request = tuple[bytes, bytes | None, int, Sequence[Buffer]]
 

@@ -14,12 +14,12 @@ from segstore.chunks.records import (
     Change,
     Checked,
     Chunk,
+    ChunkRecordError,
     Collected,
     Condemn,
     Forget,
     MoveChunks,
-    RecordDamagedError,
-    SegmentRecord,
+    StoredSegment,
     Truncate,
     decode_change,
     decode_frames,
@@ -59,7 +59,7 @@ checksums = st.tuples(phases, lengths).map(
     lambda each: Checksums(each[0], each[1], bytes(4 * sum_count(*each)))
 )
 chunks = st.builds(Chunk, offsets, offsets, names, epochs, st.booleans(), checksums)
-records = st.builds(SegmentRecord, st.lists(chunks, max_size=4).map(tuple), offsets, st.booleans())
+records = st.builds(StoredSegment, st.lists(chunks, max_size=4).map(tuple), offsets, st.booleans())
 
 
 @given(changes)
@@ -68,12 +68,12 @@ def test_a_change_is_read_as_it_was_written(change: Change) -> None:
 
 
 @given(names, records)
-def test_a_record_is_read_as_it_was_written(segment: str, record: SegmentRecord) -> None:
+def test_a_record_is_read_as_it_was_written(segment: str, record: StoredSegment) -> None:
     assert decode_record(segment, encode_record(segment, record)) == record
 
 
 def test_names_of_a_segments_own_chunks_are_kept_short() -> None:
-    record = SegmentRecord((Chunk(0, 5, "s$0.E1.1", 1), Chunk(5, 5, "t$0.E1.2", 1)))
+    record = StoredSegment((Chunk(0, 5, "s$0.E1.1", 1), Chunk(5, 5, "t$0.E1.2", 1)))
     data = encode_record("s", record)
     assert b"s$0" not in data
     assert b"t$0.E1.2" in data
@@ -110,7 +110,7 @@ def test_a_wrong_bit_before_the_last_frame_is_damage(data: st.DataObject) -> Non
     frames = [encode_frame(number, Forget("segment"), journal=JOURNAL) for number in (1, 2)]
     damaged = bytearray(b"".join(frames))
     damaged[data.draw(st.integers(0, len(frames[0]) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises(RecordDamagedError):
+    with pytest.raises(ChunkRecordError):
         decode_frames(bytes(damaged), journal=JOURNAL)
 
 
@@ -135,7 +135,7 @@ def test_a_snapshot_has_all() -> None:
     read, sequence = ChunkMetadata.decode(data, name=SNAPSHOT)
     assert sequence == 5
     assert read.segment_names() == ["s", "t"]
-    assert read.get("t") == SegmentRecord(
+    assert read.get("t") == StoredSegment(
         (
             Chunk(100, 20, "t$100.E2.2", 2),
             Chunk(120, 7, "s$0.E1.1", 1),
@@ -157,9 +157,9 @@ def test_no_bit_of_a_snapshot_can_be_wrong() -> None:
     for position in range(len(data)):
         damaged = bytearray(data)
         damaged[position] ^= 1 << position % 8
-        with pytest.raises(RecordDamagedError):
+        with pytest.raises(ChunkRecordError):
             ChunkMetadata.decode(bytes(damaged), name=SNAPSHOT)
-        with pytest.raises(RecordDamagedError):
+        with pytest.raises(ChunkRecordError):
             ChunkMetadata.decode(data[:position], name=SNAPSHOT)
 
 
@@ -173,7 +173,7 @@ def test_no_bit_of_a_snapshot_can_be_wrong() -> None:
     ],
 )
 def test_changes_that_do_not_fit_are_damage(change: Change) -> None:
-    with pytest.raises(RecordDamagedError):
+    with pytest.raises(ChunkRecordError):
         some_metadata().apply(change)
 
 
@@ -192,7 +192,7 @@ def test_records_that_are_not_in_use_are_kept_as_bytes(monkeypatch: pytest.Monke
 
 def test_a_system_chunk_counts_only_under_its_name() -> None:
     data = some_metadata().encode(epoch=2, sequence=5, name=SNAPSHOT)
-    with pytest.raises(RecordDamagedError, match="has not its checksum"):
+    with pytest.raises(ChunkRecordError, match="has not its checksum"):
         ChunkMetadata.decode(data, name="another snapshot")
     frame = encode_frame(1, Forget("segment"), journal=JOURNAL)
     assert decode_frames(frame, journal="another journal") == ([], 0)

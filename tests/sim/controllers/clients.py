@@ -19,7 +19,7 @@ from pravega_controller.errors import (
     InvalidRequestError,
     NotFoundError,
     ScalePreconditionError,
-    SegmentStoreError,
+    StoreAnswerError,
     StoreUnavailableError,
     StreamNotFoundError,
     VersionConflictError,
@@ -99,7 +99,7 @@ class Client:
                 GoneError,
                 StoreUnavailableError,
                 VersionConflictError,
-                SegmentStoreError,
+                StoreAnswerError,
             ):
                 await trio.sleep(self.random.random() * 2)
         raise AssertionError("no controller has answered")

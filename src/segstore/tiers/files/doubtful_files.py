@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
+from segstore.runtime.durable_files import sync_directory
+
 _LINE: Final = re.compile(r"([0-9]{1,18}) (\S+) \.", re.ASCII)
 
 
@@ -92,11 +94,7 @@ class DoubtNotes:
             os.close(descriptor)
 
     def _sync_directory(self) -> None:
-        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(self._path.parent)
 
 
 def _line(path: str, length: int) -> str:

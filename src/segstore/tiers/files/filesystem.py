@@ -43,6 +43,7 @@ from _fast.chunk_files import (
 )
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.runtime.descriptors import KEPT_FILES_MAX
+from segstore.runtime.durable_files import sync_directory
 from segstore.tiers.api import Buffer, Check, ChunkInfo, StoredRange
 from segstore.tiers.direct_io import (
     BLOCK_BYTES,
@@ -417,15 +418,8 @@ class FilesystemChunkStorage:
             self._known_directories.discard(path)
 
     def _sync_directory(self, directory: str) -> None:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        try:
-            descriptor = os.open(f"{self._root}/{directory}", flags)
-        except FileNotFoundError:
-            return  # removed again by another process: its creation need not last
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with suppress(FileNotFoundError):  # removed by another process: it need not last
+            sync_directory(f"{self._root}/{directory}")
 
     def _read_directly(
         self, name: str, offset: int, length: int, check: Check | None

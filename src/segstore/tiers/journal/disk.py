@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from segstore.runtime.durable_files import sync_directory
 from segstore.tiers.api import Buffer
 from segstore.tiers.direct_io import BLOCK_BYTES, DirectFile, StagingBuffers
 from segstore.tiers.vectored_io import IOV_MAX, pwrite_all, remainder
@@ -149,11 +150,7 @@ class LocalDisk:
 
     def sync_directory(self) -> None:
         """Sync the directory itself."""
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(self._directory)
 
 
 class UntouchedDisk(LocalDisk):

@@ -19,7 +19,7 @@ from segstore.tiers.journal.scan import FileScan
 
 
 @dataclass(slots=True)
-class ContainerState:
+class LogExtent:
     """One container's log: entries from ``first_position`` to before ``next_position`` count."""
 
     epoch: int = 0
@@ -31,7 +31,7 @@ class ContainerState:
 class JournalState:
     """The state after some record of the journal."""
 
-    containers: dict[int, ContainerState] = field(default_factory=dict)
+    containers: dict[int, LogExtent] = field(default_factory=dict)
     live: set[int] = field(default_factory=set)
     """Generations of the needed files before the current one."""
 
@@ -63,11 +63,11 @@ class JournalState:
             container = self.container(container_id)
             container.next_position = max(container.next_position, index.end_position)
 
-    def container(self, container_id: int) -> ContainerState:
+    def container(self, container_id: int) -> LogExtent:
         """The state of one container's log."""
         state = self.containers.get(container_id)
         if state is None:
-            state = self.containers[container_id] = ContainerState()
+            state = self.containers[container_id] = LogExtent()
         return state
 
     def snapshot_records(self) -> list[Record]:

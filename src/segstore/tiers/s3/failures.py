@@ -34,7 +34,7 @@ REQUEST_ERRORS: tuple[type[Exception], ...] = (
 """Whatever a request of boto3 fails with."""
 
 
-class Kind(Enum):
+class FailureKind(Enum):
     """What is to be done about a failed request."""
 
     UNREACHABLE = auto()
@@ -56,34 +56,34 @@ class Kind(Enum):
 
 
 _KINDS = {
-    "NoSuchBucket": Kind.NO_BUCKET,
-    "NoSuchKey": Kind.MISSING,
-    "NoSuchUpload": Kind.MISSING,
-    "NotFound": Kind.MISSING,
-    "404": Kind.MISSING,
-    "PreconditionFailed": Kind.EXISTS,
-    "412": Kind.EXISTS,
-    "ConditionalRequestConflict": Kind.TRY_AGAIN,
-    "OperationAborted": Kind.TRY_AGAIN,
-    "SlowDown": Kind.TRY_AGAIN,
-    "RequestTimeout": Kind.TRY_AGAIN,
-    "BadDigest": Kind.TRY_AGAIN,
-    "XAmzContentSHA256Mismatch": Kind.TRY_AGAIN,
-    "IncompleteBody": Kind.TRY_AGAIN,
-    "Throttling": Kind.TRY_AGAIN,
-    "ThrottlingException": Kind.TRY_AGAIN,
-    "TooManyRequests": Kind.TRY_AGAIN,
-    "NotImplemented": Kind.UNSUPPORTED,
-    "InvalidAccessKeyId": Kind.CREDENTIALS,
-    "SignatureDoesNotMatch": Kind.CREDENTIALS,
-    "ExpiredToken": Kind.CREDENTIALS,
-    "InvalidToken": Kind.CREDENTIALS,
-    "AccessDenied": Kind.FORBIDDEN,
-    "403": Kind.FORBIDDEN,
-    "PermanentRedirect": Kind.REGION,
-    "AuthorizationHeaderMalformed": Kind.REGION,
-    "IllegalLocationConstraintException": Kind.REGION,
-    "301": Kind.REGION,
+    "NoSuchBucket": FailureKind.NO_BUCKET,
+    "NoSuchKey": FailureKind.MISSING,
+    "NoSuchUpload": FailureKind.MISSING,
+    "NotFound": FailureKind.MISSING,
+    "404": FailureKind.MISSING,
+    "PreconditionFailed": FailureKind.EXISTS,
+    "412": FailureKind.EXISTS,
+    "ConditionalRequestConflict": FailureKind.TRY_AGAIN,
+    "OperationAborted": FailureKind.TRY_AGAIN,
+    "SlowDown": FailureKind.TRY_AGAIN,
+    "RequestTimeout": FailureKind.TRY_AGAIN,
+    "BadDigest": FailureKind.TRY_AGAIN,
+    "XAmzContentSHA256Mismatch": FailureKind.TRY_AGAIN,
+    "IncompleteBody": FailureKind.TRY_AGAIN,
+    "Throttling": FailureKind.TRY_AGAIN,
+    "ThrottlingException": FailureKind.TRY_AGAIN,
+    "TooManyRequests": FailureKind.TRY_AGAIN,
+    "NotImplemented": FailureKind.UNSUPPORTED,
+    "InvalidAccessKeyId": FailureKind.CREDENTIALS,
+    "SignatureDoesNotMatch": FailureKind.CREDENTIALS,
+    "ExpiredToken": FailureKind.CREDENTIALS,
+    "InvalidToken": FailureKind.CREDENTIALS,
+    "AccessDenied": FailureKind.FORBIDDEN,
+    "403": FailureKind.FORBIDDEN,
+    "PermanentRedirect": FailureKind.REGION,
+    "AuthorizationHeaderMalformed": FailureKind.REGION,
+    "IllegalLocationConstraintException": FailureKind.REGION,
+    "301": FailureKind.REGION,
 }
 
 
@@ -91,13 +91,13 @@ _KINDS = {
 class S3Failure:
     """A failed request: what to do, and why in one line."""
 
-    kind: Kind
+    kind: FailureKind
     reason: str
 
     @property
     def is_worth_another_try(self) -> bool:
         """Whether the same request may succeed now or soon."""
-        return self.kind in (Kind.TRY_AGAIN, Kind.UNREACHABLE)
+        return self.kind in (FailureKind.TRY_AGAIN, FailureKind.UNREACHABLE)
 
 
 class S3RequestError(StorageError):
@@ -117,14 +117,14 @@ def failure_of(error: Exception) -> S3Failure:
     if isinstance(error, ClientError):
         return _failure_of_answer(error)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
-        return S3Failure(Kind.CREDENTIALS, str(error))
+        return S3Failure(FailureKind.CREDENTIALS, str(error))
     if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)):
-        return S3Failure(Kind.UNREACHABLE, str(error))
+        return S3Failure(FailureKind.UNREACHABLE, str(error))
     if isinstance(
         error, (HTTPClientError, IncompleteReadError, ResponseParserError, OSError, MemoryError)
     ) and not isinstance(error, SSLError):
-        return S3Failure(Kind.TRY_AGAIN, str(error) or type(error).__name__)
-    return S3Failure(Kind.REFUSED, str(error) or type(error).__name__)
+        return S3Failure(FailureKind.TRY_AGAIN, str(error) or type(error).__name__)
+    return S3Failure(FailureKind.REFUSED, str(error) or type(error).__name__)
 
 
 def _failure_of_answer(error: ClientError) -> S3Failure:
@@ -136,9 +136,9 @@ def _failure_of_answer(error: ClientError) -> S3Failure:
     kind = _KINDS.get(code)
     if kind is None:
         if status == 501:
-            kind = Kind.UNSUPPORTED
+            kind = FailureKind.UNSUPPORTED
         elif status in (408, 429) or status >= 500:
-            kind = Kind.TRY_AGAIN
+            kind = FailureKind.TRY_AGAIN
         else:
-            kind = _KINDS.get(str(status), Kind.REFUSED)
+            kind = _KINDS.get(str(status), FailureKind.REFUSED)
     return S3Failure(kind, reason)

@@ -30,7 +30,7 @@ import trio
 from segstore.errors import StorageError
 from segstore.tiers.s3.failures import (
     REQUEST_ERRORS,
-    Kind,
+    FailureKind,
     S3RequestError,
     TruncatedBodyError,
     failure_of,
@@ -175,11 +175,11 @@ class ObjectStore:
         try:
             await self._request(f"put {key}", put, count)
         except S3RequestError as error:
-            if error.failure.kind is Kind.UNSUPPORTED and self._can_put_if_none:
+            if error.failure.kind is FailureKind.UNSUPPORTED and self._can_put_if_none:
                 logger.warning("S3 has no conditional puts: it does without", tier2=str(self))
                 self._can_put_if_none = False
                 await self._request(f"put {key}", put, count)
-            elif error.failure.kind is Kind.EXISTS:
+            elif error.failure.kind is FailureKind.EXISTS:
                 await self._check_is_ours(key, len(body), metadata)
             else:
                 raise
@@ -238,7 +238,7 @@ class ObjectStore:
         try:
             await self._request(f"delete {key}", delete, count)
         except S3RequestError as error:
-            if error.failure.kind is not Kind.MISSING:
+            if error.failure.kind is not FailureKind.MISSING:
                 raise
 
     async def delete_all(self, keys: Sequence[str]) -> None:
@@ -371,7 +371,7 @@ class ObjectStore:
             )
         except S3RequestError as error:
             # An earlier try completed it, and its answer was lost.
-            if error.failure.kind is not Kind.MISSING:
+            if error.failure.kind is not FailureKind.MISSING:
                 raise
         await self._check_is_ours(key, length, metadata)
 
@@ -382,7 +382,7 @@ class ObjectStore:
                 lambda: self._client.abort_multipart_upload(**self._named(key), UploadId=upload),
             )
         except S3RequestError as error:
-            if error.failure.kind is not Kind.MISSING:
+            if error.failure.kind is not FailureKind.MISSING:
                 logger.warning("an upload is left in S3", tier2=str(self), error=str(error))
 
     async def _check_is_ours(self, key: str, length: int, metadata: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ import structlog
 from botocore.exceptions import BotoCoreError
 
 from segstore.errors import StorageConfigurationError, StorageError, StorageUnreachableError
-from segstore.tiers.s3.failures import Kind, S3Failure, S3RequestError
+from segstore.tiers.s3.failures import FailureKind, S3Failure, S3RequestError
 from segstore.tiers.s3.location import S3Location
 from segstore.tiers.s3.objects import (
     CONNECT_SECONDS_MAX,
@@ -104,7 +104,7 @@ class OpenedS3:
         try:
             _, metadata = await self._trial.metadata(MARKER_KEY)
         except S3RequestError as error:
-            if error.failure.kind is Kind.MISSING:
+            if error.failure.kind is FailureKind.MISSING:
                 return None
             raise self._explain(error) from error
         return metadata.get(STORE_ID, "?")
@@ -175,26 +175,26 @@ def _explained(failure: S3Failure, location: S3Location, settings: S3Settings) -
     where = f"tier 2 in {location}"
     endpoint = settings.endpoint_url or "Amazon S3"
     match failure.kind:
-        case Kind.UNREACHABLE | Kind.TRY_AGAIN:
+        case FailureKind.UNREACHABLE | FailureKind.TRY_AGAIN:
             return StorageUnreachableError(
                 f"{where}: {endpoint} cannot be reached or does not work: {failure.reason}"
             )
-        case Kind.NO_BUCKET | Kind.MISSING:
+        case FailureKind.NO_BUCKET | FailureKind.MISSING:
             return StorageConfigurationError(
                 f"{where}: there is no bucket {location.bucket} at {endpoint}"
             )
-        case Kind.CREDENTIALS:
+        case FailureKind.CREDENTIALS:
             return StorageConfigurationError(
                 f"{where}: the credentials are missing or wrong ({failure.reason}); they are looked"
                 " for like the AWS command line does: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"
                 " ~/.aws, an instance's role"
             )
-        case Kind.FORBIDDEN:
+        case FailureKind.FORBIDDEN:
             return StorageConfigurationError(
                 f"{where}: the credentials do not allow to list, put, read and delete objects"
                 f" there ({failure.reason})"
             )
-        case Kind.REGION:
+        case FailureKind.REGION:
             return StorageConfigurationError(
                 f"{where}: the bucket is in another region ({failure.reason}); name it with"
                 " --s3-region"

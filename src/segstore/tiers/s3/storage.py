@@ -27,7 +27,7 @@ import trio
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.tiers.api import Buffer, Check, ChunkInfo, StoredRange
 from segstore.tiers.s3.checks import METADATA_KEY, TEXT_CHARACTERS_MAX, CheckError, Checks
-from segstore.tiers.s3.failures import Kind, S3RequestError
+from segstore.tiers.s3.failures import FailureKind, S3RequestError
 from segstore.tiers.s3.keys import (
     Piece,
     Tombstone,
@@ -289,7 +289,7 @@ class S3ChunkStorage:
                 data = b"".join(await self._read_extents(name, extents))
             except S3RequestError as error:
                 # Pieces that were put together go; what replaced them is in the next listing.
-                if error.failure.kind is not Kind.MISSING:
+                if error.failure.kind is not FailureKind.MISSING:
                     raise
                 if self._maps.get(name) is chunk:
                     self._maps.drop(name)
@@ -431,7 +431,7 @@ class S3ChunkStorage:
         except (StorageError, CheckError) as error:
             logger.warning("pieces of a chunk stay as they are", chunk=name, error=str(error))
             failure = error.failure if isinstance(error, S3RequestError) else None
-            if failure is not None and failure.kind is Kind.UNSUPPORTED:
+            if failure is not None and failure.kind is FailureKind.UNSUPPORTED:
                 self._tier.can_join = False
 
     async def _join(self, name: str) -> None:
