@@ -156,11 +156,11 @@ class Batch:
         options = self.options
         return CommitLog(self.controller, SCOPE, options.commit_table, options.query_id)
 
-    def attempt(self) -> dict[int, bytes]:
-        """Let both tasks write, and return their transactions."""
+    def attempt(self, tasks: int = 2) -> dict[int, bytes]:
+        """Let all tasks write, and return their transactions."""
         self.attempts += 1
         found = {}
-        for task in range(2):
+        for task in range(tasks):
             begun = self.controller.begin_transaction(SCOPE, self.options.stream, 30_000)
             writer = TransactionWriter(
                 SCOPE,
@@ -209,12 +209,69 @@ def test_a_batch_that_was_not_recorded_counts_with_its_repetition(spark: Any, ba
     assert events_of(spark, batch) == Counter(["task 0 attempt 2", "task 1 attempt 2"])
 
 
-def test_a_recorded_transaction_that_ended_is_replaced_by_its_tasks_next(
+def test_a_recorded_transaction_that_ended_is_replaced_with_all_others(
     spark: Any, batch: Batch
 ) -> None:
     first = batch.attempt()
     batch.abort(first[1])
     with pytest.raises(RefusedError, match="ended before they could be committed"):
         batch.committer.commit_recorded(batch.log(), 7, first)
+    assert events_of(spark, batch) == Counter()
+    batch.committer.commit_recorded(batch.log(), 7, batch.attempt(3))
+    assert events_of(spark, batch) == Counter(f"task {task} attempt 2" for task in range(3))
+
+
+def test_beside_committed_transactions_only_those_that_ended_are_replaced(
+    spark: Any, batch: Batch
+) -> None:
+    first = batch.attempt()
+    assert batch.log().write(7, BatchState(first))
+    batch.committer.commit([first[0]])  # and then the driver died
+    batch.abort(first[1])
     batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
     assert events_of(spark, batch) == Counter(["task 0 attempt 1", "task 1 attempt 2"])
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_batch_that_was_divided_anew_replaces_no_single_transaction(
+    tasks: int, spark: Any, batch: Batch
+) -> None:
+    """What a task wrote then is not what the task of its number wrote now."""
+    first = batch.attempt()
+    assert batch.log().write(7, BatchState(first))
+    batch.committer.commit([first[1]])  # and then the driver died
+    batch.abort(first[0])
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="plan has changed"):
+            batch.committer.commit_recorded(batch.log(), 7, batch.attempt(tasks))
+    assert events_of(spark, batch) == Counter(["task 1 attempt 1"])
+
+
+def test_a_batch_that_was_divided_anew_is_finished_if_its_transactions_live(
+    spark: Any, batch: Batch
+) -> None:
+    first = batch.attempt()
+    assert batch.log().write(7, BatchState(first))
+    batch.committer.commit_recorded(batch.log(), 7, batch.attempt(3))
+    assert events_of(spark, batch) == Counter(["task 0 attempt 1", "task 1 attempt 1"])
+
+
+def test_a_recorded_transaction_that_nobody_knows_any_more_is_not_replaced(
+    spark: Any, batch: Batch
+) -> None:
+    """It may have been committed long ago."""
+    forgotten = bytes(8) + os.urandom(8)
+    assert batch.log().write(7, BatchState({**batch.attempt(), 1: forgotten}))
+    with pytest.raises(RefusedError, match="nobody knows any more"):
+        batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
+    assert events_of(spark, batch) == Counter()
+
+
+def test_nothing_is_committed_of_a_frame_one_of_whose_transactions_ended(
+    spark: Any, batch: Batch
+) -> None:
+    first = batch.attempt()
+    batch.abort(first[1])
+    with pytest.raises(RefusedError, match="ended before they could be committed"):
+        batch.committer.commit(list(first.values()))
+    assert events_of(spark, batch) == Counter()

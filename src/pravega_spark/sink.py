@@ -8,7 +8,8 @@ How a batch ends, on the driver:
 
 A query that crashed repeats its last batch, with new transactions. If the batch is on record, the
 recorded transactions are committed and the new ones aborted; if it is not, nothing of the first
-attempt was committed, and its transactions end with their leases.
+attempt was committed, and its transactions end with their leases. Recorded transactions that ended
+with their leases are replaced by new ones, which are recorded first.
 
 Invariants:
 1. Nothing of a streaming batch is committed before its record is durable, and never two
@@ -45,6 +46,8 @@ PING_SHARE = 4
 RECORDS_KEPT = 100
 """Spark repeats the last batch only; more are kept for people who look."""
 COMMIT_SECONDS_MAX = 300.0
+_COMMITTED = ("committing", "committed")
+_ENDED = ("aborting", "aborted")
 
 
 @dataclass
@@ -153,8 +156,11 @@ class Committer:
         self._controller = controller
 
     def commit(self, transactions: Sequence[bytes]) -> None:
-        """Commit transactions, all of them, or raise ``RefusedError`` naming those that ended."""
-        lost = [ident for ident in transactions if not self._commit_one(ident)]
+        """Commit transactions, all of them; or none, and raise ``RefusedError`` that names those
+        that ended. Their leases begin anew first: they last until the last one is committed."""
+        lost = [ident for ident in transactions if not self._renew(ident)]
+        if not lost:
+            lost = [ident for ident in transactions if not self._commit_one(ident)]
         if lost:
             names = ", ".join(ident.hex() for ident in lost)
             raise RefusedError(
@@ -189,39 +195,59 @@ class Committer:
         )
 
     def _choose(self, recorded: dict[int, bytes], found: dict[int, bytes]) -> dict[int, bytes]:
-        """Return the transaction of each task that shall count.
+        """Return the transactions that shall count: the recorded ones, as long as they live.
 
-        The recorded one does, unless its lease ended before anybody committed it: then the new one
-        of the same task takes its place.
+        If the lease of one ended before it was committed, all new ones take the place of all, or
+        where some were committed, the new one of the same task its place: such a task wrote the
+        same rows if the batch was divided as before.
         """
-        chosen = {}
-        for task, ident in recorded.items():
-            chosen[task] = ident
-            if not self._commit_one(ident):
-                if task not in found:
-                    raise RefusedError(
-                        f"task {task} of the first attempt at this batch has no successor in this"
-                        " one, and its transaction has ended: the query's plan has changed"
-                    )
-                chosen[task] = found[task]
-        return chosen
+        options = self._options
+        states = {task: self._state(ident) for task, ident in recorded.items()}
+        ended = {task for task, state in states.items() if state in _ENDED}
+        if not ended:
+            return recorded
+        if not any(state in _COMMITTED for state in states.values()) and all(
+            self._controller.abort_transaction(options.scope, options.stream, recorded[task])
+            for task in recorded.keys() - ended
+        ):
+            return found
+        if recorded.keys() != found.keys():
+            raise RefusedError(
+                f"a part of this batch was committed to {options.name} by an earlier attempt,"
+                f" which wrote by tasks {sorted(recorded)}, and this one by {sorted(found)}: the"
+                " query's plan has changed, so that the other part cannot be told from it"
+            )
+        return {task: found[task] if task in ended else recorded[task] for task in recorded}
+
+    def _renew(self, ident: bytes) -> bool:
+        """Let a transaction's lease begin anew; False if the transaction was aborted before."""
+        options = self._options
+        answer = self._controller.ping_transaction(
+            options.scope, options.stream, ident, options.transaction_timeout_ms
+        )
+        return answer not in ("aborted", "unknown") or self._state(ident) not in _ENDED
 
     def _commit_one(self, ident: bytes) -> bool:
-        """Decide a commit; False if the transaction was aborted before.
+        """Decide a commit; False if the transaction was aborted before."""
+        options = self._options
+        if self._controller.commit_transaction(options.scope, options.stream, ident):
+            return True
+        return self._state(ident) in _COMMITTED
+
+    def _state(self, ident: bytes) -> str:
+        """Return a transaction's state.
 
         Raises ``RefusedError`` if the controller does not know it any more: nobody can tell then.
         """
         options = self._options
-        if self._controller.commit_transaction(options.scope, options.stream, ident):
-            return True
         state = self._controller.transaction_state(options.scope, options.stream, ident)
-        if state == "UNKNOWN":
+        if state == "unknown":
             raise RefusedError(
                 f"nobody knows any more how transaction {ident.hex()} of {options.name} ended: look"
                 " whether its events are in the stream before you start the query again with"
                 " another query_id or checkpoint"
             )
-        return state in ("committing", "committed")
+        return state
 
     def _wait(self, transactions: Sequence[bytes]) -> None:
         """Return when all can be read, if the options ask for that."""
