@@ -17,9 +17,11 @@ from pravega_wire.event_framing import frame_event
 from segstore.api import SegmentContainer
 from segstore.chunks.chunk_metadata import ChunkMetadata
 from segstore.container import Container
+from segstore.errors import IdentityError, leaf_errors
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.model.metadata import ContainerMetadata, SegmentMetadata
 from segstore.model.operations import AppendOperation
+from segstore.process import identity
 from segstore.process.assembly import open_containers
 from segstore.process.config import MIB, SegmentStoreConfig
 from segstore.process.data_directory import DataDirectory
@@ -287,6 +289,49 @@ async def test_files_are_used_of_which_an_earlier_one_was_let_go_behind_the_dama
     async with living(tmp_path) as container:
         assert await content(container, NAME) == b"".join(EVENTS + EVENTS[:20])
         await check_table(container)
+
+
+async def test_after_a_wrong_start_on_an_older_tier_2_the_right_one_is_recovered_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wrong tier 2 alone gets the claim of the wrong start: the right one seems to be older."""
+    storage, older, right = tmp_path / "data" / "storage", tmp_path / "older", tmp_path / "right"
+
+    async def release(self: identity._Ownership) -> None:
+        """A process that is killed gives nothing back."""
+
+    async def write(container: Container) -> None:
+        await fill(container)
+        await container._writer.flush()
+        shutil.copytree(storage, older)
+        for event in EVENTS[:20]:
+            await container.append(NAME, event)
+        await container._writer.flush()
+        await container._checkpoint()
+        await container._writer.flush()
+        await container.append(NAME, EVENTS[20])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(identity._Ownership, "release", release)
+        await kill(tmp_path, write)  # type: ignore[arg-type]
+    storage.rename(right)
+    shutil.copytree(older, storage)
+    with pytest.raises(BaseExceptionGroup) as refused:
+        async with living(tmp_path):
+            pytest.fail("it serves")
+    assert "is an older copy" in str(next(leaf_errors(refused.value)))
+    shutil.rmtree(storage)
+    right.rename(storage)
+    with pytest.raises(IdentityError, match=r"tier 2 in .+ is older than"):
+        async with living(tmp_path):
+            pytest.fail("it serves")
+    plan = await recovered(tmp_path)
+    assert plan.findings == []
+    async with living(tmp_path) as container:
+        assert await content(container, NAME) == b"".join(EVENTS + EVENTS[:21])
+        await check_table(container)
+    async with living(tmp_path) as container:
+        assert await content(container, NAME) == b"".join(EVENTS + EVENTS[:21])
 
 
 async def test_a_log_without_its_beginning_does_not_move_a_segments_start() -> None:
