@@ -18,7 +18,7 @@ from compat_harness.server import HOST, Server, accepts, free_ports
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.stream_settings import ScalingPolicy, StreamSettings
+from pravega_blocking.stream_settings import Scaling, StreamSettings
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
@@ -76,7 +76,7 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def write_events(client: ControllerClient, name: str) -> None:
     client.ensure_scope(SCOPE)
-    settings = StreamSettings(scaling=ScalingPolicy(segment_count_min=2))
+    settings = StreamSettings(scaling=Scaling(segment_count_min=2))
     client.create_stream(SCOPE, name, settings)
     with EventWriter(client, SCOPE, name) as writer:
         for number in range(EVENTS):
