@@ -59,7 +59,8 @@ def compiled_class_path(project: Path, main_class: str) -> str:
     newest = max(source.stat().st_mtime for source in sources)
     with locked(project / "target"):
         if not compiled.exists() or compiled.stat().st_mtime < newest:
-            options = ["--release", "17", "-Xlint:all,-classfile,-processing,-path", "-Werror"]
+            options = ["-J-XX:TieredStopAtLevel=1", "--release", "17", "-Werror"]
+            options += ["-Xlint:all,-classfile,-processing,-path"]
             done = subprocess.run(
                 ["javac", *options, "-d", str(classes), "-cp", libraries, *map(str, sources)],
                 capture_output=True,

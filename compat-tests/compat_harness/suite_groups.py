@@ -55,7 +55,7 @@ class Group:
 
 PLAIN = Group("plain", side_by_side=4, seconds_max=900.0)
 POLICIES = Group("policies", side_by_side=3, seconds_max=400.0, settings=QUICK)
-KILLS = Group("kills", side_by_side=9, seconds_max=400.0)
+KILLS = Group("kills", side_by_side=9, seconds_max=700.0)
 
 GROUPS = {
     "AutoScaleTest": POLICIES,

@@ -19,6 +19,6 @@ def test_the_official_library_writes_the_bytes_that_are_kept_here() -> None:
     class_path = compiled_class_path(HERE, "golden.WriteFrames")
     for name, writer in WRITERS.items():
         written = HERE / "target" / name
-        java = ["java", "-cp", class_path, writer, str(written)]
+        java = ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path, writer, str(written)]
         subprocess.run(java, check=True, stdin=subprocess.DEVNULL)
         assert written.read_bytes() == (HERE / name).read_bytes(), f"compare with {written}"

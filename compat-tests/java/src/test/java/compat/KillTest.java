@@ -32,6 +32,7 @@ import java.util.UUID;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Order;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
@@ -43,6 +44,7 @@ import org.junit.jupiter.params.provider.ValueSource;
  * the clients go on by themselves, and what they were told is so.
  */
 @Execution(ExecutionMode.CONCURRENT)
+@Timeout(300)
 class KillTest {
     private static final int EVENT_COUNT = 300;
 

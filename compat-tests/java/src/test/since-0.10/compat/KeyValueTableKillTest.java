@@ -17,6 +17,7 @@ import java.nio.ByteBuffer;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Order;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
@@ -25,6 +26,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 /** Key-value tables made, filled and counted in while the segment store or controller is killed. */
 @Execution(ExecutionMode.CONCURRENT)
+@Timeout(300)
 class KeyValueTableKillTest {
     private static final int COUNT = 100;
 
