@@ -497,6 +497,9 @@ class TransactionWorkflows:
         transaction.certain_in = solitude
         if stored.version != transaction.version:
             transaction.record, transaction.version = record, stored.version
+            # The controller that changed it may have renewed the lease just before it died.
+            lease_end = trio.current_time() + record.lease_ms / 1000
+            transaction.lease_end = max(transaction.lease_end, lease_end)
             self.go_on_soon(owner)
 
     def _drop(self, transaction: Transaction) -> None:

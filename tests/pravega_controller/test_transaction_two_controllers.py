@@ -198,3 +198,37 @@ async def test_a_begin_that_is_slower_than_the_seal_of_its_stream_leaves_no_segm
         assert isinstance(answers[0], InvalidRequestError)
         assert paused
         assert not [name for name in memory_store.segments if names.is_transaction_segment(name)]
+
+
+async def test_a_lease_that_a_dead_controller_renewed_is_not_shortened_by_who_watched_it_before(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The transaction's old lease ends when the other is known to be dead, and not taken over."""
+    patient = {"reply_seconds_max": 100.0}
+    async with trio.open_nursery() as nursery, open_on_memory(port=1, **patient) as one:
+        life = trio.CancelScope()
+
+        async def live_for_a_while(task_status: trio.TaskStatus[Controller]) -> None:
+            with life:
+                async with open_on_memory(port=2, **patient) as two:
+                    task_status.started(two)
+                    await trio.sleep_forever()
+
+        two = await nursery.start(live_for_a_while)
+        await make_stream(one)
+        identifier = await begin(one)
+        began = trio.current_time()
+        await trio.sleep(12)
+        assert await two.transactions.ping("s", "a", identifier, lease_ms=LEASE) is PingAnswer.OK
+        renewed = trio.current_time()
+        life.cancel()
+        memory_store.pause = trio.Event()
+        memory_store.pauses = lambda request: isinstance(request, wire.RemoveTableKeys)
+        with trio.fail_at(began + LEASE / 1000 - 0.2):
+            await memory_store.is_paused.wait()
+        await trio.sleep_until(renewed + LEASE / 1000 - 1)
+        assert await one.transactions.state("s", "a", identifier) is TransactionState.OPEN
+        memory_store.pause.set()
+        assert await one.transactions.ping("s", "a", identifier, lease_ms=LEASE) is PingAnswer.OK
