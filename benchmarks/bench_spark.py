@@ -69,8 +69,9 @@ class Size:
     """Payload of each batch read; of 100 B events a quarter, since rows are what takes time."""
     parts: int = 4
     rounds: int = 3
-    stream_events: int = 1_000_000
-    sink_events: int = 500_000
+    stream_events: int = 3_000_000
+    """Of queries and the archive: with fewer, what Spark takes to start one is most of it."""
+    sink_events: int = 750_000
     latency_seconds: float = 30.0
     warmup_seconds: float = 10.0
 
@@ -458,7 +459,7 @@ def main() -> int:
         parts=given.parts,
         rounds=given.rounds,
         stream_events=given.events,
-        sink_events=given.events // 2,
+        sink_events=given.events // 4,
         latency_seconds=given.seconds,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=given.directory) as directory:

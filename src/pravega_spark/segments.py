@@ -107,8 +107,10 @@ class SegmentStores:
                 segment, connection, request_id = asked[0]
                 state = self._state(segment, connection.receive_reply(request_id))
             except (ProtocolError, OSError) as error:
-                # Its connection is dropped, and perhaps the answers to others with it.
-                waiting.extend(each for each, _, _ in asked)
+                # Answers that nobody waits for any more shall not meet other questions.
+                for each, _, _ in asked:
+                    self._drop_connection(self._addresses.get(each))
+                    waiting.append(each)
                 asked.clear()
                 self._retry(segment, error, deadline)
                 continue

@@ -10,7 +10,14 @@ from pravega_spark.cuts import Slice
 from pravega_spark.errors import DataLossError
 from pravega_spark.event_batches import EventBatches
 from pravega_spark.segments import SegmentStores
-from pravega_wire.commands import ReadSegment, Reply, SegmentIsTruncated, SegmentRead
+from pravega_wire.commands import (
+    GetStreamSegmentInfo,
+    ReadSegment,
+    Reply,
+    SegmentIsTruncated,
+    SegmentRead,
+    StreamSegmentInfo,
+)
 from pravega_wire.event_framing import frame_events
 
 EVENTS = [b"event %d" % number for number in range(100)]
@@ -49,6 +56,34 @@ def test_events_behind_a_gap_have_their_own_offsets(server: Any, start: int) -> 
             expected[offset] = event
         offset = end
     assert found == expected
+
+
+def test_states_are_asked_again_where_a_connection_breaks(server: Any) -> None:
+    broken = True
+    reads: list[int] = []
+
+    def answer(request: object, segment: int) -> Reply | None:
+        nonlocal broken
+        if isinstance(request, ReadSegment):
+            reads.append(segment)
+            return SegmentRead(request.segment, 0, False, False, b"data", request.request_id)
+        assert isinstance(request, GetStreamSegmentInfo)
+        if segment == 1 and broken:
+            broken = False
+            return None
+        return StreamSegmentInfo(
+            request.request_id, request.segment, True, False, False, 0, 10 + segment, 0
+        )
+
+    with (
+        server(lambda request: answer(request, 0)) as first,
+        server(lambda request: answer(request, 1)) as second,
+        SegmentStores("s", "t", lambda segment: (first, second)[segment]) as stores,
+    ):
+        found = stores.states([1, 0])
+        assert {segment: state.length for segment, state in found.items()} == {0: 10, 1: 11}
+        assert list(stores.read_slice(Slice(0, 0, 4))) == [(0, b"data")]
+    assert reads == [0], "an old answer was taken for the read's"
 
 
 def test_a_gap_is_told_unless_it_is_allowed(server: Any) -> None:
