@@ -15,6 +15,7 @@ from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import RefusedError
 from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_spark.commit_log import BatchState, CommitLog
+from pravega_spark.errors import OptionError
 from pravega_spark.options import Options
 from pravega_spark.sink import Committer
 
@@ -275,3 +276,15 @@ def test_nothing_is_committed_of_a_frame_one_of_whose_transactions_ended(
     with pytest.raises(RefusedError, match="ended before they could be committed"):
         batch.committer.commit(list(first.values()))
     assert events_of(spark, batch) == Counter()
+
+
+@pytest.mark.parametrize(("partitions", "primary_key"), [(2, 32), (1, 8)])
+def test_a_commit_table_of_another_make_is_refused_by_name(
+    partitions: int, primary_key: int, spark: Any, batch: Batch
+) -> None:
+    table = f"table-{uuid.uuid4().hex[:12]}"
+    batch.controller.create_table(
+        SCOPE, table, partitions=partitions, primary_key=primary_key, secondary_key=0
+    )
+    with pytest.raises(OptionError, match=f"commit_table.*{table}"):
+        CommitLog(batch.controller, SCOPE, table, "query").read(1)

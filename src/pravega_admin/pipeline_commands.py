@@ -92,7 +92,7 @@ def ingest(
     name = parse_stream_name(stream)
     topic = _parse_kafka(source)
     where = source.rstrip("/") if topic is None else topic.topic
-    place = checkpoint or f"{where}.ingested-to-{name.scope}-{name.stream}"
+    place = checkpoint or f"{where}.ingested-to/{name.scope}/{name.stream}"
     plan = {"from": source, "to": str(name), "key": key or None, "checkpoint": place}
     if _is_dry(dry_run, "ingest", plan, output):
         return

@@ -15,11 +15,11 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import AlreadyExistsError, PravegaError, UnavailableError
+from pravega_spark.errors import OptionError
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import (
     NOT_EXISTS,
@@ -69,10 +69,12 @@ class CommitLog:
         self._scope = scope
         self._stream = key_value_table_stream(table)
         self._query = query
-        with suppress(AlreadyExistsError):
+        try:
             controller.create_table(
                 scope, table, partitions=1, primary_key=KEY_BYTES, secondary_key=0
             )
+        except AlreadyExistsError:
+            _check_make(controller, scope, table)
         (self._segment_id,) = controller.table_segments(scope, table)
         self._name = segment_name(scope, self._stream, self._segment_id)
 
@@ -136,6 +138,17 @@ class CommitLog:
                         f"the commit table {self._name} cannot be reached: {error}"
                     ) from error
                 time.sleep(RETRY_SECONDS)
+
+
+def _check_make(controller: ControllerClient, scope: str, table: str) -> None:
+    """Raise ``OptionError`` if a table is not one that a commit log makes."""
+    found = controller.table_settings(scope, table)
+    make = (found.partitions, found.primary_key_bytes, found.secondary_key_bytes)
+    if make != (1, KEY_BYTES, 0):
+        raise OptionError(
+            f"the option commit_table names {scope}/{table}, which is a table of another kind: name"
+            " one that does not exist, or the one of an earlier query"
+        )
 
 
 def _encode(state: BatchState) -> bytes:
