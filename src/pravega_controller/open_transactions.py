@@ -33,6 +33,7 @@ class Transaction:
     """A transaction without an end."""
 
     __slots__ = (
+        "_gone",
         "certain_in",
         "execution_end",
         "identifier",
@@ -62,6 +63,7 @@ class Transaction:
         self.execution_end = execution_end
         self.certain_in = certain_in
         """The time of solitude (see ``members``) since when nobody else can have changed it."""
+        self._gone: trio.Event | None = None
 
     @property
     def state(self) -> TransactionState:
@@ -78,6 +80,18 @@ class Transaction:
     def epoch(self) -> int:
         """The reference epoch it was begun on."""
         return names.transaction_epoch(self.identifier)
+
+    async def wait_until_gone(self) -> None:
+        """Return when this object does not stand for the transaction any more."""
+        if self.owner.transactions.get(self.identifier) is self:
+            if self._gone is None:
+                self._gone = trio.Event()
+            await self._gone.wait()
+
+    def note_gone(self) -> None:
+        """Wake those who wait for that."""
+        if self._gone is not None:
+            self._gone.set()
 
 
 @dataclass(slots=True, eq=False)
@@ -125,16 +139,19 @@ class StreamTransactions:
 
     def note(self, transaction: Transaction) -> None:
         """A transaction is here from now on."""
+        self.drop(transaction.identifier)
         self.transactions[transaction.identifier] = transaction
 
     def note_end(self, identifier: bytes, outcome: Outcome) -> None:
         """A transaction's end is stored."""
-        self.drop(identifier)
         self.ended[identifier] = outcome
+        self.drop(identifier)
 
     def drop(self, identifier: bytes) -> None:
         """A transaction is here no more."""
-        self.transactions.pop(identifier, None)
+        gone = self.transactions.pop(identifier, None)
+        if gone is not None:
+            gone.note_gone()
 
     @property
     def is_idle(self) -> bool:

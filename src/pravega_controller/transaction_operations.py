@@ -52,6 +52,9 @@ from pravega_controller.transactions import (
 SEGMENTS_AT_A_TIME_MAX = 512
 """Segments of a transaction that are created at a time: they are all asked for at once."""
 
+END_WAIT_SECONDS_MAX = 0.05
+"""How long a question about a transaction whose end is being carried out waits for that end."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -320,8 +323,16 @@ class TransactionOperations:
     # ---- Questions -------------------------------------------------------------------------------
 
     async def state(self, scope: str, name: str, identifier: bytes) -> TransactionState | None:
-        """Where a transaction is in its life, or None if there is none, or no such stream."""
+        """Where a transaction is in its life, or None if there is none, or no such stream.
+
+        Clients that wait for an end ask again and again. While this controller carries it out, the
+        answer waits for it a little: one question instead of many, and no pause behind the end.
+        """
         found = await self._find(scope, name, identifier)
+        if isinstance(found, Transaction) and found.state is not TransactionState.OPEN:
+            with trio.move_on_after(END_WAIT_SECONDS_MAX):
+                await found.wait_until_gone()
+            found = await self._find(scope, name, identifier)
         if isinstance(found, Stored):
             return found.record.state
         return found.state if isinstance(found, Transaction) else found

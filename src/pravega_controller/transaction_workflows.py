@@ -412,14 +412,16 @@ class TransactionWorkflows:
             # It may be recorded all the same, and then with nobody else to carry it out.
             self.look_soon(owner)
             raise
-        if identifier in owner.transactions:
-            self.timer.note_end()
+        was_here = identifier in owner.transactions
         if self._lines.leads(owner):
             transaction = self.adopt(owner, identifier, Stored(record, version))
             transaction.certain_in = solitude
             self.commit_soon(owner)
         else:
             owner.drop(identifier)
+        if was_here:
+            # Only now: its lease does not run any more.
+            self.timer.note_end()
 
     async def abort(self, scope: str, name: str, identifier: bytes, stored: Stored) -> None:
         """Record the abort of an open transaction, and carry it out; as ``commit``."""

@@ -20,7 +20,11 @@ from pravega_controller.segment_client import for_each
 from pravega_controller.store import INTENTS
 from pravega_controller.streams import Segment, fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
-from pravega_controller.transaction_operations import BegunTransaction, PingAnswer
+from pravega_controller.transaction_operations import (
+    END_WAIT_SECONDS_MAX,
+    BegunTransaction,
+    PingAnswer,
+)
 from pravega_controller.transactions import TransactionState, segment_name
 from pravega_controller.watermarks import WRITER_MARKS
 from pravega_wire import names
@@ -91,6 +95,42 @@ async def test_a_committed_transaction_is_merged_into_every_segment(
         assert memory_store.segments["s/a/0.#epoch.0"].length == 5
         assert memory_store.segments["s/a/1.#epoch.0"].length == 0
         assert not parts(memory_store)
+
+
+async def test_a_question_waits_for_the_end_that_is_being_carried_out(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        committed, aborted = await begin(c), await begin(c)
+        for identifier in (committed, aborted):
+            write(memory_store, identifier, 0, 5)
+        assert await commit(c, committed)
+        assert await c.transactions.abort("s", "a", aborted)
+        before = trio.current_time()
+        # None of them is asked twice.
+        assert await c.transactions.state("s", "a", committed) is TransactionState.COMMITTED
+        assert await c.transactions.state("s", "a", aborted) is TransactionState.ABORTED
+        assert trio.current_time() - before < END_WAIT_SECONDS_MAX
+
+
+async def test_a_question_does_not_wait_long_for_an_end_that_does_not_come(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory() as c:
+        await make_stream(c)
+        identifier = await begin(c)
+        async with c.streams._workflows.exclusive("s", "a"):
+            assert await commit(c, identifier)
+            before = trio.current_time()
+            state = await c.transactions.state("s", "a", identifier)
+            assert state is TransactionState.COMMITTING
+            assert trio.current_time() - before <= 1.5 * END_WAIT_SECONDS_MAX
+        assert await c.transactions.state("s", "a", identifier) is TransactionState.COMMITTED
 
 
 async def test_decisions_stay_and_unknown_transactions_are_refused(
