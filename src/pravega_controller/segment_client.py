@@ -8,16 +8,18 @@ Invariants:
 2. A request is retried until ``retry_seconds_max`` have passed, then ``StoreUnavailableError``.
    A store that is down or still recovering its containers looks the same from here.
 3. A reply that no request of ours should get raises ``StoreAnswerError`` and is never retried.
+4. Of requests about many segments the replies are waited for together; each of them is retried
+   alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import structlog
 import trio
@@ -25,6 +27,7 @@ import trio
 from pravega_controller.errors import StoreAnswerError, StoreUnavailableError
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.store_connection import (
+    REQUESTS_IN_FLIGHT_MAX,
     ConnectionLostError,
     MakeRequest,
     OpenStream,
@@ -69,6 +72,9 @@ BACKOFF_SECONDS_MAX = 1.0
 BACKOFF_SHARE = 0.15
 """A pause is about this part of the time waited so far: a store that starts is found soon after."""
 CONCURRENT_REQUESTS_MAX = 64
+REQUESTS_TOGETHER_MAX = 64
+"""Of those about many segments: so many are waited for at once, by one task."""
+GROUPS_AT_A_TIME_MAX = REQUESTS_IN_FLIGHT_MAX // REQUESTS_TOGETHER_MAX
 
 NO_TOKEN = ""
 """The delegation token while authorization is off."""
@@ -76,6 +82,9 @@ NO_TOKEN = ""
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+SegmentRequest: TypeAlias = tuple[str, MakeRequest]
+"""The segment that a request is about, and what builds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,16 @@ class SegmentBounds:
     start_offset: int
     length: int
     is_sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A segment that is to be created."""
+
+    name: str
+    scale_type: int
+    target_rate: int
+    rollover_bytes: int
 
 
 class SegmentClient:
@@ -134,26 +153,64 @@ class SegmentClient:
                 raise StoreUnavailableError(f"gave up after {limit:g} s: {problem}")
             await trio.sleep(pause)
 
-    async def create_segment(
-        self, segment: str, *, scale_type: int, target_rate: int, rollover_bytes: int
-    ) -> None:
-        """Create a segment; fine if it exists."""
-        reply = await self.request(
-            segment,
-            lambda i: CreateSegment(i, segment, target_rate, scale_type, NO_TOKEN, rollover_bytes),
-        )
-        expect(reply, SegmentCreated, SegmentAlreadyExists)
+    async def request_all(self, requests: Sequence[SegmentRequest]) -> list[Reply]:
+        """Send a request about each of many segments; returns the replies in the same order.
 
-    async def seal_segment(self, segment: str) -> None:
-        """Seal a segment; fine if it is sealed. One that is gone takes no appends either."""
-        reply = await self.request(segment, lambda i: SealSegment(i, segment, NO_TOKEN))
-        if expect(reply, SegmentSealed, SegmentIsSealed, NoSuchSegment) is NoSuchSegment:
-            log.warning("segment to seal does not exist", segment=segment)
+        As ``request`` for each, but a task and a wait for many of them.
+        """
+        replies: dict[int, Reply] = {}
+        by_store: dict[int, list[int]] = {}
+        for position, (segment, _) in enumerate(requests):
+            by_store.setdefault(self._placement.store_index(segment), []).append(position)
 
-    async def delete_segment(self, segment: str) -> None:
-        """Delete a segment; fine if it is gone."""
-        reply = await self.request(segment, lambda i: DeleteSegment(i, segment, NO_TOKEN))
-        expect(reply, SegmentDeleted, NoSuchSegment)
+        async def ask(group: tuple[int, Sequence[int]]) -> None:
+            store, positions = group
+            try:
+                connection = await self._connection(store)
+                found = await connection.call_all([requests[each][1] for each in positions])
+            except ConnectionLostError:
+                return
+            replies.update(
+                (position, reply)
+                for position, reply in zip(positions, found, strict=True)
+                if not isinstance(reply, WrongHost)
+            )
+
+        async def ask_again(position: int) -> None:
+            replies[position] = await self.request(*requests[position])
+
+        groups = [
+            (store, positions[start : start + REQUESTS_TOGETHER_MAX])
+            for store, positions in by_store.items()
+            for start in range(0, len(positions), REQUESTS_TOGETHER_MAX)
+        ]
+        if len(groups) == 1:
+            await ask(groups[0])
+        else:
+            await for_each(groups, ask, limit=GROUPS_AT_A_TIME_MAX)
+        if len(replies) < len(requests):
+            left = [each for each in range(len(requests)) if each not in replies]
+            await for_each(left, ask_again)
+        return [replies[each] for each in range(len(requests))]
+
+    async def create_segments(self, wanted: Iterable[NewSegment]) -> None:
+        """Create segments; fine if some exist."""
+        requests = [(segment.name, partial(_create_request, segment)) for segment in wanted]
+        for reply in await self.request_all(requests):
+            expect(reply, SegmentCreated, SegmentAlreadyExists)
+
+    async def seal_segments(self, segments: Sequence[str]) -> None:
+        """Seal segments; fine if some are sealed. One that is gone takes no appends either."""
+        requests = [(segment, partial(_seal_request, segment)) for segment in segments]
+        for segment, reply in zip(segments, await self.request_all(requests), strict=True):
+            if expect(reply, SegmentSealed, SegmentIsSealed, NoSuchSegment) is NoSuchSegment:
+                log.warning("segment to seal does not exist", segment=segment)
+
+    async def delete_segments(self, segments: Iterable[str]) -> None:
+        """Delete segments; fine if some are gone."""
+        requests = [(segment, partial(_delete_request, segment)) for segment in segments]
+        for reply in await self.request_all(requests):
+            expect(reply, SegmentDeleted, NoSuchSegment)
 
     async def truncate_segment(self, segment: str, *, offset: int) -> None:
         """Drop a segment's bytes before ``offset``; fine if more is gone already."""
@@ -163,17 +220,21 @@ class SegmentClient:
         if expect(reply, SegmentTruncated, SegmentIsTruncated, NoSuchSegment) is NoSuchSegment:
             log.warning("segment to truncate does not exist", segment=segment)
 
-    async def merge_segments(self, target: str, sources: Sequence[str]) -> list[int]:
-        """Merge segments into another, in order; returns where the target ended after each.
+    async def merge_segments(self, batches: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
+        """Merge segments into each target, in order; returns where it ended after each of them.
 
         A source that does not exist was merged before, or never held anything.
         """
-        reply = await self.request(
-            target, lambda i: MergeSegmentsBatch(i, target, tuple(sources), NO_TOKEN)
-        )
-        expect(reply, SegmentsBatchMerged)
-        assert isinstance(reply, SegmentsBatchMerged)
-        return [merged.new_target_write_offset for merged in reply.sources]
+        requests = [
+            (target, partial(_merge_request, target, tuple(sources)))
+            for target, sources in batches.items()
+        ]
+        ends: dict[str, list[int]] = {}
+        for target, reply in zip(batches, await self.request_all(requests), strict=True):
+            expect(reply, SegmentsBatchMerged)
+            assert isinstance(reply, SegmentsBatchMerged)
+            ends[target] = [merged.new_target_write_offset for merged in reply.sources]
+        return ends
 
     async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
         """Tell a segment at what rate its stream is to be scaled."""
@@ -185,11 +246,13 @@ class SegmentClient:
 
     async def segment_info(self, segment: str) -> SegmentBounds | None:
         """A segment's bounds, or None if it does not exist."""
-        reply = await self.request(segment, lambda i: GetStreamSegmentInfo(i, segment, NO_TOKEN))
-        expect(reply, StreamSegmentInfo, NoSuchSegment)
-        if not isinstance(reply, StreamSegmentInfo) or not reply.exists:
-            return None
-        return SegmentBounds(reply.start_offset, reply.write_offset, reply.is_sealed)
+        [info] = await self.segment_infos([segment])
+        return info
+
+    async def segment_infos(self, segments: Sequence[str]) -> list[SegmentBounds | None]:
+        """The bounds of segments, None for one that does not exist."""
+        requests = [(segment, partial(_info_request, segment)) for segment in segments]
+        return [_info(reply) for reply in await self.request_all(requests)]
 
     async def read_segment(self, segment: str, *, offset: int, length: int) -> bytes:
         """Bytes that a segment has, else ``StoreAnswerError``."""
@@ -267,6 +330,40 @@ class SegmentClient:
         connection = StoreConnection(stream, address, reply_seconds_max=self._reply_seconds_max)
         self._nursery.start_soon(connection.run)
         return connection
+
+
+def _info(reply: Reply) -> SegmentBounds | None:
+    expect(reply, StreamSegmentInfo, NoSuchSegment)
+    if not isinstance(reply, StreamSegmentInfo) or not reply.exists:
+        return None
+    return SegmentBounds(reply.start_offset, reply.write_offset, reply.is_sealed)
+
+
+def _create_request(segment: NewSegment, request_id: int) -> CreateSegment:
+    return CreateSegment(
+        request_id,
+        segment.name,
+        segment.target_rate,
+        segment.scale_type,
+        NO_TOKEN,
+        segment.rollover_bytes,
+    )
+
+
+def _seal_request(segment: str, request_id: int) -> SealSegment:
+    return SealSegment(request_id, segment, NO_TOKEN)
+
+
+def _delete_request(segment: str, request_id: int) -> DeleteSegment:
+    return DeleteSegment(request_id, segment, NO_TOKEN)
+
+
+def _merge_request(target: str, sources: tuple[str, ...], request_id: int) -> MergeSegmentsBatch:
+    return MergeSegmentsBatch(request_id, target, sources, NO_TOKEN)
+
+
+def _info_request(segment: str, request_id: int) -> GetStreamSegmentInfo:
+    return GetStreamSegmentInfo(request_id, segment, NO_TOKEN)
 
 
 def _read_request(segment: str, offset: int, length: int, request_id: int) -> ReadSegment:

@@ -3,6 +3,7 @@
 Owns: the socket, the requests in flight, and when the connection counts as lost.
 
 Requests that come while others are sent wait in the outbox, and go out together with one write.
+Those of one caller about many segments have one wait for all of their replies.
 
 Invariants:
 1. A request id is used once on a connection; every request in flight gets exactly one outcome: its
@@ -16,7 +17,8 @@ Invariants:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 import structlog
@@ -52,13 +54,23 @@ class ConnectionLostError(ControllerError):
 
 
 class _Slot:
-    """Where a caller waits for its reply."""
+    """Where a caller waits for the replies to its requests."""
 
-    __slots__ = ("arrived", "reply")
+    __slots__ = ("arrived", "missing_count", "replies")
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
         self.arrived = trio.Event()
-        self.reply: Reply | None = None
+        """Set when there are all, or when there will be no more."""
+        self.missing_count = count
+        self.replies: dict[int, Reply] = {}
+        """By request id."""
+
+    def take(self, request_id: int, reply: Reply) -> None:
+        """Take in a reply to a request that has none yet."""
+        self.replies[request_id] = reply
+        self.missing_count -= 1
+        if not self.missing_count:
+            self.arrived.set()
 
 
 class StoreConnection:
@@ -81,30 +93,57 @@ class StoreConnection:
 
     async def call(self, make: MakeRequest) -> Reply:
         """Send a request and return its reply, whatever it says. Else ``ConnectionLostError``."""
+        [reply] = await self.call_all([make])
+        return reply
+
+    async def call_all(self, makes: Sequence[MakeRequest]) -> list[Reply]:
+        """Send requests together and return their replies in the same order, as ``call``.
+
+        They go in several parts when others take the places.
+        """
+        replies: list[Reply] = []
+        while len(replies) < len(makes):
+            left = makes[len(replies) :]
+            count = await self._take_places(len(left))
+            try:
+                replies += await self._call_all(left[:count])
+            finally:
+                for _ in range(count):
+                    self._places.release()
+        return replies
+
+    async def _take_places(self, wanted: int) -> int:
+        """Take as many places as there are, at least one; who has some waits for no others."""
         try:
             self._places.acquire_nowait()
         except trio.WouldBlock:
             await self._places.acquire()
-        try:
-            return await self._call(make)
-        finally:
-            self._places.release()
+        count = 1
+        with suppress(trio.WouldBlock):
+            while count < wanted:
+                self._places.acquire_nowait()
+                count += 1
+        return count
 
-    async def _call(self, make: MakeRequest) -> Reply:
+    async def _call_all(self, makes: Sequence[MakeRequest]) -> list[Reply]:
         if self.is_lost:
             raise ConnectionLostError(f"the connection to {self._peer} is lost")
-        request_id = next(self._request_ids)
-        slot = _Slot()
-        self._outbox.append(self._wire.send(make(request_id)))
+        encoded = {
+            request_id: self._wire.send(make(request_id))
+            for make, request_id in zip(makes, self._request_ids, strict=False)
+        }
+        slot = _Slot(len(encoded))
+        self._outbox += encoded.values()
         self._filled.set()
-        self._in_flight[request_id] = slot
+        self._in_flight.update(dict.fromkeys(encoded, slot))
         try:
             with trio.move_on_after(self._reply_seconds_max):
                 await slot.arrived.wait()
         finally:
-            del self._in_flight[request_id]
-        if slot.reply is not None:
-            return slot.reply
+            for request_id in encoded:
+                self._in_flight.pop(request_id, None)
+        if not slot.missing_count:
+            return [slot.replies[request_id] for request_id in encoded]
         if not self.is_lost:
             await self.close()
             raise ConnectionLostError(
@@ -161,12 +200,12 @@ class StoreConnection:
             return
         if isinstance(reply, KeepAlive):
             return
-        slot = self._in_flight.get(getattr(reply, "request_id", -1))
+        request_id = getattr(reply, "request_id", -1)
+        slot = self._in_flight.pop(request_id, None)
         if slot is None:
             log.debug("reply to nobody", peer=self._peer, reply=type(reply).__name__)
             return
-        slot.reply = reply
-        slot.arrived.set()
+        slot.take(request_id, reply)
 
     def _check_versions(self, hello: Hello) -> None:
         if hello.low_version > WIRE_VERSION or hello.high_version < OLDEST_COMPATIBLE_VERSION:

@@ -67,7 +67,7 @@ from pravega_controller.records import (
     Truncate,
     Update,
 )
-from pravega_controller.segment_client import SegmentClient, for_each, run_together
+from pravega_controller.segment_client import NewSegment, SegmentClient, for_each, run_together
 from pravega_controller.store import (
     MetadataStore,
     NewStream,
@@ -576,37 +576,34 @@ class StreamWorkflows:
     ) -> None:
         """Create segments by their streams' policies, or such as never ask to be scaled."""
 
-        async def create(one: tuple[Stream, Segment]) -> None:
-            stream, segment = one
+        def describe(stream: Stream, segment: Segment) -> NewSegment:
             policy = FIXED_POLICY if is_fixed else segment_policy(stream.configuration)
             scale_type, rate = policy
-            await self._segments.create_segment(
+            return NewSegment(
                 stream.segment_name(segment.segment_id),
                 scale_type=scale_type,
                 target_rate=rate,
                 rollover_bytes=stream.configuration.rollover_bytes,
             )
 
-        await for_each(wanted, create)
+        await self._segments.create_segments(describe(*one) for one in wanted)
 
     async def seal_segments(self, stream: Stream, identifiers: Iterable[int]) -> dict[int, int]:
         """Seal segments and return their lengths, as far as they are there."""
-        sizes: dict[int, int] = {}
-
-        async def seal(identifier: int) -> None:
-            name = stream.segment_name(identifier)
-            await self._segments.seal_segment(name)
-            if (info := await self._segments.segment_info(name)) is not None:
-                sizes[identifier] = info.length
-
-        await for_each(identifiers, seal)
-        return sizes
+        sealed = list(identifiers)
+        names = [stream.segment_name(identifier) for identifier in sealed]
+        await self._segments.seal_segments(names)
+        infos = await self._segments.segment_infos(names)
+        return {
+            identifier: info.length
+            for identifier, info in zip(sealed, infos, strict=True)
+            if info is not None
+        }
 
     async def _delete_segments(self, stream: Stream, segments: Iterable[Segment]) -> None:
-        async def delete(segment: Segment) -> None:
-            await self._segments.delete_segment(stream.segment_name(segment.segment_id))
-
-        await for_each(segments, delete)
+        await self._segments.delete_segments(
+            stream.segment_name(segment.segment_id) for segment in segments
+        )
 
 
 _STEPS: dict[type[StreamWorkflow], Callable[..., Awaitable[Stream | None]]] = {

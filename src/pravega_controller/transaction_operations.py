@@ -31,7 +31,7 @@ from pravega_controller.errors import (
 )
 from pravega_controller.open_transactions import StreamTransactions, Transaction
 from pravega_controller.records import Create, Delete, Seal
-from pravega_controller.segment_client import SegmentClient, for_each, run_together
+from pravega_controller.segment_client import NewSegment, SegmentClient, run_together
 from pravega_controller.store import MetadataStore, Stream
 from pravega_controller.streams import ScaleType, Segment
 from pravega_controller.table_client import NOT_EXISTS
@@ -48,9 +48,6 @@ from pravega_controller.transactions import (
     segment_name,
     validate_lease,
 )
-
-SEGMENTS_AT_A_TIME_MAX = 512
-"""Segments of a transaction that are created at a time: they are all asked for at once."""
 
 END_WAIT_SECONDS_MAX = 0.05
 """How long a question about a transaction whose end is being carried out waits for that end."""
@@ -178,17 +175,15 @@ class TransactionOperations:
             raise VersionConflictError(f"transaction {identifier.hex()} ended while it was begun")
 
     async def _create_segments(self, stream: Stream, identifier: bytes) -> None:
-        rollover_bytes = stream.configuration.rollover_bytes
-
-        async def create(segment: Segment) -> None:
-            await self._segments.create_segment(
+        await self._segments.create_segments(
+            NewSegment(
                 segment_name(stream.scope.name, stream.name, segment.number, identifier),
                 scale_type=int(ScaleType.FIXED),
                 target_rate=0,
-                rollover_bytes=rollover_bytes,
+                rollover_bytes=stream.configuration.rollover_bytes,
             )
-
-        await for_each(stream.active, create, limit=SEGMENTS_AT_A_TIME_MAX)
+            for segment in stream.active
+        )
 
     # ---- Renewals --------------------------------------------------------------------------------
 

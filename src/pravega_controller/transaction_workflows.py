@@ -640,21 +640,18 @@ class TransactionWorkflows:
         self, stream: Stream, segments: Iterable[Segment], transactions: Sequence[Transaction]
     ) -> dict[int, list[int]]:
         """Merge transactions into segments; returns where each ended after each transaction."""
-        offsets: dict[int, list[int]] = {}
         if not transactions:
-            return offsets
-
-        async def merge(segment: Segment) -> None:
-            offsets[segment.segment_id] = await self._segments.merge_segments(
-                stream.segment_name(segment.segment_id),
-                [
-                    segment_name(stream.scope.name, stream.name, segment.number, t.identifier)
-                    for t in transactions
-                ],
-            )
-
-        await for_each(segments, merge)
-        return offsets
+            return {}
+        scope, name = stream.scope.name, stream.name
+        batches: dict[str, list[str]] = {}
+        identifiers: list[int] = []
+        for segment in segments:
+            identifiers.append(segment.segment_id)
+            batches[stream.segment_name(segment.segment_id)] = [
+                segment_name(scope, name, segment.number, t.identifier) for t in transactions
+            ]
+        merged = await self._segments.merge_segments(batches)
+        return dict(zip(identifiers, merged.values(), strict=True))
 
     async def _end(
         self,
@@ -820,12 +817,10 @@ class TransactionWorkflows:
     async def _delete_segments(
         self, stream: Stream, segments: Iterable[Segment], identifier: bytes
     ) -> None:
-        async def delete(segment: Segment) -> None:
-            await self._segments.delete_segment(
-                segment_name(stream.scope.name, stream.name, segment.number, identifier)
-            )
-
-        await for_each(segments, delete)
+        await self._segments.delete_segments(
+            segment_name(stream.scope.name, stream.name, segment.number, identifier)
+            for segment in segments
+        )
 
     def _expire(self, transactions: Sequence[Transaction]) -> None:
         """Abort transactions whose leases have ended, each by itself."""

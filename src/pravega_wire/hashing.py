@@ -5,6 +5,8 @@ Owns: which seed and which reading of a 128-bit Murmur3 hash belongs to which us
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from _fast.hashing import consistent_hash, murmur3_128
 
 __all__ = [
@@ -42,6 +44,7 @@ def table_key_hash(primary_key: bytes) -> float:
     return _fraction(murmur3_128(primary_key, _KEY_VALUE_TABLE_ROUTER))
 
 
+@lru_cache(maxsize=1024)
 def container_hash(primary_segment_name: str, container_count: int) -> int:
     """The container of a segment whose name has lost its epoch, transaction and such."""
     digest = _text_hash(primary_segment_name, _SEGMENT_TO_CONTAINER)

@@ -19,6 +19,7 @@ from pravega_controller.errors import (
 )
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.segment_client import (
+    NewSegment,
     SegmentBounds,
     SegmentClient,
     for_each,
@@ -49,7 +50,7 @@ async def client(
 
 
 async def create(client: SegmentClient, segment: str = SEGMENT) -> None:
-    await client.create_segment(segment, scale_type=1, target_rate=7, rollover_bytes=9)
+    await client.create_segments([NewSegment(segment, 1, 7, 9)])
 
 
 async def test_a_segment_is_created_sealed_truncated_and_deleted(
@@ -63,9 +64,9 @@ async def test_a_segment_is_created_sealed_truncated_and_deleted(
     await client.truncate_segment(SEGMENT, offset=4)
     await client.update_policy(SEGMENT, scale_type=2, target_rate=8)
     assert (stored.scale_type, stored.target_rate) == (2, 8)
-    await client.seal_segment(SEGMENT)
+    await client.seal_segments([SEGMENT])
     assert await client.segment_info(SEGMENT) == SegmentBounds(4, 10, is_sealed=True)
-    await client.delete_segment(SEGMENT)
+    await client.delete_segments([SEGMENT])
     assert memory_store.segments == {}
 
 
@@ -79,10 +80,10 @@ async def test_doing_it_twice_is_the_same_as_once(
         await client.truncate_segment(SEGMENT, offset=offset)
     assert memory_store.segments[SEGMENT].start == 4
     for _ in range(2):
-        await client.seal_segment(SEGMENT)
+        await client.seal_segments([SEGMENT])
     for _ in range(2):
-        await client.delete_segment(SEGMENT)
-    await client.seal_segment(SEGMENT)
+        await client.delete_segments([SEGMENT])
+    await client.seal_segments([SEGMENT])
     await client.truncate_segment(SEGMENT, offset=9)
     await client.update_policy(SEGMENT, scale_type=0, target_rate=0)
 
@@ -236,6 +237,63 @@ async def test_more_requests_than_fit_in_flight_all_get_their_own_reply(
 
     await for_each(segments, ask, limit=count)
     assert [infos[segment].length for segment in segments] == list(range(count))
+
+
+async def test_requests_about_many_segments_have_their_replies_in_order(
+    client: SegmentClient, memory_store: MemorySegmentStore
+) -> None:
+    count = 2 * REQUESTS_IN_FLIGHT_MAX + 7
+    segments = [f"s/a/{number}.#epoch.0" for number in range(count)]
+
+    async def create_all() -> None:
+        await client.create_segments(NewSegment(segment, 1, 7, 9) for segment in segments)
+
+    # Several that ask for more than there is room for do not wait for each other in a circle.
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(create_all)
+    assert sorted(memory_store.created) == sorted(segments)
+    for number, segment in enumerate(segments):
+        memory_store.segments[segment].length = number
+    await client.delete_segments(segments[5:9])
+    infos = await client.segment_infos(segments)
+    assert [info and info.length for info in infos] == [
+        None if 5 <= number < 9 else number for number in range(count)
+    ]
+    await client.seal_segments(segments)
+    assert all(segment.is_sealed for segment in memory_store.segments.values())
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+async def test_of_many_requests_those_without_an_answer_are_sent_again(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    is_applied: bool,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    segments = [f"s/a/{number}.#epoch.0" for number in range(100)]
+    wanted = [NewSegment(segment, 1, 7, 9) for segment in segments]
+    memory_store.fault = Fault(70, is_applied, lasts=False)
+    await client.create_segments(wanted)
+    assert sorted(memory_store.created) == sorted(segments)
+    memory_store.wrong_host_replies = 30
+    await client.seal_segments(segments)
+    assert all(segment.is_sealed for segment in memory_store.segments.values())
+    memory_store.refuse_connections = 1_000_000
+    await client.delete_segments(segments)
+    assert not memory_store.segments
+
+
+async def test_many_requests_to_a_store_that_stays_away_are_given_up(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    memory_store.refuse_connections = 1_000_000
+    begun = trio.current_time()
+    with pytest.raises(StoreUnavailableError, match="nobody listens"):
+        await client.seal_segments([f"s/a/{number}.#epoch.0" for number in range(100)])
+    assert 15 < trio.current_time() - begun <= 20
 
 
 async def test_a_cancelled_request_leaves_the_others_alone(
