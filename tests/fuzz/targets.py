@@ -45,7 +45,6 @@ from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from pravega_wire.event_framing import frame_events, iterate_event_spans
 from pravega_wire.fields import Fixed, Prefixed, decode_text, encode_text
 from segstore.chunks.chunk_metadata import ChunkMetadata
-from segstore.chunks.older_layout import everything_belongs, import_older
 from segstore.chunks.records import (
     AddChunk,
     Change,
@@ -61,7 +60,7 @@ from segstore.chunks.records import (
     encode_frame,
 )
 from segstore.durable_log.data_frame import DataFrame, FrameReplay
-from segstore.errors import DataLogCorruptError, StorageError
+from segstore.errors import DataLogCorruptError
 from segstore.model.metadata import ContainerMetadata
 from segstore.model.operations import (
     AppendOperation,
@@ -77,7 +76,7 @@ from segstore.model.operations import (
 )
 from segstore.tables.entries import TableDataError, encode_entry, parse_entries
 from segstore.testing.stored_tree import parts_of
-from segstore.tiers.api import ChunkInfo, DigestedEntry, LogAddress
+from segstore.tiers.api import DigestedEntry, LogAddress
 from segstore.tiers.journal.files import JournalFile, parse_name
 from segstore.tiers.journal.format import (
     BATCH_HEADER_BYTES,
@@ -554,35 +553,6 @@ def parse_snapshot(data: bytes, random: Random) -> object:
 # ---- Tier 2 and tables ---------------------------------------------------------------------------
 
 
-class _Listing:
-    """A tier that lists what it is told."""
-
-    def __init__(self, chunks: list[ChunkInfo]) -> None:
-        self.chunks = chunks
-
-    async def list_chunks(self, prefix: str) -> list[ChunkInfo]:
-        return [chunk for chunk in self.chunks if chunk.name.startswith(prefix)]
-
-
-def listings() -> list[bytes]:
-    """Lines of a chunk's name and length."""
-    segment = "scope/stream/0.S-1"
-    chunks = [(0, 5), (5, 7), (12, 0)]
-    lines = [f"{segment}${start:020d} {length}" for start, length in chunks]
-    lines.append(f"{segment}2${3:020d} 4")
-    return ["\n".join(lines).encode(), "\n".join(lines[1:]).encode(), b""]
-
-
-def parse_listing(data: bytes, random: Random) -> object:
-    chunks = []
-    for line in data.decode("utf-8", "replace").split("\n"):
-        name, _, length = line.rpartition(" ")
-        if length.isascii() and length.isdigit() and len(length) < 19:
-            chunks.append(ChunkInfo(name, int(length)))
-    listing = _Listing(sorted(chunks, key=lambda chunk: chunk.name))
-    return at_once(import_older(listing, everything_belongs))  # type: ignore[arg-type]
-
-
 CHANGES: list[Change] = [
     AddChunk("s", 0, 1, "s$0.E1.1"),
     AddChunk("s", 5, 1, "s$5.E1.2"),
@@ -850,7 +820,6 @@ def all_targets() -> list[Target]:
             parse_snapshot,
             corrupt_log,
         ),
-        Target("chunk listing", listings, parse_listing, (StorageError,)),
         Target("chunk change", chunk_changes, parse_chunk_change, (ChunkRecordError,)),
         Target("chunk journal", chunk_journals, parse_chunk_journal, (ChunkRecordError,)),
         Target("chunk snapshot", chunk_snapshots, parse_chunk_snapshot, (ChunkRecordError,)),

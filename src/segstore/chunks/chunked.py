@@ -35,7 +35,6 @@ from segstore.chunks.checksums import Checksums
 from segstore.chunks.chunk_metadata import gone_chunk_count
 from segstore.chunks.garbage import GARBAGE_DELAY_SECONDS, collect_garbage, collect_now
 from segstore.chunks.leases import ChunkLeases, LeaseMarks
-from segstore.chunks.older_layout import Belongs, everything_belongs, import_older
 from segstore.chunks.records import (
     AddChunk,
     Change,
@@ -85,8 +84,7 @@ class ChunkedSegmentStorage:
     """The segments of one owner of a container. Calls that change one segment come one at a time;
     reads may come at any time.
 
-    ``epoch`` tells the epoch of the container's log, and is asked at the first use. ``belongs``
-    tells which segments are the container's, of those that an older version has stored.
+    ``epoch`` tells the epoch of the container's log, and is asked at the first use.
     ``boot_id`` names the start of the machine, if chunks are what a power cut may leave half.
     Others may read the chunks themselves if they are ``readable``.
     Without ``scrub`` chunks' lengths are looked at once, and their bytes only when they are read.
@@ -98,7 +96,6 @@ class ChunkedSegmentStorage:
         *,
         epoch: Callable[[], int],
         container_id: int = 0,
-        belongs: Belongs = everything_belongs,
         garbage_delay_seconds: float = GARBAGE_DELAY_SECONDS,
         move_bytes_min: int = MOVE_BYTES_MIN,
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
@@ -112,7 +109,6 @@ class ChunkedSegmentStorage:
             chunks,
             container_id=container_id,
             epoch=epoch,
-            import_older=lambda: import_older(chunks, belongs),
             snapshot_bytes_min=snapshot_bytes_min,
             boot_id=boot_id,
         )

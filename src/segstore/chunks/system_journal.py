@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -111,7 +111,6 @@ class StoredState:
     names: tuple[str, ...]
 
 
-Import = Callable[[], Awaitable[ChunkMetadata]]
 """Finds the segments of a container whose chunks were written before there was metadata."""
 
 
@@ -128,7 +127,6 @@ class SystemJournal:
         *,
         container_id: int,
         epoch: Callable[[], int],
-        import_older: Import,
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
         boot_id: str | None = None,
     ) -> None:
@@ -137,7 +135,6 @@ class SystemJournal:
         self._prefix = f"_system/chunks-{container_id}$"
         self._container_id = container_id
         self._epoch = epoch
-        self._import_older = import_older
         self._snapshot_bytes_min = snapshot_bytes_min
         self.metadata = ChunkMetadata()
         self.opened = trio.Event()
@@ -540,7 +537,7 @@ class SystemJournal:
         if base is None:
             await self._refuse_lost_snapshot(found)
         if base is None and not journals:
-            self.metadata, self._sequence = await self._import_older(), 0
+            self.metadata, self._sequence = ChunkMetadata(), 0
         closed_at = await self._closed_at(found, epoch)
         end = (base.name if base is not None else self._prefix), 0
         for each in journals:

@@ -53,9 +53,6 @@ from segstore.model.segment_record import KEY_BYTES, SegmentRecord, core_number,
 from segstore.tiers.api import Buffer
 
 SNAPSHOT_VERSION: Final = 3
-# Version 1 has all attributes, since there was no index: to be read like version 2, which has all
-# segments, since all were active: to be read like version 3.
-_READABLE_VERSIONS: Final = (1, 2, 3)
 
 RECORDS_CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Chunks of records are this long, so that those at the head go away one by one."""
@@ -298,7 +295,7 @@ class ContainerMetadata:
             snapshot = msgspec.msgpack.decode(data, type=_ContainerSnapshot)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DataLogCorruptError(f"a container snapshot is damaged: {error}") from error
-        if snapshot.version not in _READABLE_VERSIONS or snapshot.container_id != self.container_id:
+        if snapshot.version != SNAPSHOT_VERSION or snapshot.container_id != self.container_id:
             raise DataLogCorruptError(
                 f"snapshot of version {snapshot.version} for container {snapshot.container_id} "
                 f"found in the log of container {self.container_id}"

@@ -38,7 +38,7 @@ from segstore.process.data_directory import DataDirectory
 from segstore.process.identity import check_journal, owned
 from segstore.process.registry import OpenContainer
 from segstore.process.tier_one import KeptJournal, raise_when_failed
-from segstore.process.tier_two import EpochNotingLogs, StorageOfOwner, belongs_to, open_storage
+from segstore.process.tier_two import EpochNotingLogs, StorageOfOwner, open_storage
 from segstore.runtime.boot import boot_id
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
@@ -254,7 +254,6 @@ class _Opener:
             chunks,
             epoch=logs.epoch_now,
             container_id=container_id,
-            belongs=belongs_to(container_id, config.container_count),
             boot_id=self._boot,
             scrub=self._scrub,
             readable=readable,

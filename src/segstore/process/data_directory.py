@@ -33,7 +33,7 @@ from segstore.runtime.durable_files import make_directory, sync_directory, write
 from segstore.runtime.refused_files import reason_of
 
 FORMAT_VERSION = 3
-OLDER_VERSIONS = frozenset({1, 2})
+OLDER_VERSIONS = frozenset({2})
 """Versions that are read, and become this one when their tiers get identities: an older segstore
 knows nothing of these, and must not open what has them."""
 VERSION_FILE = "segstore.toml"

@@ -7,7 +7,7 @@ Invariants:
    counts, until the log tells that the segment is deleted or merged. A tier 2 that knows no such
    segment is not the one that the log was written with.
 2. Which segments tier 2 knows is told by chunk metadata alone: chunks of a merged segment keep
-   their names. Where format version 1 has no metadata, the names of chunks tell it.
+   their names.
 3. The epoch of a claim in tier 2 was made durable in the log before: a log that does not know it is
    older than tier 2, or another store's.
 4. Nothing is changed.
@@ -24,7 +24,6 @@ from typing import Final, TypeVar
 import trio
 
 from _fast.data_frame import FrameReader
-from segstore.chunks.older_layout import import_older
 from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import IdentityError, IdentityProblem, StorageDamagedError
 from segstore.model.metadata import ContainerMetadata, storage_name
@@ -38,7 +37,6 @@ from segstore.model.operations import (
     decode_operation,
 )
 from segstore.process.data_directory import DataDirectory
-from segstore.process.tier_two import belongs_to
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal.disk import UntouchedDisk
 from segstore.tiers.journal.log_reader import LogReader
@@ -46,9 +44,6 @@ from segstore.tiers.journal.recovery import Recovered, recover
 
 T = TypeVar("T")
 
-FIRST_VERSION: Final = 1
-"""Of the data directory; in that one chunks are all that tier 2 has."""
-NAMES_MAX: Final = 1000
 _CLAIM: Final = re.compile(r"_system/chunks-([0-9]+)\$claim-([0-9]{10})-.*", re.ASCII)
 
 
@@ -150,10 +145,8 @@ async def _find_missing(
 ) -> str | None:
     """A segment that tier 2 must have, when it knows none of those; None when it is plausible."""
     path = directory.journal_path(directory.journal_of(container_id))
-    # In the first version containers have no claims and no metadata.
-    is_first = directory.format_version == FIRST_VERSION
     try:
-        known = None if is_first else await _known_segments(directory, container_id, chunks)
+        known = await _known_segments(container_id, chunks)
     except StorageDamagedError:
         return None  # it is there; the container tells of the damage when it is opened
     expected: _Expected | None = None
@@ -166,45 +159,22 @@ async def _find_missing(
             if isinstance(operation, CheckpointOperation):
                 metadata.restore(operation.snapshot)
             expected = _Expected(metadata)
-            if not expected.left or await _has_one_of(chunks, expected.seen, known):
+            if not expected.left or not known.isdisjoint(expected.seen):
                 return None
-    if expected is None or await _has_one_of(chunks, expected.seen, known):
+    if expected is None or not known.isdisjoint(expected.seen):
         return None
-    if not expected.left and (is_claimed or is_first):
+    if not expected.left and is_claimed:
         return None  # nothing needs to be there any more
     return min(expected.left.values() or expected.seen)
 
 
-async def _known_segments(
-    directory: DataDirectory, container_id: int, chunks: ChunkStorage
-) -> frozenset[str]:
+async def _known_segments(container_id: int, chunks: ChunkStorage) -> frozenset[str]:
     """The segments in a container's chunk metadata, by their names in tier 2.
 
     Raises ``StorageDamagedError`` when the metadata are damaged.
     """
-    belongs = belongs_to(container_id, directory.container_count)
-    journal = SystemJournal(
-        chunks,
-        container_id=container_id,
-        epoch=lambda: 0,
-        import_older=lambda: import_older(chunks, belongs),
-    )
+    journal = SystemJournal(chunks, container_id=container_id, epoch=lambda: 0)
     return frozenset((await journal.inspect()).metadata.segment_names())
-
-
-async def _has_one_of(
-    chunks: ChunkStorage, segments: set[str], known: frozenset[str] | None
-) -> bool:
-    """Whether one of the segments is among the known ones, or has chunks where none are known by
-    metadata; then of many segments it is taken for granted, since it would take long."""
-    if known is not None:
-        return not known.isdisjoint(segments)
-    if len(segments) > NAMES_MAX:
-        return True
-    for segment in segments:
-        if await chunks.list_chunks(f"{segment}$"):
-            return True
-    return False
 
 
 async def _operations(

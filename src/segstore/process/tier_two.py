@@ -21,8 +21,6 @@ from pathlib import Path
 
 import trio
 
-from pravega_wire.names import container_of
-from segstore.chunks.older_layout import Belongs
 from segstore.chunks.scan_plan import ReadableTier, TierAddress
 from segstore.errors import StorageConfigurationError
 from segstore.process.config import SegmentStoreConfig
@@ -43,16 +41,6 @@ DOUBTS_FILE = "tier-2-doubts.txt"
 
 StorageOfOwner = Callable[[Callable[[], int]], ChunkStorage]
 """Gives the chunks to an owner, who knows the epoch it was given by then."""
-
-
-def belongs_to(container_id: int, container_count: int) -> Belongs:
-    """Tells which segments are a container's, by the names that tier 2 knows them by."""
-
-    def belongs(storage_name: str) -> bool:
-        name, mark, _ = storage_name.rpartition(".S-")
-        return bool(mark) and container_of(name, container_count) == container_id
-
-    return belongs
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ from segstore.process.identity import (
     renew_journal_identity,
     write_journal_identity,
 )
-from segstore.process.tier_two import StorageOfOwner, TierTwo, belongs_to, open_storage
+from segstore.process.tier_two import StorageOfOwner, TierTwo, open_storage
 from segstore.repair.salvage import (
     ChunkLosses,
     Entries,
@@ -333,7 +333,6 @@ class StoreRecovery:
             chunks,
             epoch=lambda: epoch,
             container_id=container_id,
-            belongs=belongs_to(container_id, self._directory.container_count),
             boot_id=boot_id() if in_files else None,
         )
 

@@ -23,14 +23,13 @@ import structlog
 import trio
 
 from segstore.chunks.checked_reads import CheckedReads, missing, too_short
-from segstore.chunks.older_layout import import_older
 from segstore.chunks.records import Chunk
 from segstore.chunks.scrub import ChunkCheck, Spend, counted_chunks, still_counts
 from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import ChunkDamagedError, DamageKind, StorageConfigurationError, StorageError
 from segstore.process.data_directory import DataDirectory, StoreState
 from segstore.process.identity import identity_name
-from segstore.process.tier_two import S3_SCHEME, belongs_to, noted_location
+from segstore.process.tier_two import S3_SCHEME, noted_location
 from segstore.runtime.boot import boot_id
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
@@ -140,12 +139,10 @@ class StoreScrub:
         return self.report.bytes
 
     def _journal(self, container_id: int) -> SystemJournal:
-        belongs = belongs_to(container_id, self._container_count)
         return SystemJournal(
             self._chunks,
             container_id=container_id,
             epoch=lambda: NEVER,
-            import_older=lambda: import_older(self._chunks, belongs),
             boot_id=self._boot,
         )
 

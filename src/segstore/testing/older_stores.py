@@ -13,12 +13,12 @@ from segstore.tiers.files.chunk_paths import path_of
 from segstore.tiers.journal.files import IDENTITY_FILE
 
 
-def make_older(path: Path, *, format_version: int, storage: Path | None = None) -> None:
+def make_older(path: Path, *, storage: Path | None = None) -> None:
     """Take the identities out of a store that is stopped, whose tier 2 is a directory."""
     version_file = path / VERSION_FILE
     lines = version_file.read_text().splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith(("store_id", "state", "tier_2"))]
-    version_file.write_text("".join(kept).replace("version = 3", f"version = {format_version}"))
+    version_file.write_text("".join(kept).replace("version = 3", "version = 2"))
     for identity in path.glob(f"journal-*/{IDENTITY_FILE}"):
         identity.unlink()
     begin = path_of(STORE_PREFIX).removesuffix(".chunk")

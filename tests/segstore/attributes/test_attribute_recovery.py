@@ -428,27 +428,6 @@ async def test_a_container_bounds_the_attributes_of_all_its_segments(tiers: Any)
         assert tiers.attribute_cache.count <= 25
 
 
-def test_a_snapshot_of_version_1_is_read_and_its_attributes_go_to_the_index() -> None:
-    metadata = ContainerMetadata(7)
-    # As the version without attribute indexes wrote it: everything is there.
-    metadata.restore(
-        bytes.fromhex(
-            "950107cd03e80c91990ba173641432c3cd04d203c44b"
-            "10 80000000000000000000000000000001 0000000000000005"
-            "10 61616161616161616161616161616161 0000000000000009"
-            "10 62626262626262626262626262626262 fffffffffffffffe"
-        )
-    )
-    segment = metadata.by_name["s"]
-    assert (segment.length, segment.start_offset, segment.sealed) == (100, 20, True)
-    assert segment.attributes == {EVENT_COUNT: 5, b"a" * 16: 9, b"b" * 16: -2}
-    assert [each for _, each in segment.attribute_memory.unpersisted()] == [b"a" * 16, b"b" * 16]
-    assert list(metadata.unpersisted) == [11]
-    again = ContainerMetadata(7)
-    again.restore(metadata.snapshot(1000))
-    assert again.by_name["s"].attributes == segment.attributes
-
-
 async def test_the_log_has_the_place_of_the_index(tiers: Any) -> None:
     async with tiers.open() as container:
         await container.create_segment("s", attributes={key(1): 1})

@@ -364,45 +364,6 @@ async def test_garbage_that_a_crash_left_is_collected_by_the_next_owner() -> Non
     assert await users_chunks(chunks) == []
 
 
-async def test_chunks_of_an_older_version_are_taken_over() -> None:
-    chunks = MemoryChunkStorage()
-    layout = {
-        ("a", 0): b"01234567",  # longer than to the next: a write had failed
-        ("a", 5): b"56789",
-        ("a$attributes.index", 100): b"index",
-        ("b", 12): b"",  # keeps the end
-        ("other", 0): b"not ours",
-    }
-    for (segment, start), data in layout.items():
-        await chunks.write(f"{segment}${start:020d}", offset=0, data=[data])
-
-    def storage_of(epoch: int) -> ChunkedSegmentStorage:
-        return ChunkedSegmentStorage(
-            chunks, epoch=lambda: epoch, belongs=lambda name: name != "other"
-        )
-
-    storage = storage_of(1)
-    await storage.write("a", offset=10, data=[b"abc"], rollover_bytes=100)
-    for each in (storage, storage_of(2)):
-        assert await read_all(each, "a", 0, 13) == b"0123456789abc"
-        assert await read_all(each, "a$attributes.index", 100, 105) == b"index"
-        assert await each.stored_length("b") == 12
-        assert await each.stored_length("other") == 0
-    await each.truncate("a", offset=5)
-    await each.collect()
-    assert f"a${0:020d}" not in await users_chunks(chunks)
-    assert f"b${12:020d}" not in await users_chunks(chunks)
-    assert f"other${0:020d}" in await users_chunks(chunks)
-
-
-async def test_a_hole_in_chunks_of_an_older_version_is_damage() -> None:
-    chunks = MemoryChunkStorage()
-    for start in (0, 10):
-        await chunks.write(f"s${start:020d}", offset=0, data=[bytes(5)])
-    with pytest.raises(StorageError, match="ends at 5, the next chunk starts at 10"):
-        await owner(chunks).stored_length("s")
-
-
 async def test_a_segment_whose_chunks_were_moved_can_only_be_deleted() -> None:
     chunks = MemoryChunkStorage()
     storage = owner(chunks, move_bytes_min=1)

@@ -47,16 +47,25 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
 
 
 def test_an_older_directory_is_not_changed_before_its_tiers_are_known(tmp_path: Path) -> None:
-    for version in (1, 2):
-        older = f"format_version = {version}\ncontainer_count = 8\njournal_count = 2\n"
-        version_file = tmp_path / "segstore.toml"
-        version_file.write_text(older)
-        with pytest.raises(DataDirectoryError):
-            DataDirectory.open(tmp_path, container_count=4)
-        found = DataDirectory.open(tmp_path, container_count=8)
-        assert (found.journal_count, found.state, found.store_id) == (2, StoreState.OLDER, "")
-        assert version_file.read_text() == older
-        assert [path.name for path in tmp_path.iterdir()] == ["segstore.toml"]
+    older = "format_version = 2\ncontainer_count = 8\njournal_count = 2\n"
+    version_file = tmp_path / "segstore.toml"
+    version_file.write_text(older)
+    with pytest.raises(DataDirectoryError):
+        DataDirectory.open(tmp_path, container_count=4)
+    found = DataDirectory.open(tmp_path, container_count=8)
+    assert (found.journal_count, found.state, found.store_id) == (2, StoreState.OLDER, "")
+    assert version_file.read_text() == older
+    assert [path.name for path in tmp_path.iterdir()] == ["segstore.toml"]
+
+
+def test_an_older_segstore_refuses_what_this_one_has_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DataDirectory.open(tmp_path)
+    monkeypatch.setattr(data_directory, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(data_directory, "OLDER_VERSIONS", frozenset())
+    with pytest.raises(DataDirectoryError, match="has format version 3; this segstore reads"):
+        DataDirectory.open(tmp_path)
 
 
 def test_a_new_directory_has_an_identity_of_its_own(tmp_path: Path) -> None:
@@ -83,14 +92,18 @@ def test_what_is_noted_is_read_again(tmp_path: Path) -> None:
     [
         ("format_version = 4\n", "has format version 4; this segstore reads version 3"),
         (
+            "format_version = 1\ncontainer_count = 4\njournal_count = 1\n",
+            "has format version 1; this segstore reads version 3",
+        ),
+        (
             "format_version = 3\ncontainer_count = 4\njournal_count = 1\n",
             "does not say which store it belongs to",
         ),
         ("", "has format version None"),
         ("format_version = ", "is damaged"),
-        ("format_version = 1\n", "its counts are"),
-        ("format_version = 1\ncontainer_count = 0\njournal_count = 1\n", "its counts are"),
-        ("format_version = 1\ncontainer_count = 4\njournal_count = 'x'\n", "its counts are"),
+        ("format_version = 2\n", "its counts are"),
+        ("format_version = 2\ncontainer_count = 0\njournal_count = 1\n", "its counts are"),
+        ("format_version = 2\ncontainer_count = 4\njournal_count = 'x'\n", "its counts are"),
         ("\ufffd\n", "is damaged"),
     ],
 )

@@ -249,7 +249,7 @@ async def test_a_new_store_does_not_take_chunks_without_an_identity(
     place: Place, tmp_path: Path
 ) -> None:
     await place.start(b"one")
-    make_older(place.data, format_version=2, storage=place.storage)
+    make_older(place.data, storage=place.storage)
     await Place(tmp_path / "new", place.storage).refused_when_new("has chunks already")
     assert await place.start() == b"one"
 
@@ -747,7 +747,7 @@ async def test_whatever_step_a_start_is_killed_at_the_next_one_finishes_it(
     if what != "new":
         await original.start(b"" if "never" in what else b"data")
         if "older" in what:
-            make_older(original.data, format_version=2, storage=original.storage)
+            make_older(original.data, storage=original.storage)
     step = 0
     while True:
         step += 1
@@ -782,7 +782,7 @@ async def test_whatever_step_a_start_is_killed_at_the_next_one_finishes_it(
 async def test_an_older_store_gets_identities_at_its_first_start(place: Place) -> None:
     await place.start(b"one")
     store_id = DataDirectory.open(place.data, container_count=1).store_id
-    make_older(place.data, format_version=2, storage=place.storage)
+    make_older(place.data, storage=place.storage)
     assert await place.start(b"two") == b"onetwo"
     directory = DataDirectory.open(place.data, container_count=1)
     assert directory.state is StoreState.COMPLETE
@@ -795,7 +795,7 @@ async def test_an_older_store_without_its_tier_2_is_refused(
     place: Place, tmp_path: Path, exists: bool
 ) -> None:
     await place.start(b"one")
-    make_older(place.data, format_version=2, storage=place.storage)
+    make_older(place.data, storage=place.storage)
     place.storage.rename(tmp_path / "away")
     if exists:
         place.storage.mkdir()
@@ -811,7 +811,7 @@ async def test_an_older_store_on_another_s_tier_2_is_refused(place: Place, tmp_p
     for each in (other, place, place, place):
         await each.start(b"text", segment=f"{each.data.parent.name}/s/0.#epoch.0")
     for each in (other, place):
-        make_older(each.data, format_version=2, storage=each.storage)
+        make_older(each.data, storage=each.storage)
     await Place(tmp_path, other.storage).refused(IdentityProblem.MISSING, "has nothing of")
     # The other way round the claims are of later epochs, too.
     await Place(tmp_path / "other", place.storage).refused(
@@ -833,7 +833,7 @@ async def refuse_other_tiers_2(tmp_path: Path, *, starts: int) -> None:
     other = Place(tmp_path / "other")
     for _ in range(starts):
         await other.start(b"other", segment="other/s/0.#epoch.0")
-    make_older(other.data, format_version=2, storage=other.storage)
+    make_older(other.data, storage=other.storage)
     await Place(tmp_path, other.storage).refused(IdentityProblem.MISSING, "has nothing of")
 
 
@@ -851,7 +851,7 @@ async def test_an_older_store_may_have_nothing_but_merged_segments(
     assert await chunks.list_chunks(source), "the merge kept the name of the source's chunk"
     assert not await chunks.list_chunks(f"{SEGMENT}.S")
     chunks.close()
-    make_older(place.data, format_version=2, storage=place.storage)
+    make_older(place.data, storage=place.storage)
     await refuse_other_tiers_2(tmp_path, starts=1)
     assert await place.start(b"more") == b"e" * 3 * MIB + b"more"
 
@@ -884,7 +884,7 @@ async def test_an_older_store_may_have_lost_what_its_log_begins_with(
     for each in (place.data, place.storage):
         replace_tree(tmp_path / "killed" / each.name, each)
     assert not list(place.storage.glob("scope/stream/*"))
-    make_older(place.data, format_version=2, storage=place.storage)
+    make_older(place.data, storage=place.storage)
     if end == "merged":
         await refuse_other_tiers_2(tmp_path, starts=2)
         assert await place.start(segment=target) == b"zeroone"
@@ -897,7 +897,7 @@ async def test_an_older_store_may_have_lost_what_its_log_begins_with(
 
 async def test_damaged_metadata_of_an_older_store_are_told_by_the_container(place: Place) -> None:
     await place.start(b"one")
-    make_older(place.data, format_version=2, storage=place.storage)
+    make_older(place.data, storage=place.storage)
     for snapshot in (place.storage / "_system").glob("chunks-0$snapshot-*"):
         data = bytearray(snapshot.read_bytes())
         data[-1] ^= 1
@@ -910,7 +910,7 @@ async def test_damaged_metadata_of_an_older_store_are_told_by_the_container(plac
 
 async def test_an_older_store_without_its_journal_is_refused(place: Place, tmp_path: Path) -> None:
     await place.start(b"one")
-    make_older(place.data, format_version=2, storage=place.storage)
+    make_older(place.data, storage=place.storage)
     place.journal.rename(tmp_path / "away")
     await place.refused(IdentityProblem.OLDER, str(place.journal), "up to epoch 0")
     (tmp_path / "away").rename(place.journal)
@@ -930,7 +930,7 @@ async def test_an_older_store_whose_log_has_everything_may_have_an_empty_tier_2(
     shutil.rmtree(place.storage)
     shutil.rmtree(place.data)
     place.data.with_name("killed").rename(place.data)
-    make_older(place.data, format_version=2, storage=place.storage)
+    make_older(place.data, storage=place.storage)
     assert await place.start(b"two") == b"onetwo"
 
 

@@ -380,7 +380,6 @@ class Host:
             chunks,
             epoch=epoch,
             container_id=self.number,
-            belongs=self.owns,
             garbage_delay_seconds=GARBAGE_SECONDS,
             move_bytes_min=MOVE_BYTES_MIN,
             snapshot_bytes_min=SNAPSHOT_BYTES_MIN,
