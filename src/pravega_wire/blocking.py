@@ -9,7 +9,6 @@ import itertools
 import socket
 import time
 from collections import deque
-from types import TracebackType
 from typing import Self
 
 from pravega_wire.commands import (
@@ -63,12 +62,7 @@ class SegmentConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:

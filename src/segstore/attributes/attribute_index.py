@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -22,6 +23,7 @@ from _fast.btree import FOOTER_BYTES, Batch, CorruptPageError, Footer, PageCache
 from segstore.chunks.api import SegmentStorage
 from segstore.errors import StorageError
 from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
+from segstore.runtime.parallel import work_together
 
 ROLLOVER_BYTES: Final = 32 * 1024 * 1024
 """Chunks of attribute segments are this long (the original's size)."""
@@ -179,29 +181,12 @@ class AttributeIndex:
             if len(missing) == 1:
                 await self._read_page(missing[0], held)
             else:
-                await self._read_together(missing, held)
+                read = partial(self._read_page, held=held)
+                await work_together(missing, read, tasks_max=PARALLEL_READS_MAX)
         except StorageError:
             # An update that was committed meanwhile may have truncated what an older tree had.
             if self._tree.footer is footer:
                 raise
-
-    async def _read_together(self, missing: Sequence[_Page], held: _Held) -> None:
-        failures: list[StorageError] = []
-        places = trio.CapacityLimiter(PARALLEL_READS_MAX)
-
-        async def read(page: _Page) -> None:
-            async with places:
-                try:
-                    if not failures:
-                        await self._read_page(page, held)
-                except StorageError as error:
-                    failures.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for page in missing:
-                nursery.start_soon(read, page)
-        if failures:
-            raise failures[0]
 
     async def _read_page(self, page: _Page, held: _Held) -> None:
         offset, length, level = page

@@ -21,6 +21,7 @@ from segstore.chunks.leases import ChunkLeases, LeaseMarks
 from segstore.chunks.records import Collected
 from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import FencedOutError, StorageError
+from segstore.runtime.parallel import work_together
 from segstore.tiers.api import ChunkStorage
 
 GARBAGE_DELAY_SECONDS: Final = 60.0
@@ -89,19 +90,15 @@ async def _delete_all(
     chunks: ChunkStorage, names: list[str], failures: list[StorageError]
 ) -> list[str]:
     """Those that were deleted; none is tried any more once that has failed often."""
-    places = trio.CapacityLimiter(PARALLEL_DELETES_MAX)
     deleted: list[str] = []
 
     async def delete(name: str) -> None:
-        async with places:
-            try:
-                if len(failures) < FAILURES_MAX:
-                    await chunks.delete(name)
-                    deleted.append(name)
-            except StorageError as error:
-                failures.append(error)
+        try:
+            if len(failures) < FAILURES_MAX:
+                await chunks.delete(name)
+                deleted.append(name)
+        except StorageError as error:
+            failures.append(error)
 
-    async with trio.open_nursery() as nursery:
-        for name in names:
-            nursery.start_soon(delete, name)
+    await work_together(names, delete, tasks_max=PARALLEL_DELETES_MAX)
     return deleted

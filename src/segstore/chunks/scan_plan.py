@@ -10,10 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import trio
-
 from segstore.chunks.records import Chunk
-from segstore.errors import StorageError
+from segstore.runtime.parallel import work_together
 from segstore.tiers.api import StoredRange
 
 PLANNED_CHUNKS_MAX: Final = 500
@@ -85,21 +83,10 @@ def choose_chunks(chunks: Iterable[Chunk], start: int, end: int) -> list[Chunk]:
 async def locate_all(locate: Locate, chunks: Sequence[Chunk]) -> tuple[PlannedChunk, ...]:
     """Return the chunks with where they are. Raises the first ``StorageError``."""
     planned: dict[str, PlannedChunk] = {}
-    failures: list[StorageError] = []
-    places = trio.CapacityLimiter(LOCATED_TOGETHER_MAX)
 
     async def find(chunk: Chunk) -> None:
-        async with places:
-            try:
-                if not failures:
-                    ranges = await locate(chunk.name)
-                    planned[chunk.name] = PlannedChunk(chunk, tuple(ranges))
-            except StorageError as error:
-                failures.append(error)
+        ranges = await locate(chunk.name)
+        planned[chunk.name] = PlannedChunk(chunk, tuple(ranges))
 
-    async with trio.open_nursery() as nursery:
-        for chunk in chunks:
-            nursery.start_soon(find, chunk)
-    if failures:
-        raise failures[0]
+    await work_together(chunks, find, tasks_max=LOCATED_TOGETHER_MAX)
     return tuple(planned[chunk.name] for chunk in chunks)

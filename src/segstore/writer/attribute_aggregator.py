@@ -31,7 +31,7 @@ from segstore.model.attributes import (
 )
 from segstore.model.metadata import ContainerMetadata, SegmentMetadata
 from segstore.model.operations import AttributeValues
-from segstore.writer.together import work_together
+from segstore.runtime.parallel import work_together
 
 # The original's threshold.
 FLUSH_COUNT: Final = 200

@@ -32,12 +32,12 @@ from segstore.model.metadata import ContainerMetadata
 from segstore.model.operations import MergeOperation
 from segstore.read_index.read_index import ReadIndex
 from segstore.runtime.clock import next_look
+from segstore.runtime.parallel import work_together
 from segstore.tiers.api import DurableDataLog, LogAddress
 from segstore.writer.attribute_aggregator import FEW_DIRTY, AttributeAggregator, Record
 from segstore.writer.failing_segments import STRANGE_ATTEMPTS_MAX, FailingSegments, is_strange
 from segstore.writer.flush_timing import FEW_SEGMENTS, FLUSH_SECONDS, SHORT_BYTES_MAX, FlushTiming
 from segstore.writer.segment_aggregator import SegmentAggregator
-from segstore.writer.together import work_together
 
 FLUSH_SECONDS_FEW_ATTRIBUTES: Final = 30.0
 """The original's time. Many attributes wait as long as the bytes of few segments."""

@@ -28,6 +28,7 @@ import structlog
 import trio
 
 from segstore.errors import StorageError
+from segstore.runtime.parallel import work_together
 from segstore.tiers.s3.failures import (
     REQUEST_ERRORS,
     FailureKind,
@@ -325,8 +326,6 @@ class ObjectStore:
 
     async def _copy_parts(self, key: str, upload: str, parts: Sequence[FoundObject]) -> list[str]:
         tags = [""] * len(parts)
-        failures: list[StorageError] = []
-        places = trio.CapacityLimiter(PARALLEL_COPIES_MAX)
 
         async def copy(index: int) -> None:
             def copy_part() -> str:
@@ -339,18 +338,9 @@ class ObjectStore:
                 tag: str = answer["CopyPartResult"]["ETag"]
                 return tag
 
-            async with places:
-                try:
-                    if not failures:
-                        tags[index] = await self._copy_request(f"join {key}", copy_part)
-                except StorageError as error:
-                    failures.append(error)
+            tags[index] = await self._copy_request(f"join {key}", copy_part)
 
-        async with trio.open_nursery() as nursery:
-            for index in range(len(parts)):
-                nursery.start_soon(copy, index)
-        if failures:
-            raise failures[0]
+        await work_together(range(len(parts)), copy, tasks_max=PARALLEL_COPIES_MAX)
         return tags
 
     async def _complete(

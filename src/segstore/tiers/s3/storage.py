@@ -25,6 +25,7 @@ import structlog
 import trio
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.runtime.parallel import work_together
 from segstore.tiers.api import Buffer, Check, ChunkInfo, StoredRange
 from segstore.tiers.s3.checks import METADATA_KEY, TEXT_CHARACTERS_MAX, CheckError, Checks
 from segstore.tiers.s3.failures import FailureKind, S3RequestError
@@ -397,22 +398,11 @@ class S3ChunkStorage:
         if len(extents) == 1:
             return [await self._read_extent(name, extents[0])]
         bodies = [b""] * len(extents)
-        failures: list[StorageError] = []
-        places = trio.CapacityLimiter(PARALLEL_READS_MAX)
 
         async def read(index: int) -> None:
-            async with places:
-                try:
-                    if not failures:
-                        bodies[index] = await self._read_extent(name, extents[index])
-                except StorageError as error:
-                    failures.append(error)
+            bodies[index] = await self._read_extent(name, extents[index])
 
-        async with trio.open_nursery() as nursery:
-            for index in range(len(extents)):
-                nursery.start_soon(read, index)
-        if failures:
-            raise failures[0]
+        await work_together(range(len(extents)), read, tasks_max=PARALLEL_READS_MAX)
         return bodies
 
     async def _read_extent(self, name: str, extent: Extent) -> bytes:

@@ -1,4 +1,8 @@
-"""Work on many things at once, with a bound."""
+"""Work on many things at once, with a bound.
+
+Owns: ``work_together``, the way in which reads, writes and deletions of a list are divided among
+tasks.
+"""
 
 from __future__ import annotations
 
