@@ -204,6 +204,20 @@ def test_the_folder_table_names_every_folder() -> None:
     assert named == packages | others
 
 
+def test_functions_that_the_pages_about_the_inside_name_exist() -> None:
+    checked = 0
+    for path in sorted((ROOT / "docs/internals").glob("*.md")):
+        for source, name in re.findall(r"`([\w/]+\.pyx?):(\w+)`", path.read_text()):
+            file = ROOT / "src" / source
+            assert file.is_file(), f"{name_of(path)}: {source}"
+            defined = re.findall(
+                r"^\s*(?:async def|c?p?def|class)\b.*?(\w+)\(", file.read_text(), re.M
+            )
+            assert name in defined, f"{name_of(path)}: {source}:{name}"
+            checked += 1
+    assert checked > 30
+
+
 def test_the_changelog_has_a_place_for_what_is_new() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     assert "\n## [Unreleased]\n" in text
