@@ -1,7 +1,8 @@
 """The data source itself: what Spark calls, on the driver and in its tasks.
 
 Owns: ``PravegaDataSource`` and its readers; writers are in ``sink``. The driver plans with
-``stream_view``; a task gets a slice of one segment and reads it over the wire.
+``stream_view``; a task gets a slice of one segment, or several short ones, and reads them over the
+wire or from tier 2.
 """
 
 from __future__ import annotations

@@ -1,0 +1,241 @@
+"""Every command and every piece of Python of the guide to Spark's first section runs as it stands
+there, in order, from an empty directory, and prints what the guide says.
+
+Numbers may differ from the guide's, since they depend on the machine: lines are compared without
+them. What they count is counted here once more. Only the controller's port is another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO
+
+import pytest
+from compat_harness.server import HOST, free_ports
+from packaging.requirements import Requirement
+
+if str(Path(__file__).parent / "spark") not in sys.path:
+    sys.path.insert(0, str(Path(__file__).parent / "spark"))
+
+from guide_session import END
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(1500)]
+
+ROOT = Path(__file__).resolve().parent.parent
+GUIDE = ROOT / "docs" / "guides" / "spark.md"
+SECTION = "## From an empty directory\n"
+SESSION = Path(__file__).parent / "spark" / "guide_session.py"
+COMMAND_SECONDS_MAX = 300.0
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 60.0
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COUNTED_HERE = "counts.show(5)"
+"""The words that a version of Python uses most in its documentation are counted here, too."""
+
+
+@dataclass
+class Step:
+    """A command or a piece of Python, and what the guide says that it prints."""
+
+    kind: str
+    text: str
+    expected: list[str] = field(default_factory=list)
+
+
+def read_steps() -> list[Step]:
+    """Return the section's steps in their order."""
+    steps: list[Step] = []
+    section = GUIDE.read_text().partition(SECTION)[2].partition("\n## ")[0]
+    for language, block in FENCE.findall(section):
+        if language == "python":
+            steps.append(Step(language, block))
+            continue
+        assert language in ("console", "text"), f"nothing runs {language}"
+        for line in block.splitlines():
+            if language == "console" and line.startswith("$ "):
+                steps.append(Step(language, line.removeprefix("$ ")))
+            else:
+                steps[-1].expected.append(line)
+    return steps
+
+
+def plain(line: str) -> str:
+    """Return a line without its numbers, and without what depends on their width."""
+    line = re.sub(r"\d[\d,.]*", "0", line)
+    return re.sub(r"-+", "-", re.sub(r"\s+", " ", line)).replace("| ", "|").strip()
+
+
+def mask_words(line: str) -> str:
+    return re.sub(r"\|[a-z]+\|0\|", "|a word|0|", line)
+
+
+class Walk:
+    """Takes the guide's steps in a directory, with a store and a Python session of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.printed: dict[str, str] = {}
+        self.differences: list[str] = []
+        self._controller_port, self._store_port = free_ports(2)
+        self._log = directory.with_suffix(".log")
+        self._store: subprocess.Popen[bytes] | None = None
+        self._session: subprocess.Popen[str] | None = None
+        self._environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "SEGSTORE_CONTROLLER": f"tcp://{HOST}:{self._controller_port}",
+            "SPARK_LOCAL_IP": HOST,
+        }
+        self._environment.pop("PYSPARK_PYTHON", None)
+
+    def take(self, step: Step) -> None:
+        """Run a step and note where it prints something else than the guide says."""
+        if step.text.startswith("pip install "):
+            check_installed(step.text.removeprefix("pip install "))
+            return
+        if step.text.startswith("segstore standalone"):
+            self._start_store(step.text)
+            return
+        output = self._execute(step.text) if step.kind == "python" else self._run(step.text)
+        self.printed[step.text] = output
+        lines = [plain(line) for line in output.splitlines() if line.strip()]
+        wanted = [plain(line) for line in step.expected if line.strip()]
+        if step.kind == "console":
+            lines = [line for line in lines if line in wanted]
+        if COUNTED_HERE in step.text:
+            lines, wanted = ([mask_words(line) for line in each] for each in (lines, wanted))
+        if wanted and lines != wanted:
+            self.differences.append(f"{step.text}\nprinted\n{output}")
+
+    def close(self) -> None:
+        """End the session and the store."""
+        if self._session is not None:
+            assert self._session.stdin is not None
+            self._session.stdin.close()
+            try:
+                self._session.wait(STOP_SECONDS_MAX)
+            finally:
+                self._session.kill()
+                self._session.wait()
+                assert self._session.stdout is not None
+                self._session.stdout.close()
+        if self._store is not None:
+            self._store.terminate()
+            self._store.wait(STOP_SECONDS_MAX)
+
+    def _start_store(self, command: str) -> None:
+        ports = f"--controller-port {self._controller_port}"
+        ports += f" --segment-store-port {self._store_port}"
+        with self._log.open("wb") as log:
+            self._store = self._spawn(f"exec {command} {ports}", log)
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while "segstore is ready in" not in self._log.read_text():
+            assert self._store.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.1)
+
+    def _spawn(self, command: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=self.directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+    def _run(self, command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        return done.stdout
+
+    def _execute(self, code: str) -> str:
+        if self._session is None:
+            with self.directory.with_suffix(".errors").open("wb") as errors:
+                self._session = subprocess.Popen(
+                    [sys.executable, "-u", str(SESSION)],
+                    cwd=self.directory,
+                    env=self._environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                )
+        code = code.replace("tcp://localhost:9090", self._environment["SEGSTORE_CONTROLLER"])
+        assert self._session.stdin is not None
+        assert self._session.stdout is not None
+        self._session.stdin.write(json.dumps(code) + "\n")
+        self._session.stdin.flush()
+        lines = []
+        for line in self._session.stdout:
+            if line.rstrip("\n") == END:
+                return "".join(lines)
+            lines.append(line)
+        raise AssertionError(code + self.directory.with_suffix(".errors").read_text())
+
+
+@contextmanager
+def walking(directory: Path) -> Iterator[Walk]:
+    walk = Walk(directory)
+    try:
+        yield walk
+    finally:
+        walk.close()
+
+
+def check_installed(arguments: str) -> None:
+    """Check that ``pip install`` would find everything there already."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted: list[str] = []
+    for each in arguments.replace("'", "").split():
+        local = re.fullmatch(r"\.\[(.+)\]", each)
+        wanted += project["optional-dependencies"][local.group(1)] if local else [each]
+    assert wanted
+    for text in wanted:
+        requirement = Requirement(text)
+        assert version(requirement.name) in requirement.specifier, text
+
+
+def expected_words(directory: Path) -> Counter[str]:
+    texts = [path.read_text() for path in (directory / "texts").iterdir()]
+    return Counter(word for text in texts for word in re.findall("[a-z]+", text.lower()))
+
+
+def test_the_guide_works_from_an_empty_directory(tmp_path: Path) -> None:
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    steps = read_steps()
+    assert len(steps) > 5
+    with walking(directory) as walk:
+        for step in steps:
+            began = time.monotonic()
+            walk.take(step)
+            print(f"{time.monotonic() - began:5.1f} s  {step.text.splitlines()[0]}", flush=True)
+    assert not walk.differences, "\n".join(walk.differences)
+    words = expected_words(directory)
+    [shown] = [text for code, text in walk.printed.items() if COUNTED_HERE in code]
+    rows = re.findall(r"\|\s*([a-z]+)\|\s*(\d+)\|", shown)
+    top = sorted(words.items(), key=lambda item: (-item[1], item[0]))[:5]
+    assert [(word, int(number)) for word, number in rows] == top
