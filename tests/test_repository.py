@@ -22,8 +22,8 @@ SPEAKS_OF_OTHER_THINGS = {
 FOREIGN_NOUNS = re.compile(r"(?:^|_)(?:topic|broker|ledger)s?(?:_|$)", re.IGNORECASE)
 BAD_NOUNS = re.compile(r"(?:Impl|(?<!^Cache)Manager|Util|Utils|Base)$")
 """The cache manager is a noun of the streaming cache's design."""
-SPEAKS_OF_LEDGERS = "src/bookkeeper_client/"
-"""There it is BookKeeper's own noun, and what its client is about."""
+SPEAKS_OF_LEDGERS = ("src/bookkeeper_client/", "src/segstore/tiers/bookkeeper/")
+"""There it is BookKeeper's own noun, and what the modules are about."""
 NAMESAKES = {"src/pravega_controller/earlier_records.py"}
 """Declares the records of older versions, by the names that today's have."""
 GENERATED = {

@@ -1,0 +1,445 @@
+"""A client of bookies on trio: it makes, writes, recovers, reads and deletes ledgers.
+
+Owns: ``open_bookkeeper``, and the carrying out of what the state machines want.
+
+    bookkeeper = await open_bookkeeper(zookeeper, "/ledgers", nursery)
+    ledger = await bookkeeper.create_ledger(Quorums(3, 3, 2), password=b"")
+    entry_id = await ledger.add(b"bytes")
+    await ledger.close()
+    found = await bookkeeper.recover_ledger(ledger.ledger_id, password=b"")
+    assert await found.read(entry_id) == b"bytes"
+
+Invariants:
+1. A ledger's node is there before its first entry is sent: bookies drop ledgers without one.
+2. A ledger is read only when it has an end, which a recovery gives it where its writer did not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import trio
+
+from bookkeeper_client.connections import BookieConnection, ConnectionLimits, OnAnswer
+from bookkeeper_client.effects import (
+    Closed,
+    Confirmed,
+    Effect,
+    Failed,
+    FetchMetadata,
+    FindBookies,
+    SendAdd,
+    SendRead,
+    StoreMetadata,
+)
+from bookkeeper_client.entry_format import DigestType, Entry, EntryFormat, make_master_key
+from bookkeeper_client.errors import BookKeeperError, NoSuchLedgerError, NotEnoughBookiesError
+from bookkeeper_client.ledger_store import LedgerStore
+from bookkeeper_client.metadata import LedgerMetadata, Segment, State
+from bookkeeper_client.protocol import (
+    Buffer,
+    Code,
+    Operation,
+    encode_add,
+    encode_fencing_read,
+    encode_read,
+)
+from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.reading import EntryRead
+from bookkeeper_client.recovery import LedgerRecovery, check_password
+from bookkeeper_client.registry import BookieRegistry
+from bookkeeper_client.writing import LedgerWriter
+from zookeeper_client.api import ZooKeeper, ZooKeeperError
+
+logger = logging.getLogger(__name__)
+
+OnDone = Callable[[Exception | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BookKeeperSettings:
+    """How long a client waits for what, in seconds."""
+
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    slow_seconds: float = 2.0
+    """A bookie that takes longer to read gets company."""
+    look_seconds: float = 1.0
+    """How often to look for bookies while one is missing."""
+    confirm_seconds_max: float = 60.0
+    """A writer whose oldest entry is not confirmed in this time is given up."""
+
+
+async def open_bookkeeper(
+    zookeeper: ZooKeeper,
+    ledgers_root: str,
+    nursery: trio.Nursery,
+    *,
+    settings: BookKeeperSettings | None = None,
+    random: Random | None = None,
+) -> BookKeeper:
+    """Open a client of the bookies below this root of ZooKeeper. ``BookKeeperError``.
+
+    Its connections live as long as the nursery, which is to be cancelled at the end.
+    """
+    store = LedgerStore(zookeeper, ledgers_root)
+    await store.check_layout()
+    registry = BookieRegistry(zookeeper, ledgers_root)
+    return BookKeeper(
+        store, registry, nursery, settings or BookKeeperSettings(), random or Random()
+    )
+
+
+class BookKeeper:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        registry: BookieRegistry,
+        nursery: trio.Nursery,
+        settings: BookKeeperSettings,
+        random: Random,
+    ) -> None:
+        self.store = store
+        self.registry = registry
+        self.settings = settings
+        self.nursery = nursery
+        self._random = random
+        self._connections: dict[str, BookieConnection] = {}
+
+    async def create_ledger(
+        self,
+        quorums: Quorums,
+        *,
+        password: bytes,
+        digest_type: DigestType = DigestType.CRC32C,
+        custom: Mapping[str, bytes] | None = None,
+    ) -> WritableLedger:
+        """Make a ledger on bookies drawn by lot. ``NotEnoughBookiesError``, ``ZooKeeperError``."""
+        bookies = await self.draw_bookies()
+        if len(bookies) < quorums.ensemble:
+            raise NotEnoughBookiesError(
+                f"a ledger needs {quorums.ensemble} bookies, {len(bookies)} take writes"
+            )
+        metadata = LedgerMetadata(
+            quorums=quorums,
+            state=State.OPEN,
+            segments=(Segment(0, tuple(bookies[: quorums.ensemble])),),
+            digest_type=digest_type,
+            password=password,
+            custom=custom or {},
+            creation_token=self._random.getrandbits(63),
+        )
+        ledger_id, version = await self.store.create(metadata)
+        entries = EntryFormat(ledger_id, digest_type, password)
+        return WritableLedger(self, ledger_id, LedgerWriter(metadata, version, entries), password)
+
+    async def recover_ledger(
+        self, ledger_id: int, *, password: bytes, digest_type: DigestType = DigestType.CRC32C
+    ) -> ReadableLedger:
+        """Fence a ledger, give it its end if it has none, and open it to be read.
+
+        ``digest_type`` is for ledgers whose metadata do not tell. Raises ``BookKeeperError``: other
+        than for ``NoSuchLedgerError`` and ``UnauthorizedError`` it may be tried again later.
+        """
+        found = await self.store.fetch(ledger_id)
+        if found is None:
+            raise NoSuchLedgerError(f"there is no ledger {ledger_id}")
+        metadata, version = found
+        check_password(metadata, password)
+        entries = EntryFormat(ledger_id, metadata.digest_type or digest_type, password)
+        driver = _Driver(self, ledger_id, LedgerRecovery(metadata, version, entries), password)
+        driver.carry_out()
+        await driver.ended.wait()
+        if driver.error is not None:
+            raise driver.error
+        assert driver.closed is not None
+        return ReadableLedger(self, ledger_id, driver.closed, entries)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger; deleting a missing one is fine."""
+        await self.store.delete(ledger_id)
+
+    async def draw_bookies(self) -> list[str]:
+        """The bookies that take writes, in an order drawn by lot."""
+        bookies = await self.registry.find_writable()
+        self._random.shuffle(bookies)
+        return bookies
+
+    def connection(self, bookie: str) -> BookieConnection:
+        """The connection to a bookie, made when it is first needed."""
+        found = self._connections.get(bookie)
+        if found is None:
+            found = BookieConnection(bookie, self.registry.find_address, self.settings.connections)
+            self._connections[bookie] = found
+            self.nursery.start_soon(found.run)
+        return found
+
+
+class _Driver:
+    """Carries out what one machine wants, and tells it what became of that."""
+
+    def __init__(
+        self,
+        client: BookKeeper,
+        ledger_id: int,
+        machine: LedgerWriter | LedgerRecovery,
+        password: bytes,
+    ) -> None:
+        self.ended = trio.Event()
+        self.closed: LedgerMetadata | None = None
+        self.error: Exception | None = None
+        self.on_confirmed: Callable[[int], None] = lambda entry_id: None
+        self.on_failed: Callable[[Exception], None] = lambda error: None
+        self._client = client
+        self._ledger_id = ledger_id
+        self._machine = machine
+        self._master_key = make_master_key(password)
+        self._is_looking = False
+        self._looked_at = float("-inf")
+
+    def carry_out(self) -> None:
+        """Take off the machine's effects; call it after each call of the machine."""
+        effects = self._machine.effects
+        while effects:
+            self._carry_out(effects.popleft())
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SendAdd():
+                self._send_add(effect)
+            case SendRead():
+                self._send_read(effect)
+            case Confirmed():
+                self.on_confirmed(effect.entry_id)
+            case StoreMetadata():
+                self._client.nursery.start_soon(self._store, effect)
+            case FetchMetadata():
+                self._client.nursery.start_soon(self._fetch)
+            case FindBookies():
+                self._look_soon()
+            case Closed():
+                self.closed = effect.metadata
+                self.ended.set()
+            case Failed():
+                self.error = effect.error
+                self.on_failed(effect.error)
+                self.ended.set()
+
+    def _send_add(self, effect: SendAdd) -> None:
+        def on_answer(code: Code | None, _: bytes) -> None:
+            self._machine.on_added(effect.bookie, effect.entry_id, code)
+            self.carry_out()
+
+        frame = encode_add(self._master_key, effect.entry, is_recovery=effect.is_recovery)
+        key = (Operation.ADD, self._ledger_id, effect.entry_id)
+        self._client.connection(effect.bookie).send(key, frame, on_answer)
+
+    def _send_read(self, effect: SendRead) -> None:
+        machine = self._machine
+        assert isinstance(machine, LedgerRecovery)
+
+        def on_answer(code: Code | None, data: bytes) -> None:
+            machine.on_read(effect.bookie, effect.entry_id, code, data)
+            self.carry_out()
+
+        frame = encode_fencing_read(self._ledger_id, effect.entry_id, self._master_key)
+        key = (Operation.READ, self._ledger_id, effect.entry_id)
+        self._client.connection(effect.bookie).send(key, (frame,), on_answer)
+
+    async def _store(self, effect: StoreMetadata) -> None:
+        try:
+            version = await self._client.store.store(
+                self._ledger_id, effect.metadata, effect.version
+            )
+        except ZooKeeperError as error:
+            self._fail(error)
+            return
+        if version is None:
+            self._machine.on_store_doubtful()
+        else:
+            self._machine.on_stored(version)
+        self.carry_out()
+
+    async def _fetch(self) -> None:
+        try:
+            found = await self._client.store.fetch(self._ledger_id)
+        except (ZooKeeperError, BookKeeperError) as error:
+            self._fail(error)
+            return
+        self._machine.on_fetched(*(found or (None, 0)))
+        self.carry_out()
+
+    def _fail(self, error: Exception) -> None:
+        self._machine.fail(error)
+        self.carry_out()
+
+    def _look_soon(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._client.nursery.start_soon(self._look)
+
+    async def _look(self) -> None:
+        """Look for bookies now and then, as long as the machine wants some."""
+        while True:
+            await trio.sleep_until(self._looked_at + self._client.settings.look_seconds)
+            self._looked_at = trio.current_time()
+            try:
+                available = await self._client.draw_bookies()
+            except ZooKeeperError as error:
+                logger.debug("ledger %d: no bookies can be found: %r", self._ledger_id, error)
+            else:
+                self._machine.on_bookies_found(available)
+                self.carry_out()
+            if self.ended.is_set() or not self._machine.wants_bookies:
+                self._is_looking = False
+                return
+
+
+class WritableLedger:
+    """A ledger that this client has made, and alone writes."""
+
+    def __init__(
+        self, client: BookKeeper, ledger_id: int, writer: LedgerWriter, password: bytes
+    ) -> None:
+        self.ledger_id = ledger_id
+        self._client = client
+        self._writer = writer
+        self._driver = _Driver(client, ledger_id, writer, password)
+        self._driver.on_confirmed = self._on_confirmed
+        self._driver.on_failed = self._on_failed
+        self._waiting: deque[tuple[int, float, OnDone]] = deque()
+        client.nursery.start_soon(self._watch)
+
+    @property
+    def length(self) -> int:
+        """Bytes of all payloads that were added."""
+        return self._writer.length
+
+    @property
+    def lost_bookies(self) -> list[str]:
+        """The bookies that the ledger does without at present: it is under-replicated."""
+        return self._writer.lost_bookies
+
+    def add_nowait(self, payload: Sequence[Buffer], on_done: OnDone) -> int:
+        """Send an entry, and tell its id. Raises the error that ended the ledger.
+
+        ``on_done`` is called when the entry is durable, in the order of the entries, or with the
+        error after which it may be in the ledger or not; never within this call. The buffers must
+        not change before.
+        """
+        entry_id = self._writer.add(payload)
+        self._waiting.append((entry_id, trio.current_time(), on_done))
+        self._driver.carry_out()
+        return entry_id
+
+    async def add(self, payload: Buffer) -> int:
+        """Add an entry, durable on return."""
+        done = trio.Event()
+        errors: list[Exception] = []
+
+        def on_done(error: Exception | None) -> None:
+            if error is not None:
+                errors.append(error)
+            done.set()
+
+        entry_id = self.add_nowait((payload,), on_done)
+        await done.wait()
+        if errors:
+            raise errors[0]
+        return entry_id
+
+    async def close(self) -> None:
+        """Give the ledger its end, when all entries are durable. Raises what ended it instead."""
+        self._writer.close()
+        self._driver.carry_out()
+        await self._driver.ended.wait()
+        if self._driver.error is not None:
+            raise self._driver.error
+
+    def abandon(self, error: Exception) -> None:
+        """Write no more; a recovery will find the ledger's end."""
+        self._writer.fail(error)
+        self._driver.carry_out()
+
+    def _on_confirmed(self, last: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= last:
+            waiting.popleft()[2](None)
+
+    def _on_failed(self, error: Exception) -> None:
+        while self._waiting:
+            self._waiting.popleft()[2](error)
+
+    async def _watch(self) -> None:
+        """Give the ledger up when its oldest entry waits for too long."""
+        limit = self._client.settings.confirm_seconds_max
+        while not self._driver.ended.is_set():
+            with trio.move_on_after(limit / 10):
+                await self._driver.ended.wait()
+            if self._waiting and self._waiting[0][1] + limit < trio.current_time():
+                self.abandon(
+                    NotEnoughBookiesError(
+                        f"entry {self._waiting[0][0]} of ledger {self.ledger_id} is not confirmed"
+                        f" in {limit:g} s; without {', '.join(self.lost_bookies) or 'an answer'}"
+                    )
+                )
+
+
+class ReadableLedger:
+    """A ledger that has its end."""
+
+    def __init__(
+        self, client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, entries: EntryFormat
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.metadata = metadata
+        self._client = client
+        self._entries = entries
+
+    @property
+    def last_entry_id(self) -> int:
+        """The last entry; -1 if there is none."""
+        return self.metadata.last_entry_id
+
+    async def length_before(self, entry_id: int) -> int:
+        """Bytes of all payloads before an entry. ``UnreadableEntryError``."""
+        entry = await self._read(entry_id)
+        return entry.length - len(entry.payload)
+
+    async def read(self, entry_id: int) -> bytes:
+        """Read one entry. ``UnreadableEntryError`` may be tried again later."""
+        return (await self._read(entry_id)).payload
+
+    async def _read(self, entry_id: int) -> Entry:
+        if not 0 <= entry_id <= self.last_entry_id:
+            raise ValueError(f"the ledger ends at {self.last_entry_id}: there is no {entry_id}")
+        machine = EntryRead(self.metadata, entry_id, self._entries)
+        changed = trio.Event()
+
+        def make_on_answer(bookie: str) -> OnAnswer:
+            def on_answer(code: Code | None, data: bytes) -> None:
+                machine.on_read(bookie, code, data)
+                changed.set()
+
+            return on_answer
+
+        while not machine.has_ended:
+            changed = trio.Event()
+            while machine.effects:
+                bookie = machine.effects.popleft().bookie
+                key = (Operation.READ, self.ledger_id, entry_id)
+                frame = encode_read(self.ledger_id, entry_id)
+                self._client.connection(bookie).send(key, (frame,), make_on_answer(bookie))
+            with trio.move_on_after(self._client.settings.slow_seconds) as scope:
+                await changed.wait()
+            if scope.cancelled_caught:
+                machine.on_slow()
+        if machine.error is not None:
+            raise machine.error
+        assert machine.entry is not None
+        return machine.entry

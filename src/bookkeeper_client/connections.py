@@ -1,0 +1,155 @@
+"""One TCP connection for each bookie: requests go out in their order, answers come in any.
+
+Invariants:
+1. Every request is answered once: by the bookie, or with None when the connection fails, the bookie
+   keeps silent for too long, or too much waits for it already. Never within ``send``.
+2. What waits for one bookie is bounded: one that is stopped does not fill the memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from bookkeeper_client.errors import BookieProtocolError, BookKeeperError
+from bookkeeper_client.protocol import Buffer, Code, Operation, ReplyDecoder
+from zookeeper_client.api import ZooKeeperError
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 256 * 1024
+SEND_BYTES = 256 * 1024
+"""How much is joined into one write, if so much waits."""
+
+OnAnswer = Callable[[Code | None, bytes], None]
+Key = tuple[Operation, int, int]
+"""What a reply is known by: the operation, the ledger and the entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """When a bookie is given up."""
+
+    connect_seconds_max: float = 5.0
+    answer_seconds_max: float = 10.0
+    waiting_bytes_max: int = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Request:
+    key: Key
+    frame: Sequence[Buffer]
+    size: int
+    deadline: float
+    on_answer: OnAnswer
+
+
+class BookieConnection:
+    """See the module. ``run`` connects whenever there is something to send."""
+
+    def __init__(
+        self,
+        bookie: str,
+        find_address: Callable[[str], Awaitable[tuple[str, int]]],
+        limits: ConnectionLimits,
+    ) -> None:
+        self._bookie = bookie
+        self._find_address = find_address
+        self._limits = limits
+        self._unsent: deque[_Request] = deque()
+        self._sent: dict[Key, deque[_Request]] = {}
+        self._waiting_bytes = 0
+        self._has_unsent = trio.Event()
+
+    def send(self, key: Key, frame: Sequence[Buffer], on_answer: OnAnswer) -> None:
+        """Queue a request."""
+        size = sum(map(len, frame))
+        if self._waiting_bytes + size > self._limits.waiting_bytes_max:
+            trio.lowlevel.current_trio_token().run_sync_soon(on_answer, None, b"")
+            return
+        deadline = trio.current_time() + self._limits.answer_seconds_max
+        self._unsent.append(_Request(key, frame, size, deadline, on_answer))
+        self._waiting_bytes += size
+        self._has_unsent.set()
+
+    async def run(self) -> None:
+        """Connect and exchange, again and again, until cancelled."""
+        while True:
+            await self._has_unsent.wait()
+            try:
+                await self._exchange()
+            except (OSError, trio.TooSlowError, BookKeeperError, ZooKeeperError) as error:
+                logger.debug("bookie %s: %r", self._bookie, error)
+            self._give_up()
+
+    async def _exchange(self) -> None:
+        with trio.fail_after(self._limits.connect_seconds_max):
+            host, port = await self._find_address(self._bookie)
+            stream = await trio.open_tcp_stream(host, port)
+        async with stream, trio.open_nursery() as nursery:
+            for act in (self._send_all, self._receive_all, self._watch):
+                nursery.start_soon(self._until_it_breaks, act, stream, nursery.cancel_scope)
+
+    async def _until_it_breaks(
+        self,
+        act: Callable[[trio.SocketStream], Awaitable[None]],
+        stream: trio.SocketStream,
+        scope: trio.CancelScope,
+    ) -> None:
+        try:
+            await act(stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, BookieProtocolError) as error:
+            logger.debug("bookie %s: %r", self._bookie, error)
+        scope.cancel()
+
+    async def _send_all(self, stream: trio.SocketStream) -> None:
+        while True:
+            await self._has_unsent.wait()
+            pieces: list[Buffer] = []
+            size = 0
+            while self._unsent and size < SEND_BYTES:
+                request = self._unsent.popleft()
+                self._sent.setdefault(request.key, deque()).append(request)
+                pieces += request.frame
+                size += request.size
+            if not self._unsent:
+                self._has_unsent = trio.Event()
+            await stream.send_all(b"".join(pieces))
+
+    async def _receive_all(self, stream: trio.SocketStream) -> None:
+        decoder = ReplyDecoder()
+        while data := await stream.receive_some(RECEIVE_BYTES):
+            for reply in decoder.feed(data):
+                key = (reply.operation, reply.ledger_id, reply.entry_id)
+                requests = self._sent.get(key)
+                if requests is None:
+                    raise BookieProtocolError(f"an answer to {key}, which nobody asked")
+                request = requests.popleft()
+                if not requests:
+                    del self._sent[key]
+                self._waiting_bytes -= request.size
+                request.on_answer(reply.code, reply.entry)
+
+    async def _watch(self, stream: trio.SocketStream) -> None:
+        """Return when a request has waited for too long."""
+        while True:
+            await trio.sleep(self._limits.answer_seconds_max / 10)
+            # Requests are answered in any order, but the first key is about the oldest.
+            oldest = next(iter(self._sent.values()), None)
+            if oldest is not None and oldest[0].deadline < trio.current_time():
+                logger.debug("bookie %s does not answer", self._bookie)
+                return
+
+    def _give_up(self) -> None:
+        requests = [request for each in self._sent.values() for request in each]
+        requests += self._unsent
+        self._sent.clear()
+        self._unsent.clear()
+        self._waiting_bytes = 0
+        self._has_unsent = trio.Event()
+        for request in requests:
+            request.on_answer(None, b"")

@@ -1,0 +1,141 @@
+"""Ledgers' metadata in ZooKeeper: ids, and nodes that are made, changed on condition and deleted.
+
+Invariants:
+1. An id is used once: the counter of ZooKeeper's sequential nodes gives it.
+2. Whatever becomes of an answer, a caller learns whether a ledger was made by itself: a token that
+   is drawn for each ledger tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from bookkeeper_client.errors import BookKeeperError, MetadataError
+from bookkeeper_client.metadata import (
+    LedgerMetadata,
+    decode_metadata,
+    encode_metadata,
+    ledger_path,
+)
+from zookeeper_client.api import (
+    BadVersionError,
+    ConnectionLostError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    ZooKeeper,
+    ensure_path,
+)
+
+_LAYOUT = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
+_TRIES_MAX = 10
+
+
+class LedgerStore:
+    """The ledgers below one root, in BookKeeper's hierarchical layout."""
+
+    def __init__(self, zookeeper: ZooKeeper, root: str) -> None:
+        self._zookeeper = zookeeper
+        self._root = root
+
+    async def check_layout(self) -> None:
+        """Raise ``BookKeeperError`` where there are no ledgers, or in another layout."""
+        try:
+            layout, _ = await self._zookeeper.get(f"{self._root}/LAYOUT")
+        except NoNodeError:
+            raise BookKeeperError(
+                f"ZooKeeper has no bookies below {self._root}: format them, or name another root"
+            ) from None
+        name = layout.decode(errors="replace").partition("\n")[2].partition(":")[0]
+        if name != _LAYOUT:
+            raise BookKeeperError(f"the ledgers below {self._root} are laid out by {name}")
+
+    async def create(self, metadata: LedgerMetadata) -> tuple[int, int]:
+        """Make a ledger with these metadata, and return its id and the version of its node."""
+        assert metadata.creation_token is not None
+        data = encode_metadata(metadata)
+        for _ in range(_TRIES_MAX):
+            ledger_id = await self._draw_id()
+            path = self._path(ledger_id)
+            try:
+                await self._create_node(path, data)
+                return ledger_id, 0
+            except ConnectionLostError:
+                pass
+            except NodeExistsError:
+                pass
+            # Perhaps it was this call all the same.
+            found = await self.fetch(ledger_id)
+            if found is not None and found[0].creation_token == metadata.creation_token:
+                return ledger_id, found[1]
+        raise BookKeeperError(f"no ledger could be made in {_TRIES_MAX} tries")
+
+    async def fetch(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
+        """A ledger's metadata and their version, None if there is no such ledger."""
+        for attempt in range(_TRIES_MAX):
+            try:
+                data, version = await self._zookeeper.get(self._path(ledger_id))
+                return decode_metadata(data), version
+            except NoNodeError:
+                return None
+            except MetadataError as error:
+                raise MetadataError(f"ledger {ledger_id}: {error}") from error
+            except ConnectionLostError:
+                if attempt == _TRIES_MAX - 1:
+                    raise
+        raise AssertionError("returned or raised above")
+
+    async def store(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int | None:
+        """Change a ledger that has this version, and return the new one; None in any doubt."""
+        try:
+            data = encode_metadata(metadata)
+            return await self._zookeeper.set(self._path(ledger_id), data, version)
+        except (BadVersionError, NoNodeError, ConnectionLostError):
+            return None
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger, and the empty nodes above it. Deleting a missing one is fine.
+
+        Bookies free its entries when they next compare theirs with ZooKeeper.
+        """
+        path = self._path(ledger_id)
+        while path != self._root:
+            try:
+                await self._zookeeper.delete(path)
+            except NoNodeError:
+                pass
+            except NotEmptyError:
+                return
+            path = path.rpartition("/")[0]
+
+    def _path(self, ledger_id: int) -> str:
+        return f"{self._root}/{ledger_path(ledger_id)}"
+
+    async def _create_node(self, path: str, data: bytes) -> None:
+        try:
+            await self._zookeeper.create(path, data)
+        except NoNodeError:
+            await ensure_path(self._zookeeper, path.rpartition("/")[0])
+            await self._zookeeper.create(path, data)
+
+    async def _draw_id(self) -> int:
+        """Ids of 31 bits; of 63, once these are used up and somebody has made the node for it."""
+        long = f"{self._root}/idgen-long"
+        try:
+            high = [name for name in await self._zookeeper.children(long) if name[:4] == "HOB-"]
+        except NoNodeError:
+            high = []
+        if high:
+            number = await self._draw(f"{long}/{max(high)}/ID-")
+            return int(max(high)[4:]) << 32 | number
+        return await self._draw(f"{self._root}/idgen/ID-")
+
+    async def _draw(self, prefix: str) -> int:
+        try:
+            made = await self._zookeeper.create(prefix, b"", is_ephemeral=True, is_sequential=True)
+        except NoNodeError:
+            await ensure_path(self._zookeeper, prefix.rpartition("/")[0])
+            made = await self._zookeeper.create(prefix, b"", is_ephemeral=True, is_sequential=True)
+        with contextlib.suppress(NoNodeError, ConnectionLostError):  # else it ends with the session
+            await self._zookeeper.delete(made)
+        return int(made.removeprefix(prefix))

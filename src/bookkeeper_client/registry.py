@@ -1,0 +1,55 @@
+"""Which bookies there are, and where they listen, as they tell it in ZooKeeper."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from bookkeeper_client.data_formats_pb2 import BookieServiceInfoFormat
+from bookkeeper_client.errors import BookKeeperError
+from zookeeper_client.api import NoNodeError, ZooKeeper
+
+_PROTOCOL = "bookie-rpc"
+_READ_ONLY = "readonly"
+
+
+class BookieRegistry:
+    """The bookies below one root. An id stays with a bookie; its address may change."""
+
+    def __init__(self, zookeeper: ZooKeeper, root: str) -> None:
+        self._zookeeper = zookeeper
+        self._available = f"{root}/available"
+
+    async def find_writable(self) -> list[str]:
+        """The ids of the bookies that take writes; one that has just died may be among them."""
+        try:
+            names = await self._zookeeper.children(self._available)
+        except NoNodeError:
+            return []
+        return [name for name in names if name != _READ_ONLY]
+
+    async def find_address(self, bookie: str) -> tuple[str, int]:
+        """The host and port of a bookie, or ``BookKeeperError``."""
+        for path in (f"{self._available}/{bookie}", f"{self._available}/{_READ_ONLY}/{bookie}"):
+            try:
+                data, _ = await self._zookeeper.get(path)
+            except NoNodeError:
+                continue
+            address = _decode_address(data)
+            if address is not None:
+                return address
+        host, _, port = bookie.rpartition(":")
+        if host and port.isdecimal():
+            return host, int(port)
+        raise BookKeeperError(f"it is not known where bookie {bookie} is")
+
+
+def _decode_address(data: bytes) -> tuple[str, int] | None:
+    message = BookieServiceInfoFormat()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        return None
+    for endpoint in message.endpoints:
+        if endpoint.protocol == _PROTOCOL:
+            return endpoint.host, endpoint.port
+    return None

@@ -1,0 +1,1 @@
+"""Bookies in memory, for tests of what is built on ledgers."""

@@ -1,0 +1,192 @@
+"""A session with a real ZooKeeper, by kazoo.
+
+Owns: ``open_zookeeper``, the way from kazoo's threads into the event loop, and the session's timer.
+
+kazoo has threads of its own, which call back. Nothing is done there but to wake the event loop.
+
+Kazoo says that a session is lost when it has reached a server again which says so: a machine that
+is cut off never learns it. So a timer runs here from the moment at which the connection is gone:
+after a whole session time-out the session is taken for lost. The server counts from what it last
+heard, which was earlier: nothing may depend on this timer but when to give up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import kazoo.exceptions
+import trio
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+
+from zookeeper_client.api import (
+    ANY_VERSION,
+    BadVersionError,
+    ConnectionLostError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OnChange,
+    SessionLostError,
+    ZooKeeperError,
+)
+
+_ERRORS: dict[type[Exception], type[ZooKeeperError]] = {
+    kazoo.exceptions.NoNodeError: NoNodeError,
+    kazoo.exceptions.NodeExistsError: NodeExistsError,
+    kazoo.exceptions.BadVersionError: BadVersionError,
+    kazoo.exceptions.NotEmptyError: NotEmptyError,
+    kazoo.exceptions.ConnectionLoss: ConnectionLostError,
+    kazoo.exceptions.OperationTimeoutError: ConnectionLostError,
+    kazoo.exceptions.SessionExpiredError: SessionLostError,
+    kazoo.exceptions.ConnectionClosedError: SessionLostError,
+}
+
+
+@asynccontextmanager
+async def open_zookeeper(
+    hosts: str,
+    nursery: trio.Nursery,
+    *,
+    session_seconds: float = 10.0,
+    connect_seconds_max: float = 15.0,
+) -> AsyncIterator[KazooSession]:
+    """Open a session with the servers of a connect string: ``host:port,host:port/chroot``.
+
+    Raises ``ConnectionLostError`` when none of them answers in time. The session ends with the
+    block, and its ephemeral nodes with it. The timer runs in the nursery.
+    """
+    client = KazooClient(hosts=hosts, timeout=session_seconds)
+    session = KazooSession(client, session_seconds, nursery)
+    client.add_listener(session.on_state_in_thread)
+    try:
+        try:
+            await trio.to_thread.run_sync(client.start, connect_seconds_max)
+        except KazooTimeoutError as error:
+            message = f"ZooKeeper at {hosts} does not answer in {connect_seconds_max:g} s"
+            raise ConnectionLostError(message) from error
+        yield session
+    finally:
+        session.end()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_close, client)
+
+
+def _close(client: KazooClient) -> None:
+    client.stop()
+    client.close()
+
+
+class KazooSession:
+    """See ``ZooKeeper``; made by ``open_zookeeper``."""
+
+    def __init__(self, client: KazooClient, session_seconds: float, nursery: trio.Nursery) -> None:
+        self.lost = trio.Event()
+        self._client = client
+        self._session_seconds = session_seconds
+        self._nursery = nursery
+        self._token = trio.lowlevel.current_trio_token()
+        self._timer: trio.CancelScope | None = None
+
+    # ---- The session -----------------------------------------------------------------------------
+
+    def on_state_in_thread(self, state: str) -> None:
+        """Called by kazoo in a thread of its own, whenever the connection changes."""
+        self._wake(lambda: self._on_state(state))
+
+    def end(self) -> None:
+        """Take the session for lost."""
+        self.lost.set()
+        self._stop_timer()
+
+    def _wake(self, act: Callable[[], None]) -> None:
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(act)
+
+    def _on_state(self, state: str) -> None:
+        if self.lost.is_set():
+            return
+        if state == KazooState.LOST:
+            self.end()
+        elif state == KazooState.SUSPENDED:
+            if self._timer is None:
+                self._timer = trio.CancelScope()
+                self._nursery.start_soon(self._run_timer, self._timer)
+        else:
+            self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _run_timer(self, scope: trio.CancelScope) -> None:
+        with scope:
+            await trio.sleep(self._session_seconds)
+            self.end()
+
+    # ---- Calls -----------------------------------------------------------------------------------
+
+    async def create(
+        self, path: str, data: bytes, *, is_ephemeral: bool = False, is_sequential: bool = False
+    ) -> str:
+        """See ``ZooKeeper``."""
+        made: str = await self._call(
+            self._client.create_async, path, data, ephemeral=is_ephemeral, sequence=is_sequential
+        )
+        return made
+
+    async def get(self, path: str, on_change: OnChange | None = None) -> Node:
+        """See ``ZooKeeper``."""
+        data, stat = await self._call(self._client.get_async, path, watch=self._watch(on_change))
+        return Node(data, stat.version)
+
+    async def set(self, path: str, data: bytes, version: int) -> int:
+        """See ``ZooKeeper``."""
+        stat = await self._call(self._client.set_async, path, data, version=version)
+        set_version: int = stat.version
+        return set_version
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """See ``ZooKeeper``."""
+        await self._call(self._client.delete_async, path, version=version)
+
+    async def children(self, path: str, on_change: OnChange | None = None) -> list[str]:
+        """See ``ZooKeeper``."""
+        names = await self._call(
+            self._client.get_children_async, path, watch=self._watch(on_change)
+        )
+        return sorted(names)
+
+    def _watch(self, on_change: OnChange | None) -> Callable[[Any], None] | None:
+        """What kazoo calls in its thread for changes, and also when the session ends."""
+        if on_change is None:
+            return None
+
+        def watch(event: Any) -> None:
+            if event.type != "NONE":
+                self._wake(on_change)
+
+        return watch
+
+    async def _call(self, begin: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Begin a call, and wait for its answer as long as the session may last."""
+        if self.lost.is_set():
+            await trio.lowlevel.checkpoint()
+            raise SessionLostError("the session with ZooKeeper has ended")
+        answered = trio.Event()
+        answer = begin(*arguments, **options)
+        answer.rawlink(lambda _: self._wake(answered.set))
+        with trio.move_on_after(self._session_seconds):
+            await answered.wait()
+        if not answered.is_set():
+            raise ConnectionLostError("ZooKeeper does not answer")
+        try:
+            return answer.get(block=False)
+        except kazoo.exceptions.KazooException as error:
+            kind = _ERRORS.get(type(error), ZooKeeperError)
+            raise kind(f"{arguments[0]}: {type(error).__name__}") from error

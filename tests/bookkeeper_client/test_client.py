@@ -1,0 +1,326 @@
+"""The client over sockets, with bookies and a ZooKeeper in memory; compat-tests have real ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from random import Random
+
+import pytest
+import trio
+
+from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookkeeper
+from bookkeeper_client.connections import BookieConnection, ConnectionLimits
+from bookkeeper_client.entry_format import DigestType
+from bookkeeper_client.errors import (
+    BookKeeperError,
+    ClosedError,
+    FencedError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    UnauthorizedError,
+    UnreadableEntryError,
+)
+from bookkeeper_client.metadata import State
+from bookkeeper_client.protocol import Code, Operation, encode_read
+from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.registry import BookieRegistry
+from bookkeeper_client.testing.memory_bookies import (
+    LEDGERS_ROOT,
+    MemoryBookies,
+    open_memory_bookies,
+)
+from zookeeper_client.api import ZooKeeperError
+from zookeeper_client.testing.memory_server import Loss, MemoryZooKeeper
+
+SECONDS_MAX = 60.0
+QUICK = BookKeeperSettings(
+    connections=ConnectionLimits(answer_seconds_max=0.5), slow_seconds=0.05, look_seconds=0.05
+)
+ALL = Quorums(3, 3, 2)
+DATA = [b"%d" % number * number for number in range(30)]
+
+
+@pytest.fixture
+async def bookies() -> AsyncIterator[MemoryBookies]:
+    with trio.fail_after(SECONDS_MAX):
+        async with open_memory_bookies("a", "b", "c") as bookies:
+            yield bookies
+
+
+@pytest.fixture
+async def bookkeeper(bookies: MemoryBookies) -> AsyncIterator[BookKeeper]:
+    async with trio.open_nursery() as nursery:
+        yield await open_client(bookies, nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def open_client(
+    bookies: MemoryBookies, nursery: trio.Nursery, settings: BookKeeperSettings = QUICK
+) -> BookKeeper:
+    session = bookies.zookeeper.open_session()
+    return await open_bookkeeper(
+        session, LEDGERS_ROOT, nursery, settings=settings, random=Random(1)
+    )
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110
+        await trio.sleep(0.01)
+
+
+async def read_all(bookkeeper: BookKeeper, ledger_id: int) -> list[bytes]:
+    ledger = await bookkeeper.recover_ledger(ledger_id, password=b"")
+    data = [await ledger.read(entry_id) for entry_id in range(ledger.last_entry_id + 1)]
+    assert ledger.metadata.length == sum(map(len, data))
+    return data
+
+
+async def test_entries_are_written_and_read(bookkeeper: BookKeeper) -> None:
+    ledger = await bookkeeper.create_ledger(
+        Quorums(3, 2, 2), password=b"", digest_type=DigestType.HMAC, custom={"who": b"me"}
+    )
+    done: list[Exception | None] = []
+    ids = [ledger.add_nowait((each[:3], each[3:]), done.append) for each in DATA]
+    assert ids == list(range(len(DATA)))
+    assert done == []
+    await ledger.close()
+    assert done == [None] * len(DATA)
+    with pytest.raises(ClosedError):
+        await ledger.add(b"late")
+    assert await read_all(bookkeeper, ledger.ledger_id) == DATA
+    found = await bookkeeper.store.fetch(ledger.ledger_id)
+    assert found is not None
+    assert (found[0].state, found[0].custom) == (State.CLOSED, {"who": b"me"})
+
+
+async def test_a_recovery_ends_the_writer(bookkeeper: BookKeeper) -> None:
+    ledger = await bookkeeper.create_ledger(ALL, password=b"")
+    for each in DATA:
+        await ledger.add(each)
+    assert await read_all(bookkeeper, ledger.ledger_id) == DATA
+    with pytest.raises(FencedError):
+        await ledger.add(b"late")
+    with pytest.raises(FencedError):
+        await ledger.close()
+    assert await read_all(bookkeeper, ledger.ledger_id) == DATA
+
+
+async def test_a_stopped_bookie_is_done_without_until_it_is_back(
+    bookies: MemoryBookies, bookkeeper: BookKeeper
+) -> None:
+    ledger = await bookkeeper.create_ledger(ALL, password=b"")
+    for each in DATA[:10]:
+        await ledger.add(each)
+    await bookies.stop("b")
+    for each in DATA[10:20]:
+        await ledger.add(each)
+    await until(lambda: ledger.lost_bookies == ["b"])
+    await bookies.start("b")
+    await until(lambda: not ledger.lost_bookies)
+    for each in DATA[20:]:
+        await ledger.add(each)
+    await ledger.close()
+    assert await read_all(bookkeeper, ledger.ledger_id) == DATA
+    found = await bookkeeper.store.fetch(ledger.ledger_id)
+    assert found is not None
+    assert len(found[0].segments) == 1
+    await until(lambda: bookies.bookies["b"].entry_count(ledger.ledger_id) >= 20)
+
+
+async def test_another_bookie_takes_the_place_of_a_silent_one(
+    bookies: MemoryBookies, bookkeeper: BookKeeper
+) -> None:
+    ledger = await bookkeeper.create_ledger(ALL, password=b"")
+    for each in DATA[:10]:
+        await ledger.add(each)
+    await bookies.start("d")
+    bookies.bookies["c"].pause()
+    for each in DATA[10:20]:
+        await ledger.add(each)
+    while bookies.bookies["d"].entry_count(ledger.ledger_id) == 0:
+        await ledger.add(b"")
+        await trio.sleep(0.01)
+    await ledger.close()
+    bookies.bookies["c"].resume()
+    data = await read_all(bookkeeper, ledger.ledger_id)
+    assert data[:20] == DATA[:20]
+    found = await bookkeeper.store.fetch(ledger.ledger_id)
+    assert found is not None
+    assert len(found[0].segments) == 2
+    assert "d" in found[0].last_segment.bookies
+
+
+async def test_a_writer_without_a_quorum_waits_and_is_given_up(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    settings = BookKeeperSettings(look_seconds=0.05, confirm_seconds_max=0.3)
+    bookkeeper = await open_client(bookies, nursery, settings)
+    ledger = await bookkeeper.create_ledger(ALL, password=b"")
+    await ledger.add(b"one")
+    for name in ("a", "b"):
+        await bookies.stop(name)
+    with pytest.raises(NotEnoughBookiesError, match="entry 1 of ledger 0"):
+        await ledger.add(b"two")
+    with pytest.raises(NotEnoughBookiesError):
+        await bookkeeper.create_ledger(ALL, password=b"")
+    with pytest.raises(NotEnoughBookiesError):
+        await bookkeeper.recover_ledger(ledger.ledger_id, password=b"")
+    for name in ("a", "b"):
+        await bookies.start(name)
+    assert (await read_all(bookkeeper, ledger.ledger_id))[0] == b"one"
+
+
+async def test_a_silent_bookie_has_company_when_it_is_read(
+    bookies: MemoryBookies, bookkeeper: BookKeeper
+) -> None:
+    ledger = await bookkeeper.create_ledger(ALL, password=b"")
+    for each in DATA[:3]:
+        await ledger.add(each)
+    await ledger.close()
+    bookies.bookies["b"].pause()
+    assert await read_all(bookkeeper, ledger.ledger_id) == DATA[:3]
+    opened = await bookkeeper.recover_ledger(ledger.ledger_id, password=b"")
+    for name in ("a", "b", "c"):
+        await bookies.stop(name)
+    with pytest.raises(UnreadableEntryError):
+        await opened.read(0)
+    with pytest.raises(ValueError, match="ends at 2"):
+        await opened.read(3)
+
+
+async def test_lost_answers_of_zookeeper_do_no_harm(
+    bookies: MemoryBookies, bookkeeper: BookKeeper
+) -> None:
+    random = Random(7)
+
+    def lose(path: str) -> Loss:
+        is_read = "available" in path or random.random() < 0.5
+        return Loss.NONE if is_read else random.choice([Loss.ANSWER, Loss.CALL])
+
+    for number in range(20):
+        try:
+            bookies.zookeeper.lose_answer = lose
+            ledger = await bookkeeper.create_ledger(ALL, password=b"")
+        except (ZooKeeperError, BookKeeperError):
+            continue  # the caller is told, and makes another
+        finally:
+            bookies.zookeeper.lose_answer = lambda path: Loss.NONE
+        for each in DATA[:number]:
+            await ledger.add(each)
+        bookies.zookeeper.lose_answer = lose
+        try:
+            if number % 2:
+                await ledger.close()
+            else:
+                await bookkeeper.recover_ledger(ledger.ledger_id, password=b"")
+        except (ZooKeeperError, BookKeeperError):
+            pass
+        finally:
+            bookies.zookeeper.lose_answer = lambda path: Loss.NONE
+        assert await read_all(bookkeeper, ledger.ledger_id) == DATA[:number]
+
+
+async def test_what_is_not_there_is_told(
+    bookies: MemoryBookies, bookkeeper: BookKeeper, nursery: trio.Nursery
+) -> None:
+    with pytest.raises(NoSuchLedgerError):
+        await bookkeeper.recover_ledger(99, password=b"")
+    ledger = await bookkeeper.create_ledger(ALL, password=b"one")
+    with pytest.raises(UnauthorizedError):
+        await bookkeeper.recover_ledger(ledger.ledger_id, password=b"two")
+    await bookkeeper.delete_ledger(ledger.ledger_id)
+    await bookkeeper.delete_ledger(ledger.ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        await bookkeeper.recover_ledger(ledger.ledger_id, password=b"one")
+    session = bookies.zookeeper.open_session()
+    assert "00" not in await session.children(LEDGERS_ROOT)
+    with pytest.raises(BookKeeperError, match="no bookies below /other"):
+        await open_bookkeeper(session, "/other", nursery)
+    await session.set(f"{LEDGERS_ROOT}/LAYOUT", b"2\nsome.Other:1", 0)
+    with pytest.raises(BookKeeperError, match=r"some\.Other"):
+        await open_bookkeeper(session, LEDGERS_ROOT, nursery)
+
+
+async def test_ids_are_of_63_bits_once_there_is_a_node_for_that(
+    bookies: MemoryBookies, bookkeeper: BookKeeper
+) -> None:
+    session = bookies.zookeeper.open_session()
+    await session.create(f"{LEDGERS_ROOT}/idgen-long", b"")
+    await session.create(f"{LEDGERS_ROOT}/idgen-long/HOB-0000000002", b"")
+    ledger = await bookkeeper.create_ledger(ALL, password=b"")
+    assert ledger.ledger_id == 2 << 32
+    await ledger.close()
+    assert await read_all(bookkeeper, ledger.ledger_id) == []
+
+
+# ---- Connections ---------------------------------------------------------------------------------
+
+
+async def ask(connection: BookieConnection) -> Code | None:
+    done = trio.Event()
+    codes: list[Code | None] = []
+
+    def on_answer(code: Code | None, data: bytes) -> None:
+        codes.append(code)
+        done.set()
+
+    connection.send((Operation.READ, 1, 2), (encode_read(1, 2),), on_answer)
+    assert not codes
+    with trio.fail_after(SECONDS_MAX):
+        await done.wait()
+    return codes[0]
+
+
+@pytest.mark.parametrize("behavior", ["garbage", "end", "another's answer"])
+async def test_a_peer_that_is_no_bookie_is_a_failed_bookie(
+    behavior: str, nursery: trio.Nursery
+) -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        if behavior == "garbage":
+            await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        elif behavior == "another's answer":
+            reply = "00000018 02010000 00000000 0000000000000009 0000000000000009"
+            await stream.send_all(bytes.fromhex(reply))
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    nursery.start_soon(trio.serve_listeners, serve, listeners)
+    port = listeners[0].socket.getsockname()[1]
+
+    async def find_address(bookie: str) -> tuple[str, int]:
+        return "127.0.0.1", port
+
+    connection = BookieConnection("x", find_address, ConnectionLimits())
+    nursery.start_soon(connection.run)
+    for _ in range(2):
+        assert await ask(connection) is None
+
+
+async def test_what_waits_for_a_bookie_is_bounded(nursery: trio.Nursery) -> None:
+    async def find_address(bookie: str) -> tuple[str, int]:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    limits = ConnectionLimits(waiting_bytes_max=100)
+    connection = BookieConnection("x", find_address, limits)
+    nursery.start_soon(connection.run)
+    refused: list[Code | None] = []
+    for _ in range(6):
+        connection.send(
+            (Operation.READ, 1, 2), (encode_read(1, 2),), lambda code, data: refused.append(code)
+        )
+    with trio.fail_after(SECONDS_MAX):
+        await until(lambda: len(refused) >= 2)
+    await trio.testing.wait_all_tasks_blocked()
+    assert refused == [None, None]
+
+
+async def test_a_bookie_whose_address_is_not_known_is_a_failed_bookie(
+    nursery: trio.Nursery,
+) -> None:
+    server = MemoryZooKeeper()
+    registry = BookieRegistry(server.open_session(), "/ledgers")
+    connection = BookieConnection("nameless", registry.find_address, ConnectionLimits())
+    nursery.start_soon(connection.run)
+    assert await ask(connection) is None
+    assert await registry.find_address("host:3181") == ("host", 3181)

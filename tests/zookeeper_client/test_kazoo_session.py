@@ -1,0 +1,64 @@
+"""What of a session does not need a server: its timer, and a server that is not there."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState
+from trio.testing import MockClock
+
+from zookeeper_client.api import ConnectionLostError, SessionLostError
+from zookeeper_client.kazoo_session import KazooSession, open_zookeeper
+
+CLIENT = KazooClient()
+SECONDS = 10.0
+
+
+async def test_a_connection_that_is_gone_for_a_session_is_a_lost_session(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        session = KazooSession(CLIENT, SECONDS, nursery)
+        began = trio.current_time()
+        session.on_state_in_thread(KazooState.SUSPENDED)
+        session.on_state_in_thread(KazooState.SUSPENDED)
+        await session.lost.wait()
+        assert trio.current_time() - began == pytest.approx(SECONDS)
+        with pytest.raises(SessionLostError):
+            await session.get("/")
+
+
+async def test_a_connection_that_comes_back_keeps_the_session(autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        session = KazooSession(CLIENT, SECONDS, nursery)
+        for _ in range(3):
+            session.on_state_in_thread(KazooState.SUSPENDED)
+            await trio.sleep(SECONDS * 0.9)
+            session.on_state_in_thread(KazooState.CONNECTED)
+            await trio.sleep(SECONDS * 0.9)
+        assert not session.lost.is_set()
+
+
+async def test_kazoo_knows_earlier_when_it_reaches_a_server(autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        session = KazooSession(CLIENT, SECONDS, nursery)
+        began = trio.current_time()
+        session.on_state_in_thread(KazooState.LOST)
+        await session.lost.wait()
+        assert trio.current_time() == began
+
+
+async def test_a_server_that_is_not_there_is_told(unused_port: int, nursery: trio.Nursery) -> None:
+    with pytest.raises(ConnectionLostError, match="does not answer"):
+        async with open_zookeeper(f"127.0.0.1:{unused_port}", nursery, connect_seconds_max=0.2):
+            raise AssertionError("there is none")
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
