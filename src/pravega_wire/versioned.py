@@ -22,6 +22,10 @@ _HEAD = struct.Struct(">BBB")
 _REVISION = struct.Struct(">Bi")
 COMPACT_INT_MAX = 0x3FFF_FFFE
 """The largest number that ``write_compact_int`` takes."""
+COMPACT_LONG_MAX = 0x3FFF_FFFF_FFFF_FFFE
+"""The largest number that ``write_compact_long`` takes."""
+_COMPACT_LONG_BYTES = (1, 2, 4, 8)
+"""By the first two bits."""
 
 
 def write_versioned(revisions: Iterable[bytes], *, version: int = 0) -> bytes:
@@ -46,6 +50,16 @@ def write_compact_int(value: int) -> bytes:
     if value <= 0x3FFF:
         return (value | 0x8000).to_bytes(2, "big")
     return (value | 0xC000_0000).to_bytes(4, "big")
+
+
+def write_compact_long(value: int) -> bytes:
+    """A number from 0 to ``COMPACT_LONG_MAX`` in one, two, four or eight bytes."""
+    if not 0 <= value <= COMPACT_LONG_MAX:
+        raise ValueError(f"{value} has no compact form")
+    fits = (value < 1 << 8 * length - 2 for length in _COMPACT_LONG_BYTES)
+    kind = list(fits).index(True)
+    length = _COMPACT_LONG_BYTES[kind]
+    return (kind << 8 * length - 2 | value).to_bytes(length, "big")
 
 
 class VersionedReader:
@@ -101,6 +115,12 @@ class VersionedReader:
         if first < 0xC0:
             return (first & 0x3F) << 8 | self.read_byte()
         return (first & 0x3F) << 24 | int.from_bytes(self.read_bytes(3), "big")
+
+    def read_compact_long(self) -> int:
+        first = self.read_byte()
+        length = _COMPACT_LONG_BYTES[first >> 6]
+        rest = self.read_bytes(length - 1)
+        return int.from_bytes(bytes([first & 0x3F]) + rest, "big")
 
     def _unpack(self, layout: struct.Struct) -> tuple[int, ...]:
         return layout.unpack(self.read_bytes(layout.size))

@@ -1,0 +1,326 @@
+"""One container's log on ledgers: appending, rolling over, truncating, reading what was there.
+
+Invariants:
+1. An entry's address is known when it is appended, and never changes: the sequence of the ledger
+   and the entry's place in it, which this client gives out itself. An entry whose ledger fails is
+   not moved: the log fails, and is opened again.
+2. No entry is sent to a ledger before all of the ledger before it are durable.
+3. Metadata are changed by the owner alone, on condition of the version that it has; who finds
+   another one is fenced. A ledger that holds entries is in the metadata before the first is sent.
+4. What is truncated is written before ledgers are deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+import trio
+
+from bookkeeper_client.client import BookKeeper, ReadableLedger, WritableLedger
+from bookkeeper_client.errors import BookKeeperError, FencedError
+from segstore.errors import DataLogError
+from segstore.tiers.api import (
+    LOG_ENTRY_BYTES_MAX,
+    Buffer,
+    DigestedEntry,
+    LogAddress,
+    LogEntry,
+    LogPart,
+    OnDurable,
+)
+from segstore.tiers.bookkeeper.log_metadata import ENTRIES_MAX, ENTRY_BITS, LogLedger
+from segstore.tiers.bookkeeper.metadata_node import MetadataNode
+from segstore.tiers.bookkeeper.sizes import SAMPLE_BYTES, LogSizes
+from zookeeper_client.api import ZooKeeperError
+
+logger = logging.getLogger(__name__)
+
+READ_AHEAD = 16
+"""How many entries are read at once by a recovery: at most 16 MiB."""
+
+RETRY_SECONDS = 5.0
+"""Between attempts to make another ledger; the log goes on in the old one meanwhile."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """An entry that waits for the ledger before its own."""
+
+    entry_id: int
+    parts: Sequence[Buffer]
+    on_durable: OnDurable
+
+
+class BookKeeperDataLog:
+    """See ``DurableDataLog``; opened by ``BookKeeperLogFactory``."""
+
+    def __init__(
+        self,
+        client: BookKeeper,
+        node: MetadataNode,
+        earlier: dict[int, ReadableLedger],
+        ledger: WritableLedger,
+        *,
+        ledger_bytes_max: int,
+        sizes: LogSizes,
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._epoch = node.metadata.epoch
+        self._earlier = earlier
+        """By sequence: what was there when the log was opened."""
+        self._ledger = ledger
+        self._sequence = node.metadata.ledgers[-1].sequence
+        self._next_entry_id = 0
+        self._ledger_bytes_max = ledger_bytes_max
+        self._lengths = {sequence: found.metadata.length for sequence, found in earlier.items()}
+        self._sizes = sizes
+        self._first_position = node.metadata.truncated_position + 1
+        self._before: WritableLedger | None = None
+        """The ledger before this one, while entries of it are not durable."""
+        self._held: deque[_Held] = deque()
+        self._outstanding = 0
+        self._idle = trio.Event()
+        self._idle.set()
+        self._is_rolling = False
+        self._is_closed = False
+        self._error: DataLogError | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this owner opened the log."""
+        return self._epoch
+
+    @property
+    def bytes_since_truncation(self) -> int:
+        """Bytes of the entries that a recovery would read."""
+        return self._sizes.held
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all ledgers: one is freed as a whole."""
+        return sum(self._lengths.values()) + self._ledger.length
+
+    # ---- Reading ---------------------------------------------------------------------------------
+
+    async def read(self) -> AsyncGenerator[LogEntry, None]:
+        """Yield what was there when the log was opened."""
+        async with aclosing(self.read_digests()) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield LogEntry(entry.address, entry.data)
+
+    async def read_digests(self) -> AsyncGenerator[list[DigestedEntry], None]:
+        """Yield the entries: bookies tell no digest without them."""
+        before = refined = 0
+        for sequence in sorted(self._earlier):
+            ledger = self._earlier[sequence]
+            first = self._first_entry_id(sequence)
+            for start in range(first, ledger.last_entry_id + 1, READ_AHEAD):
+                end = min(start + READ_AHEAD, ledger.last_entry_id + 1)
+                data = await self._read_entries(ledger, range(start, end))
+                batch = []
+                for entry_id, each in zip(range(start, end), data, strict=True):
+                    position = sequence << ENTRY_BITS | entry_id
+                    batch.append(DigestedEntry(LogAddress(position), None, each))
+                    if before - refined >= SAMPLE_BYTES:
+                        self._sizes.refine(position, before)
+                        refined = before
+                    before += len(each)
+                yield batch
+
+    async def read_entry(self, address: LogAddress) -> bytes:
+        """Read one entry that was there when the log was opened."""
+        sequence, entry_id = address.position >> ENTRY_BITS, address.position % ENTRIES_MAX
+        ledger = self._earlier.get(sequence)
+        if (
+            ledger is None
+            or address.position < self._first_position
+            or entry_id > ledger.last_entry_id
+        ):
+            await trio.lowlevel.checkpoint()
+            raise DataLogError(f"the log has no entry {address.position}")
+        try:
+            return await ledger.read(entry_id)
+        except (BookKeeperError, ZooKeeperError) as error:
+            raise DataLogError(f"entry {address.position} cannot be read: {error}") from error
+
+    async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
+        """Read parts of such entries; each entry is read once."""
+        found: list[bytes] = []
+        position, data = -1, b""
+        for part in parts:
+            if part.position != position:
+                position, data = part.position, await self.read_entry(LogAddress(part.position))
+            found.append(data[part.start :][: part.length])
+        return found
+
+    def _first_entry_id(self, sequence: int) -> int:
+        if self._first_position >> ENTRY_BITS != sequence:
+            return 0
+        return self._first_position % ENTRIES_MAX
+
+    async def _read_entries(self, ledger: ReadableLedger, ids: range) -> list[bytes]:
+        data: dict[int, bytes] = {}
+        errors: list[Exception] = []
+
+        async def read(entry_id: int) -> None:
+            try:
+                data[entry_id] = await ledger.read(entry_id)
+            except (BookKeeperError, ZooKeeperError) as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for entry_id in ids:
+                nursery.start_soon(read, entry_id)
+        if errors:
+            message = f"ledger {ledger.ledger_id} cannot be read: {errors[0]}"
+            raise DataLogError(message) from errors[0]
+        return [data[entry_id] for entry_id in ids]
+
+    # ---- Appending -------------------------------------------------------------------------------
+
+    def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
+        """Send one entry to the ledger, or keep it until the ledger before is done with."""
+        size = sum(map(len, parts))
+        assert size <= LOG_ENTRY_BYTES_MAX, "the entry is too long"
+        entry_id = self._next_entry_id
+        position = self._sequence << ENTRY_BITS | entry_id
+        error = self._error
+        if error is None and self._is_closed:
+            error = DataLogError("the log is closed")
+        if error is not None:
+            trio.lowlevel.current_trio_token().run_sync_soon(on_durable, error)
+            return LogAddress(position)
+        self._next_entry_id += 1
+        self._sizes.add(position, size)
+        self._outstanding += 1
+        if self._idle.is_set():
+            self._idle = trio.Event()
+        if self._before is None:
+            self._send(_Held(entry_id, parts, on_durable))
+        else:
+            self._held.append(_Held(entry_id, parts, on_durable))
+        if not self._is_rolling and self._is_full():
+            self._is_rolling = True
+            self._client.nursery.start_soon(self._roll_over)
+        return LogAddress(position)
+
+    def _is_full(self) -> bool:
+        return self._before is None and self._ledger.length >= self._ledger_bytes_max
+
+    def _send(self, held: _Held) -> None:
+        def on_done(error: Exception | None) -> None:
+            if error is not None and self._error is None:
+                self._fail(error)
+            self._complete(held.on_durable)
+
+        try:
+            entry_id = self._ledger.add_nowait(held.parts, on_done)
+        except BookKeeperError as error:
+            self._fail(error)
+            trio.lowlevel.current_trio_token().run_sync_soon(self._complete, held.on_durable)
+        else:
+            assert entry_id == held.entry_id, "the ledger has an entry of somebody else"
+
+    def _complete(self, on_durable: OnDurable) -> None:
+        self._outstanding -= 1
+        on_durable(self._error)
+        if self._outstanding == len(self._held):
+            if self._error is not None:
+                while self._held:
+                    self._outstanding -= 1
+                    self._held.popleft().on_durable(self._error)
+            elif self._before is not None:
+                self._go_on_in_next_ledger()
+        if self._outstanding == 0:
+            self._idle.set()
+
+    def _fail(self, error: Exception) -> None:
+        if self._error is None:
+            said = f"the log is fenced: {error}" if isinstance(error, FencedError) else str(error)
+            self._error = DataLogError(said)
+            self._error.__cause__ = error
+            for ledger in (self._before, self._ledger):
+                if ledger is not None:
+                    ledger.abandon(error)
+
+    # ---- Rolling over ----------------------------------------------------------------------------
+
+    async def _roll_over(self) -> None:
+        """Make the next ledger, and let entries go there from now on."""
+        while self._error is None and not self._is_closed:
+            try:
+                ledger = await self._node.add_ledger(self._client)
+            except FencedError as error:
+                self._fail(error)
+                return
+            except (BookKeeperError, ZooKeeperError) as error:
+                logger.warning("no further ledger can be made: %s", error)
+                await trio.sleep(RETRY_SECONDS)
+                continue
+            self._lengths[self._sequence] = self._ledger.length
+            self._before, self._ledger = self._ledger, ledger
+            self._sequence = self._node.metadata.ledgers[-1].sequence
+            self._next_entry_id = 0
+            if self._is_closed:
+                self._client.nursery.start_soon(_close_ledger, ledger)
+            if self._outstanding == 0:
+                self._go_on_in_next_ledger()
+            break
+        self._is_rolling = False
+
+    def _go_on_in_next_ledger(self) -> None:
+        """All of the ledger before is durable: end it, and send what waited."""
+        before, self._before = self._before, None
+        assert before is not None
+        self._client.nursery.start_soon(_close_ledger, before)
+        while self._held:
+            self._send(self._held.popleft())
+
+    # ---- Truncating and closing ------------------------------------------------------------------
+
+    async def truncate(self, address: LogAddress) -> None:
+        """Write from where on the log is needed, then delete the ledgers before that."""
+        if address.position <= self._first_position:
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            dropped = await self._node.truncate(address.position)
+        except FencedError as error:
+            self._fail(error)
+            raise DataLogError(f"the log is fenced: {error}") from error
+        except (BookKeeperError, ZooKeeperError) as error:
+            raise DataLogError(f"the log cannot be truncated: {error}") from error
+        self._first_position = max(self._first_position, address.position)
+        self._sizes.drop_before(address.position)
+        for each in dropped:
+            self._earlier.pop(each.sequence, None)
+            self._lengths.pop(each.sequence, None)
+        await delete_ledgers(self._client, dropped)
+
+    async def aclose(self) -> None:
+        """Wait for what was queued, and end the ledger."""
+        was_closed, self._is_closed = self._is_closed, True
+        await self._idle.wait()
+        if not was_closed and self._error is None:
+            await _close_ledger(self._ledger)
+
+
+async def _close_ledger(ledger: WritableLedger) -> None:
+    """Give a ledger its end; else the next owner's recovery does."""
+    try:
+        await ledger.close()
+    except (BookKeeperError, ZooKeeperError) as error:
+        logger.info("ledger %d stays open: %s", ledger.ledger_id, error)
+
+
+async def delete_ledgers(client: BookKeeper, ledgers: Sequence[LogLedger]) -> None:
+    """Delete ledgers that no metadata name any more. What fails stays behind."""
+    for each in ledgers:
+        with suppress(BookKeeperError, ZooKeeperError):
+            await client.delete_ledger(each.ledger_id)

@@ -1,0 +1,116 @@
+"""Which ledgers a container's log consists of, and from where on: its node in ZooKeeper.
+
+Owns: ``LogMetadata``, its bytes, which are the original's, its changes, and where the nodes are.
+
+    node = versioned record (version 0, revision 0)
+      byte enabled | long epoch | long truncated sequence | long truncated ledger | int count, then
+      long ledger | int sequence | byte status        for each ledger, ascending in both numbers
+
+Numbers are compact. An address is ``sequence << 32 | entry``, so that addresses ascend over
+ledgers. What is truncated is named by the last address that was dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from pravega_wire.errors import RemoteProtocolError
+from pravega_wire.versioned import (
+    VersionedReader,
+    write_compact_int,
+    write_compact_long,
+    write_versioned,
+)
+from segstore.errors import DataLogCorruptError
+
+ENTRY_BITS = 32
+ENTRIES_MAX = 1 << ENTRY_BITS
+_DEPTH = 2
+
+
+class Status(IntEnum):
+    """What is known of a ledger."""
+
+    UNKNOWN = 0
+    EMPTY = 1
+    NOT_EMPTY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LogLedger:
+    """One of a log's ledgers."""
+
+    ledger_id: int
+    sequence: int
+    status: Status = Status.UNKNOWN
+
+    def position(self, entry_id: int) -> int:
+        """The address of an entry."""
+        return self.sequence << ENTRY_BITS | entry_id
+
+
+@dataclass(frozen=True, slots=True)
+class LogMetadata:
+    """See the module."""
+
+    is_enabled: bool = True
+    epoch: int = 0
+    truncated_position: int = 0
+    truncated_ledger_id: int = 0
+    ledgers: tuple[LogLedger, ...] = ()
+
+    def add(self, ledger_id: int) -> LogMetadata:
+        """The same with one more ledger, of a new epoch."""
+        sequence = self.ledgers[-1].sequence + 1 if self.ledgers else 1
+        added = LogLedger(ledger_id, sequence)
+        return replace(self, epoch=self.epoch + 1, ledgers=(*self.ledgers, added))
+
+    def truncate(self, position: int) -> LogMetadata:
+        """The same without what lies before a position, which stays."""
+        kept = tuple(each for each in self.ledgers if each.sequence >= position >> ENTRY_BITS)
+        return replace(
+            self,
+            truncated_position=position - 1,
+            truncated_ledger_id=kept[0].ledger_id,
+            ledgers=kept,
+        )
+
+
+def encode_log_metadata(metadata: LogMetadata) -> bytes:
+    """The bytes of a log's node."""
+    data = bytearray([metadata.is_enabled])
+    data += write_compact_long(metadata.epoch)
+    data += write_compact_long(metadata.truncated_position)
+    data += write_compact_long(metadata.truncated_ledger_id)
+    data += write_compact_int(len(metadata.ledgers))
+    for each in metadata.ledgers:
+        data += write_compact_long(each.ledger_id)
+        data += write_compact_int(each.sequence)
+        data.append(each.status)
+    return write_versioned([bytes(data)])
+
+
+def decode_log_metadata(data: bytes) -> LogMetadata:
+    """What a log's node says. ``DataLogCorruptError``."""
+    try:
+        reader = VersionedReader(data).read_revision()
+        is_enabled = bool(reader.read_byte())
+        epoch = reader.read_compact_long()
+        position = reader.read_compact_long()
+        ledger_id = reader.read_compact_long()
+        ledgers = tuple(
+            LogLedger(
+                reader.read_compact_long(), reader.read_compact_int(), Status(reader.read_byte())
+            )
+            for _ in range(reader.read_compact_int())
+        )
+    except (RemoteProtocolError, ValueError, IndexError) as error:
+        raise DataLogCorruptError(f"the log's metadata are damaged: {error}") from error
+    return LogMetadata(is_enabled, epoch, position, ledger_id, ledgers)
+
+
+def log_path(root: str, container_id: int) -> str:
+    """The node of a container's log: below its last digits, the last one first."""
+    digits = [str(container_id // 10**level % 10) for level in range(_DEPTH)]
+    return "/".join([root, *digits, str(container_id)])

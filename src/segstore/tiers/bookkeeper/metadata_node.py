@@ -1,0 +1,108 @@
+"""A log's node in ZooKeeper in its owner's hands: each change on condition of the last version."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from bookkeeper_client.client import BookKeeper, WritableLedger
+from bookkeeper_client.errors import FencedError
+from segstore.tiers.bookkeeper.log_metadata import (
+    LogLedger,
+    LogMetadata,
+    decode_log_metadata,
+    encode_log_metadata,
+)
+from zookeeper_client.api import (
+    BadVersionError,
+    ConnectionLostError,
+    NodeExistsError,
+    NoNodeError,
+    ZooKeeper,
+    ensure_path,
+)
+
+MISSING = -1
+"""The version of a node that is not there."""
+_TRIES_MAX = 5
+
+MakeLedger = Callable[[BookKeeper], Awaitable[WritableLedger]]
+
+
+class MetadataNode:
+    """What one owner knows of a log's node. Raises ``FencedError`` when another has changed it."""
+
+    def __init__(self, zookeeper: ZooKeeper, path: str, make_ledger: MakeLedger) -> None:
+        self.metadata = LogMetadata()
+        self.version = MISSING
+        self._zookeeper = zookeeper
+        self._path = path
+        self._make_ledger = make_ledger
+        self._turn = trio.Lock()
+
+    async def fetch(self) -> None:
+        """Read the node; a log without one is new."""
+        try:
+            data, self.version = await self._zookeeper.get(self._path)
+        except NoNodeError:
+            self.metadata, self.version = LogMetadata(), MISSING
+        else:
+            self.metadata = decode_log_metadata(data)
+
+    async def add_ledger(
+        self, client: BookKeeper, prepared: LogMetadata | None = None
+    ) -> WritableLedger:
+        """Make a ledger and add it to these metadata, else to those of the node."""
+        async with self._turn:
+            ledger = await self._make_ledger(client)
+            try:
+                await self._store((prepared or self.metadata).add(ledger.ledger_id))
+            except FencedError:
+                await client.delete_ledger(ledger.ledger_id)
+                raise
+            return ledger
+
+    async def truncate(self, position: int) -> list[LogLedger]:
+        """Name the position as the first one that is needed; return the ledgers that are not."""
+        async with self._turn:
+            before = self.metadata.ledgers
+            await self._store(self.metadata.truncate(position))
+            kept = {each.ledger_id for each in self.metadata.ledgers}
+            return [each for each in before if each.ledger_id not in kept]
+
+    async def _store(self, metadata: LogMetadata) -> None:
+        data = encode_log_metadata(metadata)
+        for attempt in range(_TRIES_MAX):
+            try:
+                version = await self._write(data)
+            except (BadVersionError, NodeExistsError, NoNodeError, ConnectionLostError) as error:
+                found = await self._find(data, error)
+                if found is None and attempt < _TRIES_MAX - 1:
+                    continue
+                if found is None:
+                    raise
+                version = found
+            self.metadata, self.version = metadata, version
+            return
+
+    async def _write(self, data: bytes) -> int:
+        if self.version != MISSING:
+            return await self._zookeeper.set(self._path, data, self.version)
+        await ensure_path(self._zookeeper, self._path.rpartition("/")[0])
+        await self._zookeeper.create(self._path, data)
+        return 0
+
+    async def _find(self, data: bytes, error: Exception) -> int | None:
+        """The version of the node if it has these bytes; None if it is as it was."""
+        try:
+            found, version = await self._zookeeper.get(self._path)
+        except NoNodeError:
+            found, version = b"", MISSING
+        except ConnectionLostError:
+            return None
+        if found == data:
+            return version
+        if version == self.version:
+            return None
+        raise FencedError("another owner has opened the log") from error

@@ -1,0 +1,330 @@
+"""Logs on ledgers, beyond what every log does: owners, ledgers that come and go, failures."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from random import Random
+
+import pytest
+import trio
+
+from bookkeeper_client.client import BookKeeperSettings, open_bookkeeper
+from bookkeeper_client.connections import ConnectionLimits
+from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.testing.memory_bookies import (
+    LEDGERS_ROOT,
+    MemoryBookies,
+    open_memory_bookies,
+)
+from segstore.errors import DataLogCorruptError, DataLogError
+from segstore.tiers.api import LogAddress
+from segstore.tiers.bookkeeper import BookKeeperLogSettings
+from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog
+from segstore.tiers.bookkeeper.factory import BookKeeperLogFactory
+from segstore.tiers.bookkeeper.log_metadata import (
+    LogMetadata,
+    Status,
+    decode_log_metadata,
+    encode_log_metadata,
+)
+from zookeeper_client.testing.memory_server import Loss, MemorySession
+
+QUICK = BookKeeperSettings(
+    connections=ConnectionLimits(answer_seconds_max=0.5), slow_seconds=0.05, look_seconds=0.05
+)
+SHORT = BookKeeperLogSettings(ledger_bytes_max=1000)
+NODE = "/logs/4/0/4"
+
+
+@pytest.fixture
+async def bookies() -> AsyncIterator[MemoryBookies]:
+    async with open_memory_bookies("a", "b", "c") as bookies:
+        yield bookies
+
+
+@pytest.fixture
+def session(bookies: MemoryBookies) -> MemorySession:
+    return bookies.zookeeper.open_session()
+
+
+async def open_factory(
+    bookies: MemoryBookies, nursery: trio.Nursery, settings: BookKeeperLogSettings = SHORT
+) -> BookKeeperLogFactory:
+    session = bookies.zookeeper.open_session()
+    client = await open_bookkeeper(session, LEDGERS_ROOT, nursery, settings=QUICK)
+    factory = BookKeeperLogFactory(session, "/logs", client, settings)
+    await factory.load_epochs()
+    return factory
+
+
+async def append(log: BookKeeperDataLog, data: bytes) -> LogAddress:
+    done = trio.Event()
+    errors: list[DataLogError] = []
+
+    def on_durable(error: DataLogError | None) -> None:
+        if error is not None:
+            errors.append(error)
+        done.set()
+
+    address = log.append_nowait((data,), on_durable)
+    await done.wait()
+    if errors:
+        raise errors[0]
+    return address
+
+
+async def read_all(log: BookKeeperDataLog) -> list[tuple[LogAddress, bytes]]:
+    return [(entry.address, entry.data) async for entry in log.read()]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110
+        await trio.sleep(0.01)
+
+
+async def metadata_of(session: MemorySession) -> LogMetadata:
+    return decode_log_metadata((await session.get(NODE)).data)
+
+
+async def ledger_nodes(session: MemorySession) -> list[str]:
+    return await session.children(f"{LEDGERS_ROOT}/00/0000")
+
+
+async def test_a_log_goes_on_in_further_ledgers(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    factory = await open_factory(bookies, nursery)
+    log = await factory.open_log(4)
+    order: list[LogAddress] = []
+    expected: list[tuple[LogAddress, bytes]] = []
+    for number in range(400):
+        data = b"%d" % number * 10
+        address: list[LogAddress] = []
+
+        def on_durable(error: DataLogError | None, address: list[LogAddress] = address) -> None:
+            assert error is None
+            order.extend(address)
+
+        address.append(log.append_nowait((data,), on_durable))
+        expected.append((address[0], data))
+        if number % 20 == 0:
+            await trio.sleep(0.02)
+    await log.aclose()
+    assert order == [address for address, _ in expected] == sorted(order)
+    metadata = await metadata_of(session)
+    assert len(metadata.ledgers) >= 3
+    again = await (await open_factory(bookies, nursery)).open_log(4)
+    assert await read_all(again) == expected
+    assert again.bytes_since_truncation == sum(len(data) for _, data in expected)
+    assert again.epoch > metadata.epoch > log.epoch
+
+
+async def test_truncation_deletes_ledgers(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    log = await (await open_factory(bookies, nursery)).open_log(4)
+    addresses = []
+    for _ in range(30):
+        addresses.append(await append(log, bytes(400)))
+        await trio.sleep(0.01)
+    held = log.held_bytes
+    before = await ledger_nodes(session)
+    await log.truncate(addresses[20])
+    assert log.held_bytes < held
+    left = await ledger_nodes(session)
+    assert len(left) < len(before)
+    assert len(left) == len((await metadata_of(session)).ledgers)
+    await log.aclose()
+    again = await (await open_factory(bookies, nursery)).open_log(4)
+    assert [address for address, _ in await read_all(again)] == addresses[20:]
+    assert again.bytes_since_truncation == 10 * 400
+
+
+async def test_a_log_that_was_not_closed_has_all_that_was_acknowledged(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    expected = []
+    for number in range(5):
+        log = await (await open_factory(bookies, nursery)).open_log(4)
+        assert await read_all(log) == expected
+        for entry in range(5):
+            data = b"%d:%d" % (number, entry) * 30
+            expected.append((await append(log, data), data))
+
+
+async def test_ledgers_without_entries_leave_the_list(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    for number in range(6):
+        log = await (await open_factory(bookies, nursery)).open_log(4)
+        if number == 0:
+            await append(log, b"data")
+    metadata = await metadata_of(session)
+    statuses = [each.status for each in metadata.ledgers]
+    assert statuses == [Status.NOT_EMPTY, Status.EMPTY, Status.EMPTY, Status.UNKNOWN]
+    assert metadata.epoch == 6
+    assert len(await ledger_nodes(session)) == 4
+
+
+async def test_of_owners_that_open_at_once_one_goes_on(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    factories = [await open_factory(bookies, nursery) for _ in range(4)]
+    opened: list[BookKeeperDataLog] = []
+    refused: list[DataLogError] = []
+
+    async def open_log(factory: BookKeeperLogFactory) -> None:
+        try:
+            opened.append(await factory.open_log(4))
+        except DataLogError as error:
+            refused.append(error)
+
+    async with trio.open_nursery() as openers:
+        for factory in factories:
+            openers.start_soon(open_log, factory)
+    assert len(opened) + len(refused) == 4
+    able = []
+    for log in opened:
+        try:
+            await append(log, b"data")
+            able.append(log)
+        except DataLogError as error:
+            assert "fenced" in str(error)  # noqa: PT017
+    last = max(opened, key=lambda log: log.epoch)
+    assert able == [last]
+
+
+async def test_an_owner_that_was_replaced_changes_nothing(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    first = await (await open_factory(bookies, nursery)).open_log(4)
+    addresses = [await append(first, b"data") for _ in range(3)]
+    second = await (await open_factory(bookies, nursery)).open_log(4)
+    before = await session.get(NODE)
+    with pytest.raises(DataLogError, match="fenced"):
+        await first.truncate(addresses[2])
+    with pytest.raises(DataLogError, match="fenced"):
+        await append(first, b"late")
+    await first.aclose()
+    assert await session.get(NODE) == before
+    assert [address for address, _ in await read_all(second)] == addresses
+
+
+async def test_three_bookies_carry_a_log_on_when_one_stops(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    settings = BookKeeperLogSettings()
+    log = await (await open_factory(bookies, nursery, settings)).open_log(4)
+    await append(log, b"one")
+    await bookies.stop("b")
+    await append(log, b"two")
+    await bookies.start("b")
+    await append(log, b"three")
+    again = await (await open_factory(bookies, nursery, settings)).open_log(4)
+    assert [data for _, data in await read_all(again)] == [b"one", b"two", b"three"]
+
+
+async def test_a_lost_ledger_fails_all_that_waits_in_order(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    log = await (await open_factory(bookies, nursery)).open_log(4)
+    for name in ("a", "b"):
+        bookies.bookies[name].pause()
+    told: list[tuple[int, bool]] = []
+    for number in range(10):
+
+        def on_durable(error: DataLogError | None, number: int = number) -> None:
+            told.append((number, error is None))
+
+        log.append_nowait((bytes(300),), on_durable)
+    await trio.sleep(0.05)
+    log._fail(OSError("the test ends it"))
+    await until(lambda: len(told) == 10)
+    assert told == [(number, False) for number in range(10)]
+    with pytest.raises(DataLogError, match="the test ends it"):
+        await append(log, b"more")
+    await log.aclose()
+    for name in ("a", "b"):
+        bookies.bookies[name].resume()
+
+
+async def test_lost_answers_of_zookeeper_lose_no_entry(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    random = Random(5)
+    expected: list[tuple[LogAddress, bytes]] = []
+
+    def lose(path: str) -> Loss:
+        is_spared = "available" in path or random.random() < 0.8
+        return Loss.NONE if is_spared else random.choice([Loss.ANSWER, Loss.CALL])
+
+    opened = 0
+    for number in range(40):
+        factory = await open_factory(bookies, nursery)
+        bookies.zookeeper.lose_answer = lose
+        try:
+            log = await factory.open_log(4)
+        except DataLogError:
+            continue
+        finally:
+            bookies.zookeeper.lose_answer = lambda path: Loss.NONE
+        opened += 1
+        assert await read_all(log) == expected
+        data = b"%d" % number
+        expected.append((await append(log, data), data))
+        if number % 7 == 6:
+            await log.truncate(expected[-2][0])
+            expected = expected[-2:]
+    assert opened > 10
+
+
+async def test_what_is_not_ours_is_left_alone(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    factory = await open_factory(bookies, nursery)
+    client = await open_bookkeeper(session, LEDGERS_ROOT, nursery, settings=QUICK)
+    foreign = await client.create_ledger(
+        Quorums(3, 3, 2),
+        password=b"",
+        custom={"application": b"Pravega", "BookKeeperLogId": b"4"},
+    )
+    log = await factory.open_log(4)
+    await log.aclose()
+    node = await session.get(NODE)
+    data = encode_log_metadata(decode_log_metadata(node.data).add(foreign.ledger_id))
+    await session.set(NODE, data, node.version)
+    with pytest.raises(DataLogCorruptError, match="by Pravega for 4"):
+        await factory.open_log(4)
+    assert (await session.get(NODE)).data == data
+
+
+async def test_a_disabled_log_is_not_opened(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    factory = await open_factory(bookies, nursery)
+    await (await factory.open_log(4)).aclose()
+    node = await session.get(NODE)
+    metadata = decode_log_metadata(node.data)
+    disabled = LogMetadata(False, metadata.epoch, ledgers=metadata.ledgers)
+    await session.set(NODE, encode_log_metadata(disabled), node.version)
+    with pytest.raises(DataLogError, match="disabled"):
+        await factory.open_log(4)
+
+
+async def test_too_few_bookies_are_told(bookies: MemoryBookies, nursery: trio.Nursery) -> None:
+    factory = await open_factory(bookies, nursery)
+    await bookies.stop("c")
+    with pytest.raises(DataLogError, match="needs 3 bookies, 2 take writes"):
+        await factory.open_log(4)
+
+
+async def test_epochs_are_known_when_the_logs_are_opened(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    factory = await open_factory(bookies, nursery)
+    assert factory.last_epoch(4) == 0
+    for _ in range(3):
+        await (await factory.open_log(4)).aclose()
+    assert factory.last_epoch(4) == 3
+    again = await open_factory(bookies, nursery)
+    assert (again.last_epoch(4), again.last_epoch(5)) == (3, 0)
