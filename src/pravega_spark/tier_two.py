@@ -118,7 +118,10 @@ def _blocks_around(chunk: PlannedChunk, start: int, end: int) -> tuple[int, int]
 def _read_objects(tier: TierTwo, chunk: PlannedChunk, start: int, end: int) -> Buffer:
     """Return the bytes of a chunk, which lie in one object or in several."""
     parts: list[Buffer] = []
+    position = start
     for part in _objects_within(chunk.objects, start, end):
+        if part.chunk_offset != position:
+            break
         data = tier.read(part.path, part.object_offset, part.length)
         if len(data) < part.length:
             raise DamagedError(
@@ -126,12 +129,12 @@ def _read_objects(tier: TierTwo, chunk: PlannedChunk, start: int, end: int) -> B
                 f" {part.object_offset + part.length}; restore the chunk from a copy"
             )
         parts.append(data)
-    if len(parts) == 1:
-        return parts[0]
-    joined = b"".join(parts)
-    if len(joined) < end - start:
-        raise TierMissingError(f"no object has bytes {start} to {end} of chunk {chunk.chunk_name}")
-    return joined
+        position += part.length
+    if position != end:
+        raise TierMissingError(
+            f"no object has bytes {position} to {end} of chunk {chunk.chunk_name}, or several have"
+        )
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _objects_within(

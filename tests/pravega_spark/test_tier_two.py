@@ -104,3 +104,24 @@ def test_another_stores_directory_and_strange_places_are_not_read(tmp_path: Path
         open_tier(TierAddress(tmp_path.as_uri(), "1" * 32))
     with pytest.raises(TierUnreachableError, match="only the store can read that"):
         open_tier(TierAddress("hdfs://name/path", STORE))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [(0, 60)],
+        [(40, 60)],
+        [(0, 40), (60, 40)],
+        [(0, 60), (40, 60)],
+    ],
+    ids=["no end", "no beginning", "no middle", "an overlap"],
+)
+def test_objects_that_do_not_follow_each_other_are_not_read(
+    tmp_path: Path, parts: list[tuple[int, int]]
+) -> None:
+    (tmp_path / "file").write_bytes(DATA)
+    objects = tuple(PlannedObject(start, length, "file", start) for start, length in parts)
+    tier = opened(tmp_path)
+    with pytest.raises(TierMissingError, match="no object has bytes"):
+        list(read_chunk(tier, chunk(0, 0, objects), 0, 100))
+    tier.close()
