@@ -9,7 +9,8 @@ Invariants:
 2. An intent is a promise to look, not a lock: one that is left over costs a look, nothing else.
    So it outlives its workflow by a while, in which the next workflow of the same thing finds it
    already written, and many are removed by one request.
-3. A removal that is under way has ended before the same intent is written again.
+3. An intent is removed only at the version at which it was written. So a removal that was given up,
+   and reaches the store late, leaves one alone that was written after it.
 4. A controller removes only its own intents, and a dead one's once it has written the same as its
    own, unless that one lives after all and has written them again. It relies on having written one
    only as long as nobody can have taken it for dead.
@@ -18,6 +19,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import structlog
 import trio
@@ -29,7 +31,7 @@ from pravega_controller.errors import (
     VersionConflictError,
 )
 from pravega_controller.records import IntentRecord, decode, encode
-from pravega_controller.table_client import Change, TableClient
+from pravega_controller.table_client import Change, Entry, TableClient
 from pravega_wire import names
 
 INTENTS = names.table_name(names.INTERNAL_SCOPE, "controller", "intents")
@@ -40,6 +42,14 @@ KEY_PARTS = 4
 TAKEN_TOGETHER = 500
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """An intent as it was written, and the version to remove it by."""
+
+    intent: IntentRecord
+    version: int
 
 
 class Intents:
@@ -54,7 +64,7 @@ class Intents:
         self._tables = tables
         self._instance_id = instance_id
         self._is_trusted = is_trusted
-        self._written: dict[bytes, IntentRecord] = {}
+        self._written: dict[bytes, _Written] = {}
         self._idle_since: dict[bytes, float] = {}
         self._held_before: frozenset[bytes] = frozenset()
         self._leaving: frozenset[bytes] = frozenset()
@@ -68,15 +78,15 @@ class Intents:
             await self._left.wait()
         written = self._written.pop(key, None)
         merged = _merge(intent, written)
-        if merged != written or not self._is_trusted():
-            await self._tables.put(INTENTS, key, encode(merged))
-        self._written[key] = merged
+        if written is None or merged != written.intent or not self._is_trusted():
+            written = _Written(merged, await self._tables.put(INTENTS, key, encode(merged)))
+        self._written[key] = written
 
     def remove(self, intent: IntentRecord) -> None:
         """Let an intent go some time soon: nothing is in progress any more."""
         key = self._key(intent)
-        self._written.setdefault(key, intent)
-        self._idle_since[key] = trio.current_time()
+        if key in self._written:
+            self._idle_since[key] = trio.current_time()
 
     def left_over(self) -> list[IntentRecord]:
         """Intents that were in use when this was asked last, and still are: look after them.
@@ -85,28 +95,33 @@ class Intents:
         """
         held = frozenset(self._written.keys() - self._idle_since.keys())
         old, self._held_before = held & self._held_before, held
-        return [intent for key, intent in self._written.items() if key in old]
+        return [written.intent for key, written in self._written.items() if key in old]
 
     async def find(self, intent: IntentRecord) -> IntentRecord:
         """Return the intent recorded under the same key, or the intent itself."""
         key = self._key(intent)
         if (written := self._written.get(key)) is not None:
-            return written
+            return written.intent
         entry = await self._tables.get(INTENTS, key)
-        return intent if entry is None else decode(entry.value, IntentRecord)
+        if entry is None:
+            return intent
+        # It was not known whether it had been written.
+        return self._written.setdefault(key, _read(entry)).intent
 
     async def write_again(self) -> None:
         """Write all that this controller relies on: it may have been removed as a dead one's."""
         for key in list(self._written):
             while key in self._leaving:
                 await self._left.wait()
-            intent = self._written.get(key)
-            if intent is None:
+            written = self._written.get(key)
+            if written is None:
                 continue
             # It must not be removed while it is written: it would be there for ever.
             was_idle = self._idle_since.pop(key, None) is not None
             try:
-                await self._tables.put(INTENTS, key, encode(intent))
+                version = await self._tables.put(INTENTS, key, encode(written.intent))
+                if self._written.get(key) is written:
+                    self._written[key] = _Written(written.intent, version)
             finally:
                 if was_idle:
                     self._idle_since.setdefault(key, trio.current_time())
@@ -139,22 +154,26 @@ class Intents:
         for start in range(0, len(taken), TAKEN_TOGETHER):
             part = taken[start : start + TAKEN_TOGETHER]
             changes = [Change(self._key(intent), encode(intent)) for intent in part]
-            await self._tables.update(INTENTS, changes)
-            self._written.update((self._key(intent), intent) for intent in part)
-        for start in range(0, len(removed), TAKEN_TOGETHER):
-            await self._remove_taken(removed[start : start + TAKEN_TOGETHER])
+            versions = await self._tables.update(INTENTS, changes)
+            for intent, version in zip(part, versions, strict=True):
+                self._written[self._key(intent)] = _Written(intent, version)
+        await self._remove_unchanged(removed)
         return taken
 
-    async def _remove_taken(self, versions: list[tuple[bytes, int]]) -> None:
-        """Remove intents that another controller wrote, if it has not written them again since."""
-        try:
-            await self._tables.remove_if(INTENTS, versions)
-        except VersionConflictError:
-            if len(versions) == 1:
-                log.info("an intent is in use again", key=versions[0][0].decode())
-                return
-            for one in versions:
-                await self._remove_taken([one])
+    async def _remove_unchanged(self, versions: list[tuple[bytes, int]]) -> list[bytes]:
+        """Remove intents that have these versions still; return the keys of the others."""
+        changed: list[bytes] = []
+        for start in range(0, len(versions), TAKEN_TOGETHER):
+            part = versions[start : start + TAKEN_TOGETHER]
+            try:
+                await self._tables.remove_if(INTENTS, part)
+            except VersionConflictError:
+                if len(part) == 1:
+                    changed.append(part[0][0])
+                    continue
+                for one in part:
+                    changed += await self._remove_unchanged([one])
+        return changed
 
     async def remove_idle(self) -> None:
         """Remove what has been idle for long enough; runs until cancelled."""
@@ -168,11 +187,19 @@ class Intents:
     async def _remove(self, keys: list[bytes]) -> None:
         self._leaving = frozenset(keys)
         self._left = trio.Event()
+        versions: list[tuple[bytes, int]] = []
         for key in keys:
-            self._written.pop(key, None)
             del self._idle_since[key]
+            if (written := self._written.pop(key, None)) is not None:
+                versions.append((key, written.version))
         try:
-            await self._tables.remove_all(INTENTS, keys)
+            changed = await self._remove_unchanged(versions)
+            for key in changed:
+                # It was written twice, since the first reply was lost, and the second came first.
+                entry = await self._tables.get(INTENTS, key)
+                if entry is not None and key not in self._written:
+                    self._written[key] = _read(entry)
+                    self._idle_since[key] = trio.current_time()
         except ControllerError as error:
             # They may be there or not: both are fine.
             log.info("intents were not removed", reason=str(error), count=len(keys))
@@ -184,9 +211,13 @@ class Intents:
         return f"{self._instance_id}/{intent.kind}/{intent.scope}/{intent.name}".encode()
 
 
-def _merge(intent: IntentRecord, written: IntentRecord | None) -> IntentRecord:
+def _read(entry: Entry) -> _Written:
+    return _Written(decode(entry.value, IntentRecord), entry.version)
+
+
+def _merge(intent: IntentRecord, written: _Written | None) -> IntentRecord:
     """An intent that also covers what was written under its key."""
     if written is None:
         return intent
-    ids = dict.fromkeys((*written.stream_ids, *intent.stream_ids))
+    ids = dict.fromkeys((*written.intent.stream_ids, *intent.stream_ids))
     return structs.replace(intent, stream_ids=tuple(ids))

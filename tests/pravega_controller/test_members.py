@@ -286,3 +286,30 @@ def intents_of(memory: MemorySegmentStore, controller: Controller) -> list[Inten
     return [
         decode(value, IntentRecord) for key, (value, _) in entries.items() if key.startswith(prefix)
     ]
+
+
+async def test_a_late_removal_of_an_intent_leaves_the_one_that_was_written_after_it(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The controller gave the removal up, and it reached the store all the same."""
+    async with open_on_memory(reply_seconds_max=1.0, retry_seconds_max=0.5) as c:
+        await c.scopes.create("s")
+        await c.streams.create("s", "a", fixed_configuration(1))
+        await trio.sleep(5)
+        intent = stream_intent("s", "a")
+        await c.store.put_intent(intent)
+        await c.store.remove_intent(intent)
+        late = memory_store.pause = trio.Event()
+        memory_store.pauses = lambda request: isinstance(request, wire.RemoveTableKeys)
+        await memory_store.is_paused.wait()
+        memory_store.pause = None
+        await trio.sleep(5)
+        await c.store.put_intent(intent)
+        late.set()
+        await trio.sleep(5)
+        assert intents_of(memory_store, c) == [intent]
+        await c.store.remove_intent(intent)
+        await trio.sleep(5)
+        assert not intents_of(memory_store, c)
