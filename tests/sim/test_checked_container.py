@@ -12,7 +12,7 @@ from simulation.completions import completions_noted
 from simulation.model import Model, ViolationError
 
 from segstore import container
-from segstore.api import OnAppended, Waiter
+from segstore.api import OnAppended, OnRead, ReadResult, Waiter
 from segstore.errors import NoSuchSegmentError, SegmentStoreError, StorageError
 
 
@@ -67,3 +67,38 @@ async def test_a_refusal_is_noted_when_it_comes_and_not_when_its_task_goes_on(
     assert violations == []
     assert refused == [error]
     assert bytes(model.segments.by_name["target"].data) == b"abc"
+
+
+class WithRead:
+    """A container with one read under way."""
+
+    def read_nowait(self, name: str, *, on_complete: OnRead, **_: Any) -> object:
+        self.on_complete = on_complete
+        return object()
+
+    async def merge_segment(self, target: str, source: str, **_: Any) -> int:
+        return 3
+
+
+async def test_a_read_that_began_before_a_merge_may_tell_where_the_source_ended() -> None:
+    violations: list[ViolationError] = []
+    model = Model(lambda _: None, violations.append)
+    for name in ("target", "source"):
+        model.create(name, {})
+    model.segments.by_name["source"].data.extend(b"abc")
+    with_read = WithRead()
+    checked = CheckedContainer(cast("Any", with_read), model, lambda _: None)
+    results: list[ReadResult | None] = []
+    with completions_noted():
+        checked.read_nowait(
+            "source", offset=0, length_max=9, on_complete=lambda _, result: results.append(result)
+        )
+        model.answered(
+            model.call(
+                "merge", ("target", "source"), lambda: model.segments.merge("target", "source", [])
+            ),
+            3,
+        )
+        with_read.on_complete(None, ReadResult(0, b"abc", False, True))
+    assert violations == []
+    assert len(results) == 1

@@ -34,6 +34,11 @@ def test_a_tier_2_that_is_a_copy_of_the_life_that_was_killed_is_refused(
     assert counts["tier 2 is older, of the same life"] > 0
 
 
+def test_a_copy_leaves_the_claim_that_its_original_had_tried_before(tmp_path: Path) -> None:
+    counts, _ = simulate_owners(40167, tmp_path)
+    assert counts["let in"] > 0
+
+
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
     first, second = (simulate_owners(3, tmp_path / each) for each in "ab")
     assert first == second

@@ -561,8 +561,10 @@ class _Ownership:
         # A claim with the number of ours is that of a refused start, killed before it deleted it.
         strangers = [each for each in claims if each.turn > identity.turn and each not in known]
         if strangers:
-            if (tried := Claim(identity.turn + 1, identity.next_owner)) in claims:
+            tried = Claim(identity.turn + 1, identity.next_owner)
+            if tried in claims and not self._is_elsewhere:
                 # An earlier start was killed when it met that one: do not keep the other store out.
+                # In a copy the name is that of the original, which may use the claim.
                 await self._delete(self._tier.chunks_under(tried.turn), tried)
             raise self._claimed(
                 f"is older than tier 2 in {self._tier.where}, which was used since by"

@@ -261,6 +261,7 @@ class MemorySegments:
         target_segment.attributes = values
         target_segment.last_modified_ms = self._now_ms()
         del self.by_name[source]
+        source_segment.sealed = True  # so that a read that began before tells where it ends
         source_segment.fail_parked(NoSuchSegmentError(source))
         target_segment.extend(source_segment.data)
         return len(target_segment.data)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,12 @@ from segstore.process import identity
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.data_directory import VERSION_FILE, DataDirectory, StoreState
-from segstore.process.identity import STORE_PREFIX, identity_name, read_journal_identity
+from segstore.process.identity import (
+    STORE_PREFIX,
+    identity_name,
+    read_journal_identity,
+    write_journal_identity,
+)
 from segstore.process.registry import OpenContainer
 from segstore.process.tier_two import open_storage
 from segstore.testing.local_tiers import read_all
@@ -387,6 +393,28 @@ async def test_a_copy_of_a_running_store_is_refused(place: Place, tmp_path: Path
     assert await place.start(b"two") == b"onetwo"
     await copy.refused(IdentityProblem.CLAIMED, "is older than tier 2")
     assert await place.start() == b"onetwo"
+
+
+async def test_a_copy_does_not_take_the_originals_claim_for_one_that_it_tried(
+    place: Place, tmp_path: Path
+) -> None:
+    await place.start(b"one")
+    # A start was killed when the journal had the name of its claim, and tier 2 had it not.
+    identity = read_journal_identity(place.journal)
+    assert identity is not None
+    tried = replace(identity, next_owner="ab" * 8, is_released=False)
+    write_journal_identity(place.journal, tried)
+    copy = Place(tmp_path / "copy", place.storage)
+    copy_tree(place.data, copy.data)
+    config = SegmentStoreConfig(
+        data_dir=place.data, storage_dir=place.storage, container_count=1, cache_bytes_max=8 * MIB
+    )
+    async with open_containers(config):
+        [claim] = place.storage.rglob("store*claim-0-*")
+        assert "ab" * 8 in claim.name
+        claim.with_name(claim.name.replace("ab" * 8, "f" * 16)).write_text("a refused start")
+        await copy.refused(IdentityProblem.CLAIMED, "is older than tier 2", "a refused start")
+    assert await place.start(b"two") == b"onetwo"
 
 
 async def test_of_two_copies_of_a_stopped_store_the_first_is_taken(
