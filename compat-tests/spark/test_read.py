@@ -124,6 +124,15 @@ def assert_keys_in_order(batches: list[list[Any]]) -> None:
             last[key] = int(number)
 
 
+def test_a_stream_without_events_has_no_rows(
+    spark: Any, store: Server, client: ControllerClient
+) -> None:
+    stream = Stream(client)
+    assert batch(spark, stream.options(store)) == []
+    stream.write(100)
+    assert batch(spark, stream.options(store, start_stream_cut="latest")) == []
+
+
 def test_a_batch_has_every_event_once(spark: Any, store: Server, client: ControllerClient) -> None:
     stream = Stream(client)
     stream.write(5_000)

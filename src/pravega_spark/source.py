@@ -129,7 +129,8 @@ class EventReader(DataSourceReader):
         with StreamView(options) as view:
             start, end = view.start(EARLIEST), view.end(LATEST)
             slices = view.batch_slices(start, view.tail() if end is None else end)
-            return plan_partitions(view, slices)
+            # Without any, Spark would make a partition of its own, with nothing in it for a task.
+            return plan_partitions(view, slices) or [SlicePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a partition."""
