@@ -28,7 +28,14 @@ from compat_harness.results import Outcome, Result, ServerName, append_results  
 from compat_harness.server import TARGET_VARIABLE, Server  # noqa: E402
 from compat_harness.suite_groups import SuiteRuns, Target, group_of, name_run  # noqa: E402
 
-LONGEST_FIRST = ("spark", f"java {NEWEST}", "flink", f"java {NEWEST} kills", "registry")
+LONGEST_FIRST = (
+    "spark",
+    f"java {NEWEST}",
+    "spark kills",
+    "flink",
+    f"java {NEWEST} kills",
+    "registry",
+)
 """Groups of tests that take longest; what is short fills the gaps at the end."""
 
 WORKLOAD_VERSIONS = tuple(version for version in CLIENT_VERSIONS if version != "0.9.0")
@@ -69,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name the group of each test for pytest-xdist, and begin with the groups that take longest."""
     groups = {item: find_group(item) for item in items}
     for item, group in groups.items():
-        if group != item.nodeid:
+        if group != item.nodeid and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group))
     order = {group: place for place, group in enumerate(LONGEST_FIRST)}
     found = list(dict.fromkeys(groups.values()))
@@ -78,7 +85,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def find_group(item: pytest.Item) -> str:
-    """Return the name of the tests that share servers and processes with this one, if any do."""
+    """Return the name of the tests that share servers and processes with this one, if any do.
+
+    A module's own mark ``xdist_group`` sets it apart from the others of its directory.
+    """
+    mark = item.get_closest_marker("xdist_group")
+    if mark is not None:
+        return str(mark.args[0])
     assert isinstance(item, pytest.Function)
     if "suite_runs" in item.fixturenames:
         parameters = item.callspec.params

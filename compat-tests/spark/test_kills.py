@@ -38,6 +38,8 @@ ROUNDS = int(os.environ.get("SEGSTORE_SPARK_ROUNDS", "3"))
 
 pytestmark = [
     pytest.mark.compat,
+    # Clusters of its own, for minutes: beside the other tests, though that costs a second session.
+    pytest.mark.xdist_group("spark kills"),
     pytest.mark.timeout(900 + 240 * ROUNDS),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
