@@ -116,7 +116,9 @@ async def test_a_slow_controller_does_no_harm_to_what_came_after_it(
     memory_store: MemorySegmentStore,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async with open_on_memory(port=1) as slow, open_on_memory(port=2) as other:
+    # One that gave up waiting would send its request again before it is taken for dead.
+    patient = {"reply_seconds_max": 100.0}
+    async with open_on_memory(port=1, **patient) as slow, open_on_memory(port=2) as other:
         await slow.scopes.create("s")
         await slow.streams.create("s", "a", fixed_configuration(1))
         await trio.sleep(5)
