@@ -755,4 +755,4 @@ async def test_leases_of_transactions_that_were_committed_take_no_room(
         await trio.sleep(1)
         workflows = c.transaction_workflows
         assert workflows.registry.of("s", "a").transactions.keys() == {open_one}
-        assert len(workflows.timer._ends) <= 22
+        assert len(workflows.timer._ends) <= 21
