@@ -10,11 +10,13 @@ run as it is, with its own class path and our driver and workload files.
 """
 
 import argparse
+import contextlib
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ from pathlib import Path
 from benchmarks.comparison import Metric, Outcome, compare, plain_table, write_json_if_asked
 from benchmarks.peers.api import Peer, PeerFailedError, running
 from benchmarks.peers.jvm import java_command
+from benchmarks.peers.processes import DIE_WITH_PARENT
 from benchmarks.streams.rows import DURABLE, KAFKA, KAFKA_FSYNC, OURS, RAM
 from benchmarks.streams.servers import server
 
@@ -35,6 +38,7 @@ KNOWN = (*PEERS, RAM)
 MAIN_CLASS = "io.openmessaging.benchmark.Benchmark"
 CLIENT = ("-Xms1g", "-Xmx2g", "-XX:+UseG1GC")
 RUN_SECONDS_MAX = 1800.0
+POLL_SECONDS = 0.2
 LOG_LINES = 20
 
 REPORTED = {
@@ -126,20 +130,43 @@ def run_benchmark(driver: str, class_path: str, workload: Path, directory: Path)
         class_path=class_path,
         options=CLIENT,
     )
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=RUN_SECONDS_MAX,
-        check=False,
-    )
-    if not report.exists():
+    log = directory / "benchmark.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*DIE_WITH_PARENT, *command],
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        found = wait_for_report(process, report)
+    finally:
+        process.kill()
+        process.wait()
+    if found is None:
         # The benchmark logs what went wrong, and ends with 0.
-        return Outcome(numbers={}, failure="\n".join(done.stdout.splitlines()[-LOG_LINES:]))
-    return read_report(json.loads(report.read_text()))
+        lines = log.read_text(errors="replace").splitlines()
+        return Outcome(numbers={}, failure="\n".join(lines[-LOG_LINES:]) or "no report in time")
+    return read_report(found)
+
+
+def wait_for_report(process: subprocess.Popen[bytes], path: Path) -> dict[str, object] | None:
+    """Return the report once it is written; None if the benchmark ends without, or takes too long.
+
+    With Kafka's driver the benchmark does not end after its report.
+    """
+    deadline = time.monotonic() + RUN_SECONDS_MAX
+    while time.monotonic() < deadline:
+        has_ended = process.poll() is not None
+        # What is half written is no JSON yet.
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            report: dict[str, object] = json.loads(path.read_text())
+            return report
+        if has_ended:
+            return None
+        time.sleep(POLL_SECONDS)
+    return None
 
 
 def read_report(report: dict[str, object]) -> Outcome:

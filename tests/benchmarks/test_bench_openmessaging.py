@@ -1,5 +1,7 @@
 """The parts of bench_openmessaging.py that need no built benchmark, which is on no registry."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from benchmarks.bench_openmessaging import (
     main,
     read_report,
     run_benchmark,
+    wait_for_report,
 )
 from benchmarks.streams.rows import KAFKA_FSYNC, OURS
 from benchmarks.streams.servers import server
@@ -49,6 +52,21 @@ def test_a_report_is_read() -> None:
     outcome = read_report({**report, "publishRate": [10.0, 20.0], "backlog": [0]})
     assert outcome.numbers == {**dict.fromkeys(REPORTED, 1.5), RATE: 15.0}
     assert outcome.failure is None
+
+
+def test_a_benchmark_that_does_not_end_after_its_report_is_read(tmp_path: Path) -> None:
+    """As it is with Kafka's driver."""
+    path = tmp_path / "report.json"
+    script = (
+        "import sys, time; print('{}', file=open(sys.argv[1], 'w'), flush=True); time.sleep(300)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(path)])
+    try:
+        assert wait_for_report(process, path) == {}
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_benchmark_that_reports_nothing_has_failed(tmp_path: Path) -> None:
