@@ -36,7 +36,7 @@ class ConnectionLimits:
 
     connect_seconds_max: float = 5.0
     answer_seconds_max: float = 10.0
-    waiting_bytes_max: int = 64 * 1024 * 1024
+    waiting_bytes_max: int = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)

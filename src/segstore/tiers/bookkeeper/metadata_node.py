@@ -20,6 +20,7 @@ from zookeeper_client.api import (
     NodeExistsError,
     NoNodeError,
     ZooKeeper,
+    ZooKeeperError,
     ensure_path,
 )
 
@@ -59,7 +60,7 @@ class MetadataNode:
             try:
                 await self._store((prepared or self.metadata).add(ledger.ledger_id))
             except FencedError:
-                await client.delete_ledger(ledger.ledger_id)
+                await self._delete_unnamed(client, ledger.ledger_id)
                 raise
             return ledger
 
@@ -70,6 +71,18 @@ class MetadataNode:
             await self._store(self.metadata.truncate(position))
             kept = {each.ledger_id for each in self.metadata.ledgers}
             return [each for each in before if each.ledger_id not in kept]
+
+    async def _delete_unnamed(self, client: BookKeeper, ledger_id: int) -> None:
+        """Delete a ledger that came too late, unless the next owner has it in its list.
+
+        So it is when the node was changed before the next owner read it, and the answer got lost.
+        """
+        try:
+            data, _ = await self._zookeeper.get(self._path)
+        except ZooKeeperError:
+            return
+        if ledger_id not in {each.ledger_id for each in decode_log_metadata(data).ledgers}:
+            await client.delete_ledger(ledger_id)
 
     async def _store(self, metadata: LogMetadata) -> None:
         data = encode_log_metadata(metadata)

@@ -10,6 +10,7 @@ import trio
 
 from bookkeeper_client.client import BookKeeperSettings, open_bookkeeper
 from bookkeeper_client.connections import ConnectionLimits
+from bookkeeper_client.errors import FencedError
 from bookkeeper_client.quorums import Quorums
 from bookkeeper_client.testing.memory_bookies import (
     LEDGERS_ROOT,
@@ -27,6 +28,8 @@ from segstore.tiers.bookkeeper.log_metadata import (
     decode_log_metadata,
     encode_log_metadata,
 )
+from segstore.tiers.bookkeeper.metadata_node import MetadataNode
+from zookeeper_client.api import ConnectionLostError
 from zookeeper_client.testing.memory_server import Loss, MemorySession
 
 QUICK = BookKeeperSettings(
@@ -276,6 +279,37 @@ async def test_lost_answers_of_zookeeper_lose_no_entry(
             await log.truncate(expected[-2][0])
             expected = expected[-2:]
     assert opened > 10
+
+
+@pytest.mark.parametrize("is_read_by_next", [True, False])
+async def test_a_ledger_that_the_next_owner_has_in_its_list_is_not_deleted(
+    is_read_by_next: bool,
+    bookies: MemoryBookies,
+    nursery: trio.Nursery,
+    session: MemorySession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = await (await open_factory(bookies, nursery)).open_log(4)
+    await append(first, b"data")
+    client = await open_bookkeeper(session, LEDGERS_ROOT, nursery, settings=QUICK)
+    real = MetadataNode._write
+
+    async def write(self: MetadataNode, data: bytes) -> int:
+        """The next owner changes the node after this change, or before it, and no answer comes."""
+        if is_read_by_next:
+            await real(self, data)
+        found = await session.get(NODE)
+        metadata = decode_log_metadata(found.data).add(99)
+        await session.set(NODE, encode_log_metadata(metadata), found.version)
+        raise ConnectionLostError(NODE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataNode, "_write", write)
+        with pytest.raises(FencedError):
+            await first._node.add_ledger(client)
+    named = [each.ledger_id for each in (await metadata_of(session)).ledgers]
+    assert named == ([0, 1, 99] if is_read_by_next else [0, 99])
+    assert (await client.store.fetch(1) is not None) == is_read_by_next
 
 
 async def test_what_is_not_ours_is_left_alone(
