@@ -34,7 +34,7 @@ from zookeeper_client.testing.memory_server import Loss, MemoryZooKeeper
 
 SECONDS_MAX = 60.0
 QUICK = BookKeeperSettings(
-    connections=ConnectionLimits(answer_seconds_max=0.5), slow_seconds=0.05, look_seconds=0.05
+    connections=ConnectionLimits(answer_seconds_max=2.0), slow_seconds=0.05, look_seconds=0.05
 )
 ALL = Quorums(3, 3, 2)
 DATA = [b"%d" % number * number for number in range(30)]
@@ -153,7 +153,7 @@ async def test_another_bookie_takes_the_place_of_a_silent_one(
 async def test_a_writer_without_a_quorum_waits_and_is_given_up(
     bookies: MemoryBookies, nursery: trio.Nursery
 ) -> None:
-    settings = BookKeeperSettings(look_seconds=0.05, confirm_seconds_max=0.3)
+    settings = BookKeeperSettings(look_seconds=0.05, confirm_seconds_max=2.0)
     bookkeeper = await open_client(bookies, nursery, settings)
     ledger = await bookkeeper.create_ledger(ALL, password=b"")
     await ledger.add(b"one")

@@ -33,7 +33,7 @@ from zookeeper_client.api import ConnectionLostError
 from zookeeper_client.testing.memory_server import Loss, MemorySession
 
 QUICK = BookKeeperSettings(
-    connections=ConnectionLimits(answer_seconds_max=0.5), slow_seconds=0.05, look_seconds=0.05
+    connections=ConnectionLimits(answer_seconds_max=2.0), slow_seconds=0.05, look_seconds=0.05
 )
 SHORT = BookKeeperLogSettings(ledger_bytes_max=1000)
 NODE = "/logs/4/0/4"
