@@ -39,6 +39,13 @@ def test_a_copy_leaves_the_claim_that_its_original_had_tried_before(tmp_path: Pa
     assert counts["let in"] > 0
 
 
+def test_a_journal_that_is_older_than_a_flush_is_refused_when_tier_2_was_away_at_the_start(
+    tmp_path: Path,
+) -> None:
+    counts, _ = simulate_owners(40558, tmp_path)
+    assert counts["let in"] > 0
+
+
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
     first, second = (simulate_owners(3, tmp_path / each) for each in "ab")
     assert first == second
@@ -87,7 +94,11 @@ def trust_older_journals(patch: pytest.MonkeyPatch) -> None:
     async def trust(self: _Ownership, found: TierTwoIdentity) -> None:
         self._last = max(found.claims.get(0, []), default=None)
 
+    async def trust_logs(self: ChunkedSegmentStorage) -> None:
+        self._ends = {}
+
     patch.setattr(_Ownership, "check", trust)
+    patch.setattr(ChunkedSegmentStorage, "_refuse_newer", trust_logs)
 
 
 def take_any_tier_for_ours(patch: pytest.MonkeyPatch) -> None:

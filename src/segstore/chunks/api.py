@@ -29,12 +29,18 @@ class SegmentStorage(Protocol):
         ...
 
     async def recovered(
-        self, *, last_operation: int, next_segment_id: int, needed: Mapping[str, int]
+        self,
+        *,
+        last_operation: int,
+        next_segment_id: int,
+        needed: Mapping[str, int],
+        ends: Mapping[str, int],
     ) -> None:
         """The recovery has asked for all lengths of which it has something to tell.
 
         The log ends with ``last_operation``, and the next segment that it makes would be
-        ``next_segment_id``. It does not have the segments' bytes up to the offsets in ``needed``.
+        ``next_segment_id``. It does not have the segments' bytes up to the offsets in ``needed``,
+        and by it segments end at their ``ends``.
         Raises ``LogBehindError`` when the log once had more, and ``StorageDamagedError`` when what
         is needed is not stored; later, in ``run``, if it cannot be found out now.
         """

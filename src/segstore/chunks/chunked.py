@@ -111,6 +111,7 @@ class ChunkedSegmentStorage:
             epoch=epoch,
             snapshot_bytes_min=snapshot_bytes_min,
             boot_id=boot_id,
+            compare=self._refuse_others,
         )
         self._additions = Additions(self._journal)
         self._scrub = BackgroundScrub(chunks, self._journal, self._reads, scrub)
@@ -122,6 +123,8 @@ class ChunkedSegmentStorage:
         self._chunk_count = 0
         self._needed: dict[str, int] = {}
         """How much of each segment the log relies on, until it is known to be there."""
+        self._ends: Mapping[str, int] = {}
+        """How long each segment is by the log, until it is known that tier 2 has no more."""
 
     async def run(self) -> None:
         """Delete what is no longer needed, note checksums and look for damage, until cancelled."""
@@ -161,12 +164,13 @@ class ChunkedSegmentStorage:
         last_operation: int = 0,
         next_segment_id: int | None = None,
         needed: Mapping[str, int] | None = None,
+        ends: Mapping[str, int] | None = None,
     ) -> None:
         """No length is asked for any more with what is ``certain`` of it.
 
         See ``SegmentStorage.recovered``.
         """
-        self._needed = dict(needed or {})
+        self._needed, self._ends = dict(needed or {}), ends or {}
         await self._journal.recovered(last_operation=last_operation, was_used=bool(needed))
         if not self._journal.opened.is_set():
             return
@@ -178,14 +182,22 @@ class ChunkedSegmentStorage:
                         " copy"
                     )
         try:
-            await self._refuse_older()
+            await self._refuse_others()
         except PermanentError:
             raise
         except StorageError as error:
             logger.warning("segments are looked for later", error=str(error))
+            self._ends = {}  # they become longer from now on
 
     async def _find_needed(self) -> None:
-        """See that tier 2 has what the log relies on, if it was away during the recovery."""
+        """Compare tier 2 with the log, if it was away during the recovery."""
+        while (self._needed or self._ends) and not self._journal.opened.is_set():
+            try:
+                await self._journal.ready()
+            except PermanentError:
+                raise
+            except StorageError:
+                await trio.sleep(NEEDED_RETRY_SECONDS)
         await self._journal.opened.wait()
         while self._needed:
             try:
@@ -194,6 +206,36 @@ class ChunkedSegmentStorage:
                 raise
             except StorageError:
                 await trio.sleep(NEEDED_RETRY_SECONDS)
+
+    async def _refuse_others(self) -> None:
+        """Raise what says that tier 2 or the log is an older copy."""
+        await self._refuse_older()
+        await self._refuse_newer()
+
+    async def _refuse_newer(self) -> None:
+        """Raise ``LogBehindError`` when tier 2 has bytes that the log never had."""
+        metadata, unsettled = self._journal.metadata, dict[str, Chunk]()
+        chunk_count = 0
+        for segment, end in self._ends.items():
+            if chunk_count >= CHUNKS_PER_TURN:
+                chunk_count = 0
+                await trio.lowlevel.checkpoint()
+            record = metadata.peek(segment)
+            if record is None or record.is_moved:
+                continue
+            chunk_count += 1 + len(record.chunks)
+            last = record.chunks[-1] if record.chunks else None
+            if record.end > end:
+                raise _newer(segment, end, record.end)
+            if last is not None and last.is_open and last.epoch != self._journal.epoch:
+                unsettled[segment] = last
+        # What a power cut left behind the end of a chunk counts for nothing.
+        if unsettled and not self._journal.is_in_doubt:
+            lengths = await self._chunks.lengths([chunk.name for chunk in unsettled.values()])
+            for (segment, chunk), length in zip(unsettled.items(), lengths, strict=True):
+                if (found := chunk.start + (length or 0)) > self._ends[segment]:
+                    raise _newer(segment, self._ends[segment], found)
+        self._ends = {}
 
     async def _refuse_older(self) -> None:
         """Raise ``StorageDamagedError`` when tier 2 lacks bytes that the log had let go."""
@@ -572,6 +614,13 @@ def _refuse_moved(segment: str, record: StoredSegment | None) -> None:
     """Its chunks are another segment's: what is done to them would be done to that one."""
     if record is not None and record.is_moved:
         raise InvalidChunkOffsetError(f"segment {segment} was merged: it can only be deleted")
+
+
+def _newer(segment: str, end: int, found: int) -> LogBehindError:
+    return LogBehindError(
+        f"tier 2 has {found} bytes of {segment}, and the log only {end}: the journal is an older"
+        " copy"
+    )
 
 
 def _older(segment: str, needed: int, found: int) -> StorageDamagedError:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -118,7 +118,8 @@ class SystemJournal:
     """See the module. ``metadata`` may be read once ``ready`` has returned.
 
     ``boot_id`` names the start of the machine on which this owner runs; without one a power cut
-    leaves no chunk that is longer than what is stored of it.
+    leaves no chunk that is longer than what is stored of it. ``compare`` sees whether the metadata
+    fit the log, before anybody uses them who comes after the recovery.
     """
 
     def __init__(
@@ -129,8 +130,10 @@ class SystemJournal:
         epoch: Callable[[], int],
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
         boot_id: str | None = None,
+        compare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._chunks = chunks
+        self._compare = compare
         self._claim = b"" if boot_id is None else boot_id.encode() + b"\n"
         self._prefix = f"_system/chunks-{container_id}$"
         self._container_id = container_id
@@ -207,6 +210,8 @@ class SystemJournal:
                 await self._open()
                 if self._is_recovered:
                     self._check_last_operation()
+                    if self._compare is not None:
+                        await self._compare()
                     await self._note_recovered(found_out=False)
                 self.opened.set()
 

@@ -110,6 +110,11 @@ class Recovery:
                 for segment in self._metadata.segments.values()
                 if segment.storage_length > segment.start_offset and not segment.merged
             },
+            ends={
+                segment.storage_name: segment.length
+                for segment in self._metadata.segments.values()
+                if not segment.merged
+            },
         )
 
     async def _replay_all(self, replayed: list[AppendBatch | tuple[int, bytes]]) -> None:

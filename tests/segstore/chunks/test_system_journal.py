@@ -393,6 +393,36 @@ async def test_a_tier_2_that_lacks_what_the_log_let_go_is_refused(is_settled: bo
     await owner(chunks, 4).recovered(needed={"s0": 4, "s1": 3})
 
 
+@pytest.mark.parametrize("is_settled", [True, False])
+async def test_a_log_that_lacks_what_tier_2_has_is_refused(is_settled: bool) -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1)
+    await write_some(storage, 2)
+    if is_settled:
+        await storage.settle()
+    with pytest.raises(LogBehindError, match="has 4 bytes of s1, and the log only 3"):
+        await owner(chunks, 2).recovered(needed={"s1": 3}, ends={"s0": 4, "s1": 3})
+    await owner(chunks, 3).recovered(needed={"s1": 3}, ends={"s0": 4, "s1": 5})
+
+
+async def test_a_log_that_lacks_what_tier_2_has_serves_nothing_after_tier_2_was_away() -> None:
+    memory = MemoryChunkStorage()
+    await write_some(owner(memory, 1), 2)
+    refused = ["list_chunks"]
+
+    def next_fault(call: str) -> Fault:
+        return Fault.REFUSED if refused and refused[0] == call and refused.pop(0) else Fault.NONE
+
+    storage = owner(FaultyChunkStorage(memory, next_fault=next_fault), 2)
+    await storage.recovered(needed={"s1": 3}, ends={"s1": 3})
+    assert not refused
+    for _ in range(2):
+        with pytest.raises(LogBehindError, match="has 4 bytes of s1, and the log only 3"):
+            await storage.read("s1", offset=0, length=3)
+        with pytest.raises(LogBehindError, match="the journal is an older copy"):
+            await storage.write("s1", offset=3, data=[b"?"], rollover_bytes=0)
+
+
 async def test_an_empty_tier_2_is_refused_where_the_log_relies_on_one() -> None:
     with pytest.raises(StorageDamagedError, match="has s0 up to 0, and had it up to 4"):
         await owner(MemoryChunkStorage(), 2).recovered(needed={"s0": 4})
