@@ -47,12 +47,13 @@ def resolve_class_path(pom: Path, *properties: str) -> str:
         return resolved.read_text().strip()
 
 
-def compiled_class_path(project: Path, main_class: str) -> str:
+def compiled_class_path(project: Path, main_class: str, *, pom: Path | None = None) -> str:
     """The class path of a project's own classes and its libraries, compiled when they are newer.
 
-    ``project`` has a ``pom.xml`` with the libraries and its sources in ``src``.
+    ``project`` has its sources in ``src``, and a ``pom.xml`` with the libraries unless another
+    one is named.
     """
-    libraries = resolve_class_path(project / "pom.xml")
+    libraries = resolve_class_path(pom or project / "pom.xml")
     classes = project / "target" / "classes"
     sources = sorted(project.glob("src/**/*.java"))
     compiled = classes.joinpath(*main_class.split(".")).with_suffix(".class")

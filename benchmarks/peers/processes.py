@@ -51,6 +51,11 @@ class ServerProcess:
             )
         self.processes = ProcessTree(frozenset({self._process.pid}))
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the first process has ended, by itself or killed."""
+        return self._process.poll() is not None
+
     def wait_for_port(self, port: int, *, seconds_max: float) -> None:
         """Return when 127.0.0.1 accepts on this port. Raises PeerFailedError."""
         deadline = time.monotonic() + seconds_max
@@ -80,7 +85,7 @@ class ServerProcess:
         self.stop(grace_seconds=0)
 
     def _check(self, deadline: float, complaint: str) -> None:
-        if self._process.poll() is not None:
+        if self.has_ended:
             raise PeerFailedError(f"exited with {self._process.returncode}: {self._log_end()}")
         if time.monotonic() > deadline:
             raise PeerFailedError(f"{complaint}: {self._log_end()}")
