@@ -56,7 +56,12 @@ class NullStorage:
         return self._lengths.get(segment, 0)
 
     async def recovered(
-        self, *, last_operation: int, next_segment_id: int, needed: Mapping[str, int]
+        self,
+        *,
+        last_operation: int,
+        next_segment_id: int,
+        needed: Mapping[str, int],
+        ends: Mapping[str, int],
     ) -> None:
         """All lengths are certain."""
 

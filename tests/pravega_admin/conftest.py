@@ -1,5 +1,6 @@
 """A standalone store in real processes, for the tests of the command line."""
 
+import contextlib
 import os
 import select
 import signal
@@ -83,10 +84,16 @@ class Standalone:
                 time.sleep(0.01)
 
     def kill(self, part: str) -> int:
-        """kill -9 one of the processes; its id."""
-        pid = self.pid_of(part)
-        os.kill(pid, signal.SIGKILL)
-        return pid
+        """kill -9 one of the processes; its id.
+
+        The file of a process that has just ended by itself names it until the next one runs.
+        """
+        while True:
+            pid = self.pid_of(part)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return pid
+            time.sleep(0.01)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Signal the supervisor and wait for its end; its exit code."""

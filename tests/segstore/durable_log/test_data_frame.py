@@ -19,6 +19,8 @@ from segstore.durable_log.data_frame import (
 )
 from segstore.errors import DataLogCorruptError
 from segstore.model.attributes import EVENT_COUNT
+from segstore.model.metadata import ContainerMetadata
+from segstore.model.operations import CheckpointOperation
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, DigestedEntry, LogAddress
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
@@ -26,7 +28,6 @@ from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 SEGMENT = "scope/stream/0.#epoch.0"
 
 VERSION_1_LOG = """
-01000001000000140000000f03080000000000000001950103010190
 01000001000000540000004f0304000000000000000200000000000000010000018bcfe56800001773636f70652f737472
 65616d2f302e2365706f63682e300000000110800000000000000000000000000000000000000000000007
 010000010000005b00000056030100000000000000030000000000000001000000000000000000000005000210000102030
@@ -46,15 +47,26 @@ b6b6b6b6b6bfffffffffffffffd
 010000010000001600000011030a000000000000000b0000000000000003
 010000010000001e000000190302000000000000000c00000000000000010000000000000010
 """
-"""Frames of version 1 as a container 3 wrote them."""
+"""Frames of version 1 as a container 3 wrote them behind its first checkpoint."""
 
 
 def entry(position: int, frame: Buffer) -> DigestedEntry:
     return DigestedEntry(LogAddress(position), None, bytes(frame))
 
 
+def version_1_frame(record: bytes) -> bytes:
+    content = len(record).to_bytes(4, "big") + b"\3" + record
+    return bytes((1, 0, 0, 1)) + len(content).to_bytes(4, "big") + content
+
+
 def version_1_frames() -> list[bytes]:
-    frames, rest = [], bytes.fromhex("".join(VERSION_1_LOG.split()))
+    checkpoint = CheckpointOperation()
+    checkpoint.sequence_number = 1
+    checkpoint.snapshot = ContainerMetadata(3).snapshot(1)
+    frames, rest = (
+        [version_1_frame(b"".join(checkpoint.encode()))],
+        bytes.fromhex("".join(VERSION_1_LOG.split())),
+    )
     while rest:
         length = 8 + int.from_bytes(rest[4:8], "big")
         frames.append(rest[:length])

@@ -137,6 +137,7 @@ async def test_some_of_them_are_refused(autojump_clock: trio.testing.MockClock) 
 async def test_a_recovery_that_takes_the_lesser_length_is_found(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
+    from segstore.chunks.chunked import ChunkedSegmentStorage
     from segstore.chunks.system_journal import SystemJournal
     from segstore.durable_log.recovery import Recovery
     from segstore.model.metadata import SegmentMetadata
@@ -150,6 +151,11 @@ async def test_a_recovery_that_takes_the_lesser_length_is_found(
     async def trust(self: SystemJournal, last_epoch: int) -> None:
         await trio.lowlevel.checkpoint()
 
+    async def refuse_nothing(self: ChunkedSegmentStorage) -> None:
+        self._ends = {}
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(ChunkedSegmentStorage, "_refuse_newer", refuse_nothing)
     monkeypatch.setattr(Recovery, "_verify", take_the_lesser)
     monkeypatch.setattr(SystemJournal, "check_log", trust)
 
