@@ -24,9 +24,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the original's standalone server."""
+    """The address of the original's standalone server.
+
+    It ends with the module: having been written to, it keeps most of a core busy.
+    """
     peer = OriginalStandalone(heap="1g")
     peer.prepare()
     address = peer.reserve()
@@ -37,7 +40,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         peer.stop()
 
 
-@pytest.fixture(scope="session", params=["segstore", "original"])
+@pytest.fixture(scope="module", params=["segstore", "original"])
 def address(request: pytest.FixtureRequest) -> str:
     """The address of a controller: our own, and the original's."""
     if request.param == "segstore":
