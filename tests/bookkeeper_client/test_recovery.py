@@ -14,28 +14,17 @@ from bookkeeper_client.effects import (
     SendRead,
     StoreMetadata,
 )
-from bookkeeper_client.entry_format import DigestType, EntryFormat
 from bookkeeper_client.errors import (
     BookKeeperError,
     NotEnoughBookiesError,
     UnauthorizedError,
     UnreadableEntryError,
 )
-from bookkeeper_client.metadata import LedgerMetadata, Segment, State
+from bookkeeper_client.metadata import LedgerMetadata
 from bookkeeper_client.protocol import LAST_ENTRY, Code
-from bookkeeper_client.quorums import Quorums
 from bookkeeper_client.recovery import LedgerRecovery, check_password
 
-BOOKIES = ("a", "b", "c")
-ENTRIES = EntryFormat(7, DigestType.CRC32C, b"")
-OPEN = LedgerMetadata(
-    quorums=Quorums(3, 3, 2),
-    state=State.OPEN,
-    segments=(Segment(0, BOOKIES),),
-    digest_type=DigestType.CRC32C,
-    password=b"",
-    custom={},
-)
+from .conftest import BOOKIES, ENTRIES, OPEN
 
 
 def entry(entry_id: int, last_confirmed: int) -> bytes:

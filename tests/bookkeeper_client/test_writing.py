@@ -14,23 +14,13 @@ from bookkeeper_client.effects import (
     SendAdd,
     StoreMetadata,
 )
-from bookkeeper_client.entry_format import DigestType, EntryFormat
 from bookkeeper_client.errors import ClosedError, FencedError
-from bookkeeper_client.metadata import LedgerMetadata, Segment, State
+from bookkeeper_client.metadata import LedgerMetadata, State
 from bookkeeper_client.protocol import Code
 from bookkeeper_client.quorums import Quorums
 from bookkeeper_client.writing import LedgerWriter
 
-BOOKIES = ("a", "b", "c")
-ENTRIES = EntryFormat(7, DigestType.CRC32C, b"")
-OPEN = LedgerMetadata(
-    quorums=Quorums(3, 3, 2),
-    state=State.OPEN,
-    segments=(Segment(0, BOOKIES),),
-    digest_type=DigestType.CRC32C,
-    password=b"",
-    custom={},
-)
+from .conftest import BOOKIES, ENTRIES, OPEN
 
 
 def take(writer: LedgerWriter) -> list[Effect]:

@@ -3,20 +3,16 @@ or one of them, with everything that happened in it: ``--seed 17``."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import time
 import traceback
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from seeds import parse_arguments, run_seeds
+
 from simulation.owners import OwnersError, simulate_owners
 from simulation.run import FailedSeedError, Report, simulate
-
-FAILURES_MAX = 10
 
 
 def run_seed(seed: int) -> Report | str:
@@ -55,50 +51,35 @@ def run_one(seed: int, *, lines_max: int) -> int:
 
 def run_many(first: int, count: int, processes: int) -> int:
     """Run seeds from ``first`` on; returns the exit code."""
-    began = time.monotonic()
-    steps = lives = openings = failures = done = 0
+    steps = lives = openings = 0
+    simulated = 0.0
     faults: Counter[str] = Counter()
     seeds: Counter[str] = Counter()
-    simulated = 0.0
-    with ProcessPoolExecutor(processes) as pool:
-        for outcome in pool.map(run_seed, range(first, first + count)):
-            done += 1
-            if isinstance(outcome, str):
-                failures += 1
-                print(outcome, flush=True)
-                if failures >= FAILURES_MAX:
-                    print("enough is enough", flush=True)
-                    pool.shutdown(cancel_futures=True)
-                    break
-                continue
-            steps += outcome.step_count
-            lives += outcome.life_count
-            openings += outcome.opening_count
-            faults += outcome.fault_counts
-            seeds.update(outcome.fault_counts.keys())
-            simulated += outcome.seconds
-            if done % 100 == 0:
-                print(f"{done} seeds, {time.monotonic() - began:.0f} s", flush=True)
-    seconds = time.monotonic() - began
+
+    def add(report: Report) -> None:
+        nonlocal steps, lives, openings, simulated
+        steps += report.step_count
+        lives += report.life_count
+        openings += report.opening_count
+        simulated += report.seconds
+        faults.update(report.fault_counts)
+        seeds.update(report.fault_counts.keys())
+
+    ran = run_seeds(run_seed, range(first, first + count), add, processes=processes)
+    each = ran.seconds * processes / max(1, ran.done)
     print(
-        f"{done} seeds in {seconds:.0f} s ({seconds * processes / max(1, done):.2f} s each on "
+        f"{ran.done} seeds in {ran.seconds:.0f} s ({each:.2f} s each on "
         f"{processes} processes): {steps} steps, {lives} lives, {openings} containers opened, "
-        f"{simulated / 3600:.1f} simulated hours, {failures} failures"
+        f"{simulated / 3600:.1f} simulated hours, {ran.failures} failures"
     )
     for kind in sorted(faults):
         print(f"{faults[kind]:8} x {kind}, in {seeds[kind]} seeds")
-    return 1 if failures else 0
+    return 1 if ran.failures else 0
 
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="simulation")
-    parser.add_argument("--seeds", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--lines", type=int, default=200)
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    arguments = parser.parse_args()
+    arguments = parse_arguments("simulation", lines_max=200)
     if arguments.seed is not None:
         return run_one(arguments.seed, lines_max=arguments.lines)
     return run_many(arguments.first, arguments.seeds, arguments.processes)
