@@ -47,7 +47,7 @@ REPORTED = {
     Metric("publish p99", "ms", "lower"): "aggregatedPublishLatency99pct",
     Metric("end to end p95", "ms", "lower"): "aggregatedEndToEndLatency95pct",
 }
-"""What is compared, and the benchmark's names of it."""
+"""The figures to compare, each with its name in the benchmark's results."""
 RATE = Metric("published", "events/s", "higher")
 RATES = "publishRate"
 """The benchmark's name of a list: the rate of each period."""

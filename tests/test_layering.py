@@ -239,7 +239,7 @@ def imports_inside_segstore() -> list[tuple[str, str, str]]:
 
 
 def fast_imports() -> dict[str, set[str]]:
-    """The modules of ``_fast``, each with those of them that it imports."""
+    """Return the modules of ``_fast``, each with the modules of ``_fast`` that it imports."""
     pattern = re.compile(r"^\s*from\s+_fast\.(\w+)\s+c?import\b|^\s*c?import\s+_fast\.(\w+)", re.M)
     imports: dict[str, set[str]] = {}
     for source in sorted([*(SRC / "_fast").glob("*.pyx"), *(SRC / "_fast").glob("*.pxd")]):

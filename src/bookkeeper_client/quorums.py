@@ -34,5 +34,5 @@ class Quorums:
         )
 
     def proves_absence(self, absent_count: int) -> bool:
-        """Whether an entry that so many of its write set do not have was never confirmed."""
+        """Whether an entry was never confirmed, given how many bookies of its write set lack it."""
         return absent_count > self.write - self.ack

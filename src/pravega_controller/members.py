@@ -97,8 +97,8 @@ class Members:
         self._others: dict[str, _Seen] = {}
         self._observed = -1.0
         self._began_beat = -1.0
-        self._buried: list[str] = []
-        """Those whose records this controller has removed, and not taken over from yet."""
+        self._removed: list[str] = []
+        """Controllers whose member record is removed, and whose work is yet to be taken over."""
         self._joined = -1.0
         """Since when the others can see this controller."""
         self._solitude = 0
@@ -248,11 +248,11 @@ class Members:
                 except VersionConflictError:
                     log.info("a controller that was silent lives", instance=identifier)
                 else:
-                    self._buried.append(identifier)
+                    self._removed.append(identifier)
                 self._others.pop(identifier, None)
-        while self._buried:
-            await self._take_over(self._buried[0])
-            del self._buried[0]
+        while self._removed:
+            await self._take_over(self._removed[0])
+            del self._removed[0]
 
 
 def choose_owner(key: str, members: Iterable[str]) -> str:

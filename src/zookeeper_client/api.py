@@ -21,7 +21,7 @@ ANY_VERSION = -1
 OnChange = Callable[[], None]
 """Called at most once, in the event loop's thread, after what was read has changed.
 
-Not called when the session is lost: whoever waits for changes waits for ``lost`` too.
+Not called when the session is lost: a task that waits for a change has to wait for ``lost`` too.
 """
 
 

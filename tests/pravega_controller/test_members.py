@@ -282,7 +282,7 @@ async def test_nobody_removes_the_intents_of_a_controller_that_lives_again(
 
 
 def intents_of(memory: MemorySegmentStore, controller: Controller) -> list[IntentRecord]:
-    """What is stored of a controller's intents."""
+    """Return the stored intents of a controller."""
     prefix = controller.members.instance_id.encode()
     entries = memory.tables[INTENTS].entries
     return [

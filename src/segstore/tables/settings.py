@@ -28,11 +28,11 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kept_value_bytes_max: int = KIB
     """Values up to this size stay in memory with the index."""
     index_bytes_max: int = 64 * MIB
-    """What is known of tables not in use is dropped when that of all in a container takes more."""
+    """Maximum memory of all table indexes of a container; above it, idle tables lose theirs."""
     clean_bytes_max: int = 8 * MIB
-    """What is kept in memory of one table besides what its attributes do not have yet."""
+    """Maximum memory of one table's index, without the entries that its attributes lack."""
     index_count: int = 2_048
-    """So many entries behind its index offset, and a table's attributes take them over."""
+    """Write entries to a table's attributes when so many lie behind its index offset."""
     index_bytes: int = 4 * MIB
     """The same in bytes."""
     index_seconds: float = 5.0

@@ -41,7 +41,7 @@ from zookeeper_client.api import NoNodeError, ZooKeeper, ZooKeeperError
 
 APPLICATION = b"segstore"
 EMPTY_KEPT = 2
-"""So many of the last ledgers stay in the metadata although they are empty."""
+"""How many of the last ledgers stay in the metadata even if they are empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _DEPTH = 2
 
 
 class Status(IntEnum):
-    """What is known of a ledger."""
+    """Whether a ledger has entries, as the log's metadata tell."""
 
     UNKNOWN = 0
     EMPTY = 1

@@ -22,17 +22,17 @@ class LogSizes:
         return self._total - self._dropped
 
     def add(self, position: int, size: int) -> None:
-        """So many bytes lie at a position, behind all others."""
+        """Count ``size`` bytes at a position behind all earlier ones."""
         if not self._samples or self._total - self._samples[-1][1] >= SAMPLE_BYTES:
             self._samples.append((position, self._total))
         self._total += size
 
     def refine(self, position: int, before: int) -> None:
-        """So many bytes lie before a position that is among those which were added."""
+        """Note that ``before`` bytes lie in front of a position between earlier ones."""
         insort(self._samples, (position, before))
 
     def drop_before(self, position: int) -> None:
-        """Bytes before a position do not count any more."""
+        """Stop counting the bytes in front of a position."""
         index = bisect_right(self._samples, (position, self._total)) - 1
         if index >= 0:
             self._dropped = max(self._dropped, self._samples[index][1])
