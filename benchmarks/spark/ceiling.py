@@ -5,6 +5,7 @@ What it gives is the most that a data source in Python can: workers send Arrow b
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -54,7 +55,9 @@ class ReadyReader(DataSourceReader):
         """Yield as many events as asked for, in batches as long as those of streams."""
         assert isinstance(partition, Part)
         count = BATCH_BYTES // (partition.event_bytes + 8)
-        data = frame_events([bytes(partition.event_bytes)] * count)
+        random = Random(count)
+        # Events that differ, as those of streams do: what writes them may compress.
+        data = frame_events([random.randbytes(partition.event_bytes) for _ in range(count)])
         [batch] = EventBatches("scope", "stream", 0).read([(0, data)], start=0, end=len(data))
         left = partition.events
         while left > 0:

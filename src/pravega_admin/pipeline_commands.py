@@ -73,7 +73,8 @@ def ingest(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="DIRECTORY", help="Remembers what was written; has a name by default."
+            metavar="DIRECTORY",
+            help="Remembers what was written; by default named after SOURCE and STREAM.",
         ),
     ] = None,
     segments: SegmentsOption = 1,
@@ -91,7 +92,7 @@ def ingest(
     """
     name = parse_stream_name(stream)
     topic = _parse_kafka(source)
-    where = source.rstrip("/") if topic is None else topic.topic
+    where = source.rstrip("/") if topic is None else topic.checkpoint_name
     place = checkpoint or f"{where}.ingested-to/{name.scope}/{name.stream}"
     plan = {"from": source, "to": str(name), "key": key or None, "checkpoint": place}
     if _is_dry(dry_run, "ingest", plan, output):
@@ -261,6 +262,15 @@ class _KafkaSource:
 
     servers: str
     topic: str
+
+    @property
+    def checkpoint_name(self) -> str:
+        """Return a file name of the topic and its servers, in whichever order these were named.
+
+        A topic of the same name elsewhere has other offsets. Hadoop's paths have no colons.
+        """
+        servers = "+".join(sorted(self.servers.split(",")))
+        return f"{self.topic}@{servers.replace(':', '-')}"
 
 
 def _parse_kafka(source: str) -> _KafkaSource | None:

@@ -47,6 +47,8 @@ from pravega_wire.names import READER_GROUP_PREFIX, scoped_name
 from pravega_wire.transaction_ids import NO_TIME, halves_of_id, id_of_halves
 
 CALL_SECONDS = 60.0
+CONNECT_SECONDS = 10.0
+"""How long one attempt to connect may take: a busy server accepts long before it answers."""
 PATIENCE_SECONDS = 1.0
 """How long a controller may be gone before a call says so, unless the caller says otherwise."""
 SCALE_POLL_SECONDS = 0.1
@@ -160,8 +162,9 @@ class ControllerClient:
                 ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
                 # A controller that comes back is tried again soon.
                 ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.min_reconnect_backoff_ms", 100),
                 ("grpc.max_reconnect_backoff_ms", 1000),
+                # In spite of its name: how long an attempt to connect may take.
+                ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
             ],
         )
 

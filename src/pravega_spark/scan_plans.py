@@ -36,6 +36,8 @@ HELD_TOGETHER_MAX = 1_000
 """Chunks of one request: a server takes 4,096 items, and a frame has an end."""
 ASKS_MAX = 2
 """A connection may have broken for another reason than the request."""
+REFUSALS_MAX = 3
+"""Requests in a row that fail before the servers count as servers without plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,12 @@ class ScanPlans:
 
     def __init__(self, stores: SegmentStores) -> None:
         self._stores = stores
+        self._refusals = 0
+
+    @property
+    def are_refused(self) -> bool:
+        """Whether so many requests in a row failed that no further one is worth its time."""
+        return self._refusals >= REFUSALS_MAX
 
     def request(self, segment_id: int, start: int, end: int, lease_id: bytes) -> ScanPlan | None:
         """Return the plan of the bytes [start, end) as far as they are in tier 2, with a lease.
@@ -120,6 +128,7 @@ class ScanPlans:
         )
 
     def _ask(self, segment_id: int, start: int, end: int, lease_id: bytes) -> Reply:
+        """Return the reply to one request; ``PlanRefusedError`` when the server gives none."""
         failure: Exception | None = None
         for _ in range(ASKS_MAX):
             try:
@@ -138,7 +147,9 @@ class ScanPlans:
                 continue
             if isinstance(reply, OperationUnsupported | ErrorMessage):
                 break
+            self._refusals = 0
             return reply
+        self._refusals += 1
         raise PlanRefusedError(
             "the segment store does not tell where tier 2 has the segments' bytes"
             + (f" ({failure})" if failure is not None else "")

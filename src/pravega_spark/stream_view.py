@@ -59,7 +59,7 @@ class StreamView:
         self.options = options
         self._controller = open_controller(options)
         self._stores = SegmentStores(options.scope, options.stream, self._locate)
-        self._has_plans = True
+        self._scan_plans = ScanPlans(self._stores)
         self._seen_tail: dict[int, int] | None = None
         self._scans: dict[int, EventScan] = {}
 
@@ -169,7 +169,7 @@ class StreamView:
         The plans come with a lease, which lasts until it ends by itself: tasks have their own.
         """
         path = self.options.read_path
-        if path == WIRE or not self._has_plans:
+        if path == WIRE or self._scan_plans.are_refused:
             return [None] * len(slices)
         lease_id = new_lease_id()
         plans: dict[int, ScanPlan | None] = {}
@@ -177,19 +177,16 @@ class StreamView:
         for piece in slices:
             length = lengths.get(piece.segment_id, 0) + piece.end - piece.start
             lengths[piece.segment_id] = length
-        scan_plans = ScanPlans(self._stores)
         for segment, length in lengths.items():
             if path == AUTO and length < DIRECT_BYTES_MIN:
                 continue
             start = min(piece.start for piece in slices if piece.segment_id == segment)
             end = max(piece.end for piece in slices if piece.segment_id == segment)
             try:
-                plans[segment] = scan_plans.request(segment, start, end, lease_id)
+                plans[segment] = self._scan_plans.request(segment, start, end, lease_id)
             except PlanRefusedError:
                 if path == DIRECT:
                     raise
-                # Nor has it some for the next batch of a query.
-                self._has_plans = False
                 break
         return [
             plan.within(piece.start, piece.end) if plan is not None else None

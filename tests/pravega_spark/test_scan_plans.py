@@ -52,6 +52,29 @@ def test_a_server_that_ends_the_connection_is_read_over_the_wire(server: Any) ->
         assert list(stores.read_slice(Slice(0, 0, 4))) == [(0, b"0123")]
 
 
+def test_a_query_asks_again_after_a_passing_failure(server: Any) -> None:
+    is_failing = True
+
+    def answer(command: object) -> Reply | None:
+        assert isinstance(command, PlanScan)
+        return None if is_failing else planned(command, 10, 10)
+
+    with server(answer) as address, SegmentStores("s", "t", lambda _: address) as stores:
+        plans = ScanPlans(stores)
+        for _ in range(2):
+            for _ in range(2):
+                with pytest.raises(PlanRefusedError):
+                    plans.request(0, 0, 10, new_lease_id())
+            assert not plans.are_refused
+            is_failing = False
+            assert plans.request(0, 0, 10, new_lease_id()) is not None
+            is_failing = True
+        for _ in range(3):
+            with pytest.raises(PlanRefusedError):
+                plans.request(0, 0, 10, new_lease_id())
+        assert plans.are_refused
+
+
 def test_a_long_plan_is_asked_for_in_parts(server: Any) -> None:
     def answer(command: object) -> Reply | None:
         assert isinstance(command, PlanScan)
