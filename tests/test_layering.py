@@ -18,8 +18,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pravega_wire": {"_fast"},
     "zookeeper_client": set(),
     "bookkeeper_client": {"_fast", "zookeeper_client"},
-    "segstore": {"_fast", "pravega_wire", "zookeeper_client", "bookkeeper_client"},
-    "pravega_controller": {"_fast", "pravega_wire"},
+    "pravega_cluster": {"pravega_wire", "zookeeper_client"},
+    "segstore": {
+        "_fast",
+        "pravega_wire",
+        "zookeeper_client",
+        "bookkeeper_client",
+        "pravega_cluster",
+    },
+    "pravega_controller": {"_fast", "pravega_wire", "zookeeper_client", "pravega_cluster"},
     "pravega_blocking": {"_fast", "pravega_wire"},
     "pravega_spark": {"_fast", "pravega_wire", "pravega_blocking"},
     "pravega_admin": {

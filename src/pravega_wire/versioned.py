@@ -97,6 +97,9 @@ class VersionedReader:
     def read_byte(self) -> int:
         return self.read_bytes(1)[0]
 
+    def read_int(self) -> int:
+        return int.from_bytes(self.read_bytes(4), "big", signed=True)
+
     def read_long(self) -> int:
         return int.from_bytes(self.read_bytes(8), "big", signed=True)
 

@@ -78,6 +78,10 @@ class ZooKeeper(Protocol):
         """Read a node. Without one no change is reported either."""
         ...
 
+    async def is_own(self, path: str) -> bool:
+        """Whether a node is an ephemeral one of this session."""
+        ...
+
     async def set(self, path: str, data: bytes, version: int) -> int:
         """Set a node that has this version, and return the new one."""
         ...

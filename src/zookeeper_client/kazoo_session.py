@@ -145,6 +145,13 @@ class KazooSession:
         data, stat = await self._call(self._client.get_async, path, watch=self._watch(on_change))
         return Node(data, stat.version)
 
+    async def is_own(self, path: str) -> bool:
+        """See ``ZooKeeper``."""
+        _, stat = await self._call(self._client.get_async, path)
+        if (identity := self._client.client_id) is None:
+            raise ConnectionLostError(f"{path}: the connection is lost, and maybe the session")
+        return bool(stat.ephemeralOwner == identity[0])
+
     async def set(self, path: str, data: bytes, version: int) -> int:
         """See ``ZooKeeper``."""
         stat = await self._call(self._client.set_async, path, data, version=version)

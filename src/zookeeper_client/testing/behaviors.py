@@ -48,7 +48,12 @@ async def nodes_are_made_read_and_deleted(open_session: Open, path: str) -> None
         assert await one.children(path) == ["a", "b"]
         await expect(NotEmptyError, one.delete(path))
         await one.delete(f"{path}/a")
-        for call in (one.get(f"{path}/a"), one.delete(f"{path}/a"), one.children(f"{path}/a")):
+        for call in (
+            one.get(f"{path}/a"),
+            one.delete(f"{path}/a"),
+            one.children(f"{path}/a"),
+            one.is_own(f"{path}/a"),
+        ):
             await expect(NoNodeError, call)
         await expect(NoNodeError, one.set(f"{path}/a", b"", ANY_VERSION))
 
@@ -78,6 +83,9 @@ async def ephemeral_nodes_end_with_their_session(open_session: Open, path: str) 
         async with open_session() as two:
             await two.create(f"{path}/e", b"", is_ephemeral=True)
             assert await one.children(path, changed.set) == ["e"]
+            assert await two.is_own(f"{path}/e")
+            assert not await one.is_own(f"{path}/e")
+            assert not await two.is_own(path)
         with trio.fail_after(WAIT_SECONDS_MAX):
             await changed.wait()
         assert await one.children(path) == []

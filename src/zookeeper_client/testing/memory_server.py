@@ -137,6 +137,12 @@ class MemorySession:
                 node.data_watches.append((self, on_change))
             return Node(node.data, node.version)
 
+    async def is_own(self, path: str) -> bool:
+        """See ``ZooKeeper``."""
+        await trio.lowlevel.checkpoint()
+        with self._carry_out(path):
+            return self._server.find(path).owner is self
+
     async def set(self, path: str, data: bytes, version: int) -> int:
         """See ``ZooKeeper``."""
         await trio.lowlevel.checkpoint()

@@ -1,0 +1,100 @@
+"""Tasks that follow what is in ZooKeeper, in one session after the other.
+
+Owns: ``follow`` (use what a node says, again whenever it has changed), ``live_in_sessions`` (open a
+session whenever the last one is lost), and how to wait for a change without missing the end of the
+session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeAlias, TypeVar
+
+import structlog
+import trio
+
+from pravega_cluster.records import ClusterRecordError
+from zookeeper_client.api import (
+    ConnectionLostError,
+    OnChange,
+    SessionLostError,
+    ZooKeeper,
+    ZooKeeperError,
+)
+
+LOOK_SECONDS = 10.0
+"""How often to look although no change was told."""
+RETRY_SECONDS = 1.0
+"""The pause after a call without an answer, and after a session that could not be opened."""
+
+T = TypeVar("T")
+OpenSession: TypeAlias = Callable[[trio.Nursery], AbstractAsyncContextManager[ZooKeeper]]
+"""Opens a session, whose timer runs in the nursery; ``open_zookeeper`` with its arguments."""
+
+log = structlog.get_logger(__name__)
+
+
+async def wait_for_change(zookeeper: ZooKeeper, changed: trio.Event, seconds_max: float) -> None:
+    """Wait for an event, but not longer than the session or the time. ``SessionLostError``."""
+
+    async def wait_for_end() -> None:
+        await zookeeper.lost.wait()
+        nursery.cancel_scope.cancel()
+
+    with trio.move_on_after(seconds_max):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_end)
+            await changed.wait()
+            nursery.cancel_scope.cancel()
+    raise_if_lost(zookeeper)
+
+
+def raise_if_lost(zookeeper: ZooKeeper) -> None:
+    """``SessionLostError`` if the session has ended."""
+    if zookeeper.lost.is_set():
+        raise SessionLostError("the session with ZooKeeper has ended")
+
+
+async def follow(
+    zookeeper: ZooKeeper,
+    read: Callable[[OnChange], Awaitable[T]],
+    use: Callable[[T], None],
+    *,
+    look_seconds: float = LOOK_SECONDS,
+) -> None:
+    """Use what is read, now, after each change, and every ``look_seconds``.
+
+    ``read`` gets what it has to pass on as ``on_change``. What it cannot decode is logged and
+    passed over: the last that could be read stays in use. Ends by ``SessionLostError``.
+    """
+    while True:
+        changed = trio.Event()
+        seconds = look_seconds
+        try:
+            use(await read(changed.set))
+        except SessionLostError:
+            raise
+        except (ZooKeeperError, ClusterRecordError) as error:
+            log.warning("ZooKeeper cannot be read now", reason=str(error))
+            seconds = min(RETRY_SECONDS, look_seconds)
+        await wait_for_change(zookeeper, changed, seconds)
+
+
+async def live_in_sessions(
+    open_session: OpenSession, live: Callable[[ZooKeeper], Awaitable[None]]
+) -> None:
+    """Run ``live`` in a session, and again in a new one whenever that is lost, for ever.
+
+    ``live`` may run tasks of its own; when one raises an error of ZooKeeper's, so does ``live``.
+    """
+    while True:
+        began = trio.current_time()
+        try:
+            async with trio.open_nursery() as nursery, open_session(nursery) as zookeeper:
+                await live(zookeeper)
+                nursery.cancel_scope.cancel()
+        except* (SessionLostError, ConnectionLostError) as group:
+            log.warning("no session with ZooKeeper", reason=str(group.exceptions[0]))
+        # A session that was lost after a good while is followed by another one at once.
+        await trio.sleep(max(0.0, RETRY_SECONDS - (trio.current_time() - began)))

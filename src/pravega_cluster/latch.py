@@ -1,0 +1,109 @@
+"""Who of several processes leads: a queue of nodes in ZooKeeper, the original's.
+
+Owns: ``LeaderLatch``.
+
+    <path>/_c_<uuid>-lock-<10 digits>     ephemeral and sequential; the lowest number leads
+
+The names are those of Curator's leader selector, so that controllers of the original and these take
+turns: of a name only the number behind ``lock-`` counts.
+
+Invariants:
+1. This session has one node at most. After a lost answer it is found by its uuid, and made anew
+   only if it is not there.
+2. Who waits watches the node right before its own: one end wakes one process.
+3. ``leads`` is true of the moment in which ZooKeeper answered. Who acts on it needs a condition of
+   its own, see ``monitor``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from random import Random
+
+import structlog
+import trio
+
+from pravega_cluster.following import LOOK_SECONDS, RETRY_SECONDS, wait_for_change
+from zookeeper_client.api import (
+    NoNodeError,
+    OnChange,
+    SessionLostError,
+    ZooKeeper,
+    ZooKeeperError,
+    ensure_path,
+)
+
+_LOCK = "lock-"
+
+log = structlog.get_logger(__name__)
+
+
+class LeaderLatch:
+    """One process's place in the queue, in one session."""
+
+    def __init__(
+        self, zookeeper: ZooKeeper, path: str, *, random: Random, data: bytes = b""
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._path = path
+        self._data = data
+        self._prefix = f"_c_{uuid.UUID(int=random.getrandbits(128), version=4)}-{_LOCK}"
+
+    async def wait_to_lead(self) -> None:
+        """Wait for this process's turn. Ends by ``SessionLostError`` if the session does."""
+        while True:
+            changed = trio.Event()
+            seconds = LOOK_SECONDS
+            try:
+                if await self._stand_first(changed.set):
+                    return
+            except SessionLostError:
+                raise
+            except ZooKeeperError as error:
+                log.warning("cannot wait for leadership now", reason=repr(error))
+                seconds = RETRY_SECONDS
+            await wait_for_change(self._zookeeper, changed, seconds)
+
+    async def leads(self) -> bool:
+        """Whether this process's node is the first now. Raises ``ZooKeeperError``."""
+        queue = await self._queue()
+        return bool(queue) and queue[0].startswith(self._prefix)
+
+    async def give_up(self) -> None:
+        """Leave the queue. Raises ``ZooKeeperError``; then the node goes with the session."""
+        for name in await self._queue():
+            if name.startswith(self._prefix):
+                with suppress(NoNodeError):
+                    await self._zookeeper.delete(f"{self._path}/{name}")
+
+    async def _stand_first(self, on_change: OnChange) -> bool:
+        """Join the queue if need be; whether nobody is before. Else watch who is right before."""
+        queue = await self._queue()
+        own = [place for place, name in enumerate(queue) if name.startswith(self._prefix)]
+        if not own:
+            node = f"{self._path}/{self._prefix}"
+            try:
+                await self._zookeeper.create(
+                    node, self._data, is_ephemeral=True, is_sequential=True
+                )
+            except NoNodeError:
+                await ensure_path(self._zookeeper, self._path)
+            on_change()
+            return False
+        if own[0] == 0:
+            return True
+        try:
+            await self._zookeeper.get(f"{self._path}/{queue[own[0] - 1]}", on_change)
+        except NoNodeError:
+            on_change()
+        return False
+
+    async def _queue(self) -> list[str]:
+        """The names of all nodes in their order; strange ones are passed over."""
+        try:
+            names = await self._zookeeper.children(self._path)
+        except NoNodeError:
+            return []
+        numbered = [name for name in names if name.rpartition(_LOCK)[2].isdecimal()]
+        return sorted(numbered, key=lambda name: int(name.rpartition(_LOCK)[2]))

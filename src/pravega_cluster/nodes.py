@@ -1,0 +1,113 @@
+"""Where a cluster's nodes are in ZooKeeper, and reading them.
+
+Owns: the paths below a cluster's root ``/pravega/<name>``, ``read_hosts`` and ``read_map``.
+
+    <root>/cluster/hosts/<ip>:<port>:                      ephemeral, a segment store that lives
+    <root>/cluster/controllers/<ip>:<port>:<endpoint>      ephemeral, a controller that lives
+    <root>/cluster/segmentContainerHostMapping             who has which container
+    <root>/cluster/faulthandlerleader/                     who may change that: see ``latch``
+    <root>/segstore/identity                               what stores note of the cluster
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import structlog
+
+from pravega_cluster.records import (
+    ClusterRecordError,
+    ContainerMap,
+    Host,
+    decode_map,
+    parse_node_name,
+)
+from zookeeper_client.api import NoNodeError, OnChange, ZooKeeper, ensure_path
+
+MAP_NAME = "segmentContainerHostMapping"
+
+log = structlog.get_logger(__name__)
+
+
+class ClusterPaths(NamedTuple):
+    """The nodes of one cluster."""
+
+    root: str
+
+    @property
+    def cluster(self) -> str:
+        return f"{self.root}/cluster"
+
+    @property
+    def hosts(self) -> str:
+        return f"{self.cluster}/hosts"
+
+    @property
+    def controllers(self) -> str:
+        return f"{self.cluster}/controllers"
+
+    @property
+    def container_map(self) -> str:
+        return f"{self.cluster}/{MAP_NAME}"
+
+    @property
+    def identity(self) -> str:
+        return f"{self.root}/segstore/identity"
+
+    @property
+    def leader(self) -> str:
+        return f"{self.cluster}/faulthandlerleader"
+
+
+class VersionedMap(NamedTuple):
+    """A map of containers, and the version of its node."""
+
+    containers: ContainerMap
+    version: int
+
+
+def find_paths(cluster: str) -> ClusterPaths:
+    """The nodes of the cluster with this name."""
+    if not cluster or "/" in cluster or "\0" in cluster or cluster in (".", ".."):
+        raise ClusterRecordError(f"{cluster!r} cannot be the name of a cluster")
+    return ClusterPaths(f"/pravega/{cluster}")
+
+
+async def read_hosts(
+    zookeeper: ZooKeeper, path: str, on_change: OnChange | None = None
+) -> frozenset[Host]:
+    """The hosts that are registered below a path; names that are none of a host are passed over."""
+    try:
+        names = await zookeeper.children(path, on_change)
+    except NoNodeError:
+        await ensure_path(zookeeper, path)
+        names = await zookeeper.children(path, on_change)
+    found = set()
+    for name in names:
+        try:
+            found.add(parse_node_name(name))
+        except ClusterRecordError as error:
+            log.warning("strange node among the hosts", path=path, reason=str(error))
+    return frozenset(found)
+
+
+async def read_map(
+    zookeeper: ZooKeeper, paths: ClusterPaths, on_change: OnChange | None = None
+) -> VersionedMap | None:
+    """The map of containers; None before there is one. Then ``on_change`` is called when it comes.
+
+    Raises ``ClusterRecordError`` for one that is damaged.
+    """
+    while True:
+        try:
+            data, version = await zookeeper.get(paths.container_map, on_change)
+        except NoNodeError:
+            try:
+                names = await zookeeper.children(paths.cluster, on_change)
+            except NoNodeError:
+                await ensure_path(zookeeper, paths.cluster)
+                continue
+            if MAP_NAME in names:
+                continue
+            return None
+        return VersionedMap(decode_map(data), version)

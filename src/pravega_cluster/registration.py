@@ -1,0 +1,92 @@
+"""A host is registered while its process lives: an ephemeral node that is kept.
+
+Owns: ``keep_registered`` and ``unregister``.
+
+Invariants:
+1. The node that counts is this session's. One of an earlier session with the same name, as after a
+   quick restart, is waited out: it goes with its session, and then this session's is made. Nobody
+   deletes a node that is not of its own session.
+2. A node that vanishes while the session lives is made again.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import structlog
+import trio
+
+from pravega_cluster.following import LOOK_SECONDS, RETRY_SECONDS, raise_if_lost, wait_for_change
+from pravega_cluster.records import Host, encode_host
+from zookeeper_client.api import (
+    NodeExistsError,
+    NoNodeError,
+    OnChange,
+    SessionLostError,
+    ZooKeeper,
+    ZooKeeperError,
+    ensure_path,
+)
+
+log = structlog.get_logger(__name__)
+
+
+async def keep_registered(
+    zookeeper: ZooKeeper,
+    parent: str,
+    host: Host,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Keep a host registered below a path; started when it is. Ends by ``SessionLostError``."""
+    path = f"{parent}/{host.node_name}"
+    is_registered = is_told = False
+    while True:
+        changed = trio.Event()
+        seconds = LOOK_SECONDS
+        try:
+            is_own = await _hold(zookeeper, path, encode_host(host), changed.set)
+        except SessionLostError:
+            raise
+        except ZooKeeperError as error:
+            log.warning("cannot be registered now", node=path, reason=repr(error))
+            seconds = RETRY_SECONDS
+        else:
+            if is_own and not is_registered:
+                is_registered = True
+                log.info("registered", node=path)
+                task_status.started()
+            elif not is_own and not is_told:
+                is_told = True
+                log.info("waiting for the end of an earlier session", node=path)
+        await wait_for_change(zookeeper, changed, seconds)
+
+
+async def unregister(zookeeper: ZooKeeper, parent: str, host: Host) -> None:
+    """Delete this session's node of a host, if there is one, while nobody keeps it.
+
+    Raises ``ZooKeeperError``; then it goes with the session.
+    """
+    raise_if_lost(zookeeper)
+    path = f"{parent}/{host.node_name}"
+    with suppress(NoNodeError):
+        if await zookeeper.is_own(path):
+            await zookeeper.delete(path)
+
+
+async def _hold(zookeeper: ZooKeeper, path: str, data: bytes, on_change: OnChange) -> bool:
+    """Make the node if there is none; whether it is this session's."""
+    try:
+        await zookeeper.create(path, data, is_ephemeral=True)
+    except NodeExistsError:
+        pass
+    except NoNodeError:
+        await ensure_path(zookeeper, path.rpartition("/")[0])
+        await zookeeper.create(path, data, is_ephemeral=True)
+    try:
+        await zookeeper.get(path, on_change)
+        return await zookeeper.is_own(path)
+    except NoNodeError:
+        # It went in between: make it now.
+        on_change()
+        return False
