@@ -104,6 +104,7 @@ def _load_segment_store() -> Parts:
 
 
 def _load_controller() -> Parts:
+    from pravega_controller.config import ConfigurationError as ControllerConfigurationError
     from pravega_controller.config import ControllerConfig
     from pravega_controller.server import StartupError, serve
     from pravega_controller.service import ListenError
@@ -119,7 +120,12 @@ def _load_controller() -> Parts:
             await shutdown.wait()
             nursery.cancel_scope.cancel()
 
-    return Parts(ControllerConfig, serve_until, refusals=(ListenError,), failures=(StartupError,))
+    return Parts(
+        ControllerConfig,
+        serve_until,
+        refusals=(ListenError, ControllerConfigurationError),
+        failures=(StartupError,),
+    )
 
 
 SERVERS: Mapping[str, Server] = {

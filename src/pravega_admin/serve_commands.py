@@ -20,7 +20,12 @@ from pravega_admin.store_settings import (
     start_standalone,
     tier_2_settings,
 )
-from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
+from pravega_admin.supervisor.child_protocol import (
+    CONTROLLER,
+    SEGMENT_STORE,
+    Verdict,
+    announce,
+)
 from pravega_blocking.errors import UsageError
 
 HostOption: TypeAlias = Annotated[
@@ -68,6 +73,20 @@ Tier2Option: TypeAlias = Annotated[
 S3EndpointOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--s3-endpoint", metavar="URL", help="An S3 server that is not Amazon's."),
+]
+ZookeeperOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--zookeeper",
+        metavar="HOST:PORT,...",
+        help="The ZooKeeper servers of a cluster, of which this becomes a part.",
+    ),
+]
+ClusterOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="NAME", help="The cluster's name, 'pravega-cluster' by default."
+    ),
 ]
 S3RegionOption: TypeAlias = Annotated[
     str | None, typer.Option("--s3-region", metavar="NAME", help="The region of the bucket.")
@@ -178,6 +197,8 @@ def controller(
         list[str] | None,
         typer.Option("--segment-store", metavar="HOST:PORT", help="One for each segment store."),
     ] = None,
+    zookeeper: ZookeeperOption = None,
+    cluster: ClusterOption = None,
     host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=PORT_MAX, help="Its port.")] = 9090,
     published_address: PublishedOption = None,
@@ -188,13 +209,12 @@ def controller(
     config: SettingsOption = None,
 ) -> None:
     """Run one controller in this process."""
-    stores = [_parse_host_port(text) for text in segment_store or ["127.0.0.1:12345"]]
     options = {
         "host": host,
         "port": port,
-        "segment_stores": stores,
         "container_count": container_count,
         "published_address": published_address,
+        **_where_stores_are(segment_store, zookeeper, cluster),
     }
     _serve(
         CONTROLLER,
@@ -203,6 +223,22 @@ def controller(
         log_level=log_level,
         log_format=log_format,
     )
+
+
+def _where_stores_are(
+    segment_stores: list[str] | None, zookeeper: str | None, cluster: str | None
+) -> dict[str, Any]:
+    """The settings that say how a controller finds the segment stores."""
+    if zookeeper is None:
+        if cluster is not None:
+            raise UsageError("--cluster needs --zookeeper HOST:PORT")
+        stores = segment_stores or ["127.0.0.1:12345"]
+        return {"segment_stores": [_parse_host_port(text) for text in stores]}
+    if segment_stores:
+        raise UsageError("--segment-store is for a controller without --zookeeper")
+    for text in zookeeper.split(","):
+        _parse_host_port(text)
+    return {"zookeeper": zookeeper, **({} if cluster is None else {"cluster": cluster})}
 
 
 def _serve(
@@ -220,11 +256,12 @@ def _serve(
     check_exposure(settings["host"], allow_insecure=allow_insecure)
     configure_logs(kind, level=log_level, format=log_format)
     where = f"{settings['host']}:{settings['port']}"
-    run_server(
-        SERVERS[kind],
-        settings,
-        on_ready=lambda: note(f"{SERVERS[kind].title} is ready on {where}"),
-    )
+
+    def on_ready() -> None:
+        announce(Verdict(is_ready=True))
+        note(f"{SERVERS[kind].title} is ready on {where}")
+
+    run_server(SERVERS[kind], settings, on_ready=on_ready)
 
 
 def _parse_host_port(text: str) -> tuple[str, int]:

@@ -28,6 +28,8 @@ SETTINGS_WITH_OPTIONS = {
         "segment_stores",
         "container_count",
         "published_address",
+        "zookeeper",
+        "cluster",
     },
 }
 DATA_DIR = Path("data")

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pravega_cluster.nodes import find_paths
+from pravega_cluster.records import ClusterRecordError
+
 DEFAULT_PORT = 9090
+DEFAULT_CLUSTER = "pravega-cluster"
 DEFAULT_SEGMENT_STORE_PORT = 12345
 
 
@@ -19,7 +23,10 @@ class ConfigurationError(ValueError):
 class ControllerConfig:
     """A controller's configuration. Times are in seconds.
 
-    ``segment_stores`` are the addresses at which the controller itself reaches the segment stores;
+    With ``zookeeper`` the controller is one of a cluster: which segment store has which container
+    is in ZooKeeper, and ``segment_stores`` is of no use. Clients are sent to what stores publish.
+
+    Without it ``segment_stores`` are the addresses at which the controller itself reaches them;
     container ``c`` lives on the store at index ``c % len(segment_stores)``. Clients are sent to the
     port of a segment's store at the host they dialled the controller at, or at
     ``published_address`` if there is one.
@@ -30,7 +37,16 @@ class ControllerConfig:
     segment_stores: tuple[tuple[str, int], ...] = (("127.0.0.1", DEFAULT_SEGMENT_STORE_PORT),)
     container_count: int = 4
     published_address: str | None = None
-    """The host that clients are sent to, for controller and segment stores alike."""
+    """The host that clients are sent to, for controller and segment stores alike; in a cluster, for
+    this controller alone."""
+    zookeeper: str | None = None
+    """The ZooKeeper servers of the cluster: ``host:port,host:port``."""
+    cluster: str = DEFAULT_CLUSTER
+    """The name of the cluster: its nodes are below ``/pravega/<name>``."""
+    session_seconds: float = 10.0
+    """The time-out of the session with ZooKeeper. The servers bound it: by default 4 to 40."""
+    rebalance_seconds_min: float = 10.0
+    """The time between two changes of who has which container, at least."""
     startup_seconds_max: float = 60.0
     """How long to wait at the start for the segment stores to answer."""
     reply_seconds_max: float = 20.0
@@ -65,11 +81,18 @@ class ControllerConfig:
                 raise ConfigurationError(f"{host!r}:{port} is not an address")
         if self.published_address is not None and not self.published_address:
             raise ConfigurationError("the published address is empty")
-        for name in ("request_poll", "watermark_period", "retention_period"):
-            # Not a number is no time either.
-            if not getattr(self, f"{name}_seconds") >= 0:
-                raise ConfigurationError(f"{name}_seconds has to be 0 or more")
+        self._check_cluster()
         for name in (
+            "request_poll_seconds",
+            "watermark_period_seconds",
+            "retention_period_seconds",
+            "rebalance_seconds_min",
+        ):
+            # Not a number is no time either.
+            if not getattr(self, name) >= 0:
+                raise ConfigurationError(f"{name} has to be 0 or more")
+        for name in (
+            "session_seconds",
             "heartbeat_seconds",
             "scale_event_seconds_max",
             "idle_segment_seconds",
@@ -77,3 +100,11 @@ class ControllerConfig:
         ):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} has to be more than 0")
+
+    def _check_cluster(self) -> None:
+        if self.zookeeper is not None and not self.zookeeper:
+            raise ConfigurationError("the address of ZooKeeper is empty")
+        try:
+            find_paths(self.cluster)
+        except ClusterRecordError as error:
+            raise ConfigurationError(str(error)) from error

@@ -20,6 +20,7 @@ from random import Random
 import structlog
 import trio
 
+from pravega_cluster.following import OpenSession
 from pravega_controller.autoscaling import AutoScaling
 from pravega_controller.background import Background
 from pravega_controller.config import ControllerConfig
@@ -28,7 +29,7 @@ from pravega_controller.intents import Intents
 from pravega_controller.key_value_tables import INTENT_KIND as TABLE_INTENT_KIND
 from pravega_controller.key_value_tables import KeyValueTableOperations
 from pravega_controller.members import MemberRecord, Members
-from pravega_controller.placement import StaticPlacement
+from pravega_controller.placement import MapPlacement, Placement, StaticPlacement
 from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
 from pravega_controller.request_events import RequestEvents
@@ -69,6 +70,8 @@ class Environment:
     """Milliseconds since 1970."""
     random: Random = field(default_factory=Random)
     open_stream: OpenStream = trio.open_tcp_stream
+    open_session: OpenSession | None = None
+    """Opens a session with ZooKeeper; None for a real one, as the configuration says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Controller:
     tables: KeyValueTableOperations
     transactions: TransactionOperations
     transaction_workflows: TransactionWorkflows
-    placement: StaticPlacement
+    placement: Placement
     watermarks: Watermarks
     members: Members
     now_ms: Callable[[], int]
@@ -95,10 +98,12 @@ async def open_controller(
 ) -> AsyncIterator[Controller]:
     """A controller that is ready for requests, for as long as the ``async with`` block lasts.
 
+    In a cluster it goes on with the last map that it has read while ZooKeeper is away.
+
     Leaving the block ends background workflows where they are; their records bring them back.
     Raises ``StartupError`` when no segment store answers in time.
     """
-    placement = StaticPlacement(config.segment_stores, config.container_count)
+    placement = _choose_placement(config)
     async with (
         open_segment_client(
             placement,
@@ -111,7 +116,24 @@ async def open_controller(
     ):
         background = Background(workflows, random=environment.random)
         controller = _assemble(config, placement, segments, background, environment)
+        serves = trio.Event()
+        if isinstance(placement, MapPlacement):
+            from pravega_controller.cluster_membership import take_part
+
+            # Before there are metadata to read, somebody has to give the containers to stores.
+            workflows.start_soon(
+                partial(
+                    take_part,
+                    config,
+                    placement,
+                    segments,
+                    serves=serves,
+                    open_session=environment.open_session,
+                    random=environment.random,
+                )
+            )
         await _prepare(config, controller)
+        serves.set()
         workflows.start_soon(controller.members.run)
         workflows.start_soon(controller.store.intents.remove_idle)
         workflows.start_soon(controller.transaction_workflows.run)
@@ -128,9 +150,15 @@ async def open_controller(
         workflows.cancel_scope.cancel()
 
 
+def _choose_placement(config: ControllerConfig) -> StaticPlacement | MapPlacement:
+    if config.zookeeper is not None:
+        return MapPlacement(config.container_count)
+    return StaticPlacement(config.segment_stores, config.container_count)
+
+
 def _assemble(
     config: ControllerConfig,
-    placement: StaticPlacement,
+    placement: Placement,
     segments: SegmentClient,
     background: Background,
     environment: Environment,

@@ -51,8 +51,8 @@ async def get_uri(controller: Controller, request: pb.SegmentId, call: Call) -> 
     """Answers for segments that do not exist, too: it depends on the name alone."""
     info = request.streamInfo
     segment = names.segment_name(info.scope, info.stream, request.segmentId)
-    _, port = controller.placement.store_of(segment)
-    return pb.NodeUri(endpoint=call.host, port=port)
+    host, port = controller.placement.address_for(segment, call.host)
+    return pb.NodeUri(endpoint=host, port=port)
 
 
 @rpc("getDelegationToken", immediate=True)

@@ -1,31 +1,84 @@
 """Which segment store a segment lives on.
 
-Owns: the mapping from segment to container to store, while it is static: container ``c`` of ``n``
-belongs to store ``c % len(stores)``. Whoever starts the segment stores must assign containers so.
+Owns: the way from a segment to its container to its store, in two forms.
+
+1. ``StaticPlacement``: container ``c`` of ``n`` belongs to store ``c % len(stores)``; it never
+   changes. Whoever starts the segment stores must assign containers so.
+2. ``MapPlacement``: the map of a cluster, which changes while stores come and go. Two questions
+   about one segment may have two answers: who asks a store that has lost the container gets
+   ``WrongHost`` or no answer at all, and asks here again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
+from pravega_cluster.records import ContainerMap, Host
+from pravega_controller.authority import is_local
+from pravega_controller.errors import StoreUnavailableError
 from pravega_wire import names
+
+Address: TypeAlias = tuple[str, int]
+
+
+class Placement(Protocol):
+    """What both forms answer. ``StoreUnavailableError`` when no store has the container now."""
+
+    def store_of(self, segment: str) -> Address:
+        """The host and port at which the controller reaches the segment's store."""
+        ...
+
+    def address_for(self, segment: str, dialled_host: str) -> Address:
+        """The host and port for a client that has reached the controller at a host."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class StaticPlacement:
-    """A fixed list of segment stores that share a fixed number of containers."""
+    """A fixed list of segment stores that share a fixed number of containers.
 
-    stores: tuple[tuple[str, int], ...]
+    Clients reach them at the host at which they reach the controller.
+    """
+
+    stores: tuple[Address, ...]
     container_count: int
 
     def __post_init__(self) -> None:
         if not self.stores or self.container_count < 1:
             raise ValueError("placement needs at least one segment store and one container")
 
-    def store_index(self, segment: str) -> int:
-        """The index in ``stores`` of the one that owns the segment's container."""
-        return names.container_of(segment, self.container_count) % len(self.stores)
+    def store_of(self, segment: str) -> Address:
+        """See ``Placement``."""
+        index = names.container_of(segment, self.container_count) % len(self.stores)
+        return self.stores[index]
 
-    def store_of(self, segment: str) -> tuple[str, int]:
-        """The host and port of the store that owns the segment's container."""
-        return self.stores[self.store_index(segment)]
+    def address_for(self, segment: str, dialled_host: str) -> Address:
+        """See ``Placement``."""
+        _, port = self.store_of(segment)
+        return dialled_host, port
+
+
+class MapPlacement:
+    """The segment stores of a cluster, at the addresses that they publish."""
+
+    def __init__(self, container_count: int) -> None:
+        self._container_count = container_count
+        self._owners: dict[int, Host] = {}
+
+    def update(self, containers: ContainerMap) -> None:
+        """Go by this map from now on."""
+        self._owners = {each: host for host, given in containers.items() for each in given}
+
+    def store_of(self, segment: str) -> Address:
+        """See ``Placement``."""
+        container = names.container_of(segment, self._container_count)
+        owner = self._owners.get(container)
+        if owner is None:
+            raise StoreUnavailableError(f"no segment store has container {container} of {segment}")
+        return owner.address
+
+    def address_for(self, segment: str, dialled_host: str) -> Address:
+        """See ``Placement``; a host that means something on one machine only is the dialled one."""
+        host, port = self.store_of(segment)
+        return dialled_host if is_local(host) else host, port

@@ -2,6 +2,8 @@
 
 Owns: one connection per store, reconnecting with bounded backoff, and which replies mean success.
 
+Before each attempt the placement is asked anew: a container may have moved.
+
 Invariants:
 1. Every request here may safely be sent twice: a repetition that finds its work already done
    (``SegmentAlreadyExists``, ``SegmentIsSealed``, ``NoSuchSegment`` for a delete) has succeeded.
@@ -14,8 +16,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -25,7 +27,7 @@ import structlog
 import trio
 
 from pravega_controller.errors import StoreAnswerError, StoreUnavailableError
-from pravega_controller.placement import StaticPlacement
+from pravega_controller.placement import Address, Placement
 from pravega_controller.store_connection import (
     REQUESTS_IN_FLIGHT_MAX,
     ConnectionLostError,
@@ -111,7 +113,7 @@ class SegmentClient:
 
     def __init__(
         self,
-        placement: StaticPlacement,
+        placement: Placement,
         nursery: trio.Nursery,
         *,
         open_stream: OpenStream,
@@ -125,8 +127,8 @@ class SegmentClient:
         self._random = random
         self._reply_seconds_max = reply_seconds_max
         self._retry_seconds_max = retry_seconds_max
-        self._connections: list[StoreConnection | None] = [None] * len(placement.stores)
-        self._connecting = [trio.Lock() for _ in placement.stores]
+        self._connections: dict[Address, StoreConnection] = {}
+        self._connecting: dict[Address, trio.Lock] = {}
 
     async def request(
         self, segment: str, make: MakeRequest, *, retry_seconds_max: float | None = None
@@ -139,12 +141,12 @@ class SegmentClient:
         began = trio.current_time()
         while True:
             try:
-                connection = await self._connection(self._placement.store_index(segment))
+                connection = await self._connection(self._placement.store_of(segment))
                 reply = await connection.call(make)
                 if not isinstance(reply, WrongHost):
                     return reply
                 problem = f"the segment store does not serve {segment}"
-            except ConnectionLostError as error:
+            except (ConnectionLostError, StoreUnavailableError) as error:
                 problem = str(error)
             waited = trio.current_time() - began
             longest = min(BACKOFF_SECONDS_MIN + BACKOFF_SHARE * waited, BACKOFF_SECONDS_MAX)
@@ -159,11 +161,13 @@ class SegmentClient:
         As ``request`` for each, but a task and a wait for many of them.
         """
         replies: dict[int, Reply] = {}
-        by_store: dict[int, list[int]] = {}
+        by_store: dict[Address, list[int]] = {}
         for position, (segment, _) in enumerate(requests):
-            by_store.setdefault(self._placement.store_index(segment), []).append(position)
+            # Where nobody has the container, it is asked for again below, alone.
+            with suppress(StoreUnavailableError):
+                by_store.setdefault(self._placement.store_of(segment), []).append(position)
 
-        async def ask(group: tuple[int, Sequence[int]]) -> None:
+        async def ask(group: tuple[Address, Sequence[int]]) -> None:
             store, positions = group
             try:
                 connection = await self._connection(store)
@@ -295,7 +299,7 @@ class SegmentClient:
         of it. No two tasks may append under the same writer id at a time.
         """
         try:
-            connection = await self._connection(self._placement.store_index(segment))
+            connection = await self._connection(self._placement.store_of(segment))
             setup = await connection.call(lambda i: SetupAppend(i, writer_id, segment, NO_TOKEN))
             if not isinstance(setup, AppendSetup):
                 raise StoreAnswerError(f"{segment} takes no appends: {setup}")
@@ -307,19 +311,28 @@ class SegmentClient:
             raise StoreUnavailableError(str(error)) from error
         return expect(reply, DataAppended, ConditionalCheckFailed) is DataAppended
 
-    async def _connection(self, index: int) -> StoreConnection:
+    def forget_other_stores(self, addresses: Set[Address]) -> None:
+        """Drop the connections to stores that are not at these addresses.
+
+        What is in flight there fails and is asked again: a store that was cut off would answer
+        late, or never.
+        """
+        for address in self._connections.keys() - addresses:
+            self._nursery.start_soon(self._connections.pop(address).close)
+
+    async def _connection(self, address: Address) -> StoreConnection:
         """The live connection to a store, made now if there is none."""
-        connection = self._connections[index]
+        connection = self._connections.get(address)
         if connection is not None and not connection.is_lost:
             return connection
-        async with self._connecting[index]:
-            connection = self._connections[index]
+        async with self._connecting.setdefault(address, trio.Lock()):
+            connection = self._connections.get(address)
             if connection is None or connection.is_lost:
-                connection = await self._connect(self._placement.stores[index])
-                self._connections[index] = connection
+                connection = await self._connect(address)
+                self._connections[address] = connection
             return connection
 
-    async def _connect(self, address: tuple[str, int]) -> StoreConnection:
+    async def _connect(self, address: Address) -> StoreConnection:
         host, port = address
         try:
             with trio.fail_after(self._reply_seconds_max):
@@ -430,7 +443,7 @@ async def run_together(*actions: Callable[[], Awaitable[object]]) -> None:
 
 @asynccontextmanager
 async def open_segment_client(
-    placement: StaticPlacement,
+    placement: Placement,
     *,
     open_stream: OpenStream = trio.open_tcp_stream,
     random: Random,

@@ -162,6 +162,12 @@ def test_an_absent_controller_is_one_sentence_and_exit_code_5(arguments: list[st
         (["scope", "list", "--controller", "tcp://x"], "not a controller address"),
         (["scope", "list", "--controller", "tls://x:9090"], "does not speak TLS yet"),
         (["controller", "--segment-store", "nowhere"], "not HOST:PORT"),
+        (["controller", "--zookeeper", "a:1,b"], "not HOST:PORT"),
+        (["controller", "--cluster", "c"], "--cluster needs --zookeeper"),
+        (
+            ["controller", "--zookeeper", "a:1", "--segment-store", "b:2"],
+            "a controller without --zookeeper",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -19,6 +19,10 @@ from pravega_controller.config import ConfigurationError, ControllerConfig
         {"retention_period_seconds": float("nan")},
         {"watermark_period_seconds": -0.1},
         {"idle_sweep_seconds": 0.0},
+        {"zookeeper": ""},
+        {"zookeeper": "h:1", "cluster": "a/b"},
+        {"session_seconds": 0.0},
+        {"rebalance_seconds_min": -1.0},
     ],
 )
 def test_what_cannot_be_served_is_refused(settings: dict[str, Any]) -> None:

@@ -463,10 +463,3 @@ async def test_no_more_than_the_limit_run_at_a_time(
 
     await for_each(range(20), run, limit=4)
     assert most == 4
-
-
-def test_a_placement_needs_stores_and_containers() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        StaticPlacement((), 4)
-    with pytest.raises(ValueError, match="at least one"):
-        StaticPlacement((("h", 1),), 0)

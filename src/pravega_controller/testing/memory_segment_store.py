@@ -178,7 +178,7 @@ class MemorySegmentStore:
         if isinstance(request, _CHANGES):
             if self.wrong_host_replies:
                 self.wrong_host_replies -= 1
-                return wire.WrongHost(request.request_id, _segment_of(request), "")
+                return wire.WrongHost(request.request_id, segment_of(request), "")
             number = self.changes
             self.changes += 1
             if fault is not None and (number == fault.at or (fault.lasts and number > fault.at)):
@@ -389,7 +389,7 @@ _HANDLERS: dict[type[wire.Request], Callable[..., wire.Reply]] = {
 }
 
 
-def _segment_of(request: wire.Request) -> str:
+def segment_of(request: wire.Request) -> str:
     """The segment that a request is about."""
     if isinstance(request, wire.MergeSegmentsBatch):
         return request.target

@@ -1,0 +1,126 @@
+"""A controller in a cluster: what it does in ZooKeeper as long as it lives.
+
+Owns: ``take_part``: the controller's registration, its placement by the map of containers, and its
+turns as the leader that keeps the map.
+
+All of it is done anew in each session. That a session is lost changes nothing for requests: the
+placement keeps the last map, and where that is wrong by then, stores say so. Who lives of the
+controllers is decided by their heartbeats, see ``members``; the registration is for others.
+
+Stores note once for all how many containers the cluster has. A controller that was told another
+number ends: it would look for segments in the wrong containers.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+
+import structlog
+import trio
+
+from pravega_cluster.following import OpenSession, follow, live_in_sessions
+from pravega_cluster.monitor import ContainerMonitor
+from pravega_cluster.nodes import ClusterPaths, VersionedMap, find_paths, read_map
+from pravega_cluster.records import ClusterRecordError, Host
+from pravega_cluster.registration import keep_registered
+from pravega_controller.config import ConfigurationError, ControllerConfig
+from pravega_controller.placement import MapPlacement
+from pravega_controller.segment_client import SegmentClient
+from zookeeper_client.api import NoNodeError, OnChange, ZooKeeper
+
+log = structlog.get_logger(__name__)
+
+
+async def take_part(
+    config: ControllerConfig,
+    placement: MapPlacement,
+    segments: SegmentClient,
+    *,
+    serves: trio.Event,
+    open_session: OpenSession | None,
+    random: Random,
+) -> None:
+    """Take part in the cluster for ever; registered once the controller ``serves``."""
+    paths = find_paths(config.cluster)
+    # The endpoint is of this process: what a controller left is told from what the next one does.
+    endpoint = f"{random.getrandbits(128):032x}"
+    own = Host(config.published_address or config.host, config.port, endpoint)
+
+    def use(found: VersionedMap | None) -> None:
+        if found is not None:
+            placement.update(found.containers)
+            segments.forget_other_stores({host.address for host in found.containers})
+
+    async def register(zookeeper: ZooKeeper) -> None:
+        await serves.wait()
+        await keep_registered(zookeeper, paths.controllers, own)
+
+    async def follow_map(zookeeper: ZooKeeper) -> None:
+        async def read(on_change: OnChange) -> VersionedMap | None:
+            return await read_map(zookeeper, paths, on_change)
+
+        await follow(zookeeper, read, use)
+
+    async def follow_count(zookeeper: ZooKeeper) -> None:
+        async def read(on_change: OnChange) -> int | None:
+            return await _read_container_count(zookeeper, paths, on_change)
+
+        def check(count: int | None) -> None:
+            if count not in (None, config.container_count):
+                raise ConfigurationError(
+                    f"cluster {config.cluster} has {count} containers,"
+                    f" not {config.container_count}: say --container-count {count}"
+                )
+
+        await follow(zookeeper, read, check)
+
+    async def live(zookeeper: ZooKeeper) -> None:
+        monitor = ContainerMonitor(
+            zookeeper,
+            paths,
+            container_count=config.container_count,
+            pause_seconds_min=config.rebalance_seconds_min,
+            random=random,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(register, zookeeper)
+            nursery.start_soon(follow_map, zookeeper)
+            nursery.start_soon(follow_count, zookeeper)
+            nursery.start_soon(monitor.run)
+
+    await live_in_sessions(open_session or partial(_open_real_session, config), live)
+
+
+async def _read_container_count(
+    zookeeper: ZooKeeper, paths: ClusterPaths, on_change: OnChange
+) -> int | None:
+    """How many containers the cluster has; None before a store has said so."""
+    try:
+        data, _ = await zookeeper.get(paths.identity, on_change)
+    except NoNodeError:
+        return None
+    try:
+        count = tomllib.loads(data.decode())["container_count"]
+    except (ValueError, KeyError) as error:
+        raise ClusterRecordError(f"the identity of the cluster is damaged: {error!r}") from error
+    if not isinstance(count, int):
+        raise ClusterRecordError(f"the cluster cannot have {count!r} containers")
+    return count
+
+
+@asynccontextmanager
+async def _open_real_session(
+    config: ControllerConfig, nursery: trio.Nursery
+) -> AsyncIterator[ZooKeeper]:
+    # A controller without a cluster starts sooner without kazoo.
+    from zookeeper_client.kazoo_session import open_zookeeper
+
+    assert config.zookeeper is not None
+    async with open_zookeeper(
+        config.zookeeper, nursery, session_seconds=config.session_seconds
+    ) as session:
+        yield session
