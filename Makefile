@@ -34,6 +34,10 @@ help: ## this list
 run: $(VENV)/.installed ## build if need be, then run a store: make run ARGS="--data-dir /tmp/data"
 	@exec $(BIN)/segstore standalone $(ARGS)
 
+.PHONY: cluster
+cluster: $(VENV)/.installed java ## a real cluster on this machine, in the foreground: make cluster ARGS="--data-dir /tmp/cluster"
+	@exec $(BIN)/python -m deploy.one_machine $(ARGS)
+
 .PHONY: build
 build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
 

@@ -116,7 +116,8 @@ class Supervisor:
     """Keeps processes running. ``report`` is told, in sentences, what happens to them.
 
     The descriptor ``log_file`` takes the output of the children; they share our stderr if it is
-    None. ``started`` are the first processes of the children, if they run already.
+    None. ``started`` are the first processes of the children, if they run already. Without
+    ``restarts`` a child that was ready once and ends is left at that.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class Supervisor:
         report: Report,
         log_file: int | None = None,
         started: Sequence[ChildProcess] = (),
+        restarts: bool = True,
     ) -> None:
         self._children = [_Child(spec) for spec in specs]
         for child, process in zip(self._children, started, strict=False):
@@ -134,6 +136,7 @@ class Supervisor:
         self._directory = directory
         self._report = report
         self._log_file = log_file
+        self._restarts = restarts
         self._by_force = False
         self._stopping = False
         self._wake_reader, self._wake_writer = os.pipe()
@@ -266,6 +269,9 @@ class Supervisor:
         if not child.was_ready:
             kind = NoRoomError if code == EXIT_NO_ROOM else AdminError
             self._count_failed_start(child, verdict.error or f"it {how}; see its log", kind)
+        if child.was_ready and not self._restarts:
+            self._report(f"{child.spec.name} {how}; it stays down")
+            return
         if child.ready_at is not None and time.monotonic() - child.ready_at >= STABLE_SECONDS:
             child.pauses = _pauses()
         self._report(f"{child.spec.name} {how}; starting it again")

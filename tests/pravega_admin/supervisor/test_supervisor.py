@@ -116,6 +116,23 @@ def test_children_are_started_again_after_being_killed(
     assert pid_of(directory, "two") is None
 
 
+def test_what_dies_stays_down_if_it_is_wanted_so(
+    directory: RunDirectory, sentences: list[str]
+) -> None:
+    specs = [child("one", SLEEPER), child("two", SLEEPER)]
+    supervisor = Supervisor(specs, directory=directory, report=sentences.append, restarts=False)
+    with running(supervisor):
+        pids = [pid_of(directory, "one"), pid_of(directory, "two")]
+        for pid in pids:
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: len(sentences) == 2)
+        assert sorted(sentences) == [
+            f"{name} was killed by SIGKILL; it stays down" for name in ("one", "two")
+        ]
+        assert pid_of(directory, "one") is None
+
+
 def test_a_child_that_cannot_start_as_configured_ends_the_supervisor(
     directory: RunDirectory, sentences: list[str]
 ) -> None:

@@ -1,0 +1,160 @@
+"""The processes of a cluster on one machine: what each is called, and its command.
+
+Owns: ``ClusterSettings``, the settings files of ZooKeeper and bookies, and ``list_parts``.
+
+    zookeeper                  one server
+    bookie-0 ...               Apache BookKeeper; each syncs its journal before it acknowledges
+    segment-store-0 ...        share tier 2, a directory; their logs are on the bookies
+    controller-0 ...           all answer all clients
+
+Everything listens on 127.0.0.1, the processes of a kind on one port after the other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers.durable_files import write_bookie_settings, write_zookeeper_settings
+from benchmarks.peers.jvm import java_command
+
+from pravega_admin.supervisor.child_process import ChildSpec
+
+LAUNCH = Path(__file__).resolve().parent / "launch"
+HOST = "127.0.0.1"
+ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
+BOOKIE = "org.apache.bookkeeper.server.Main"
+BOOKIE_SHELL = "org.apache.bookkeeper.bookie.BookieShell"
+JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+LOG_PROPERTIES = {
+    "org.slf4j.simpleLogger.defaultLogLevel": "warn",
+    "org.slf4j.simpleLogger.showDateTime": "true",
+    "org.slf4j.simpleLogger.dateTimeFormat": "yyyy-MM-dd HH:mm:ss.SSS",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """A cluster; the ports are the first of each kind."""
+
+    data_dir: Path
+    name: str = "pravega-cluster"
+    bookies: int = 3
+    stores: int = 3
+    controllers: int = 2
+    containers: int = 8
+    zookeeper_port: int = 2181
+    bookie_port: int = 3181
+    store_port: int = 12345
+    controller_port: int = 9090
+
+    @property
+    def zookeeper(self) -> str:
+        """The connect string of ZooKeeper."""
+        return f"{HOST}:{self.zookeeper_port}"
+
+    @property
+    def ledgers_path(self) -> str:
+        """Where in ZooKeeper bookies and segment stores keep the metadata of ledgers."""
+        return f"/pravega/{self.name}/bookkeeper/ledgers"
+
+    @property
+    def controller_uri(self) -> str:
+        """What clients connect to, with all controllers."""
+        ports = range(self.controller_port, self.controller_port + self.controllers)
+        return "tcp://" + ",".join(f"{HOST}:{port}" for port in ports)
+
+    def ports(self) -> dict[str, list[int]]:
+        """All ports, by the option that chooses the first of them."""
+        return {
+            "--zookeeper-port": [self.zookeeper_port],
+            "--bookie-port": _in_a_row(self.bookie_port, self.bookies),
+            "--store-port": _in_a_row(self.store_port, self.stores),
+            "--controller-port": _in_a_row(self.controller_port, self.controllers),
+        }
+
+
+def write_settings_files(settings: ClusterSettings) -> None:
+    """Make the directories of all parts, and write what ZooKeeper and bookies are started with."""
+    for folder in (settings.data_dir / "log", settings.data_dir / "tier-2"):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_zookeeper_settings(
+        settings.data_dir / "zookeeper.properties",
+        data=settings.data_dir / "zookeeper",
+        port=settings.zookeeper_port,
+    )
+    for number, port in enumerate(_in_a_row(settings.bookie_port, settings.bookies)):
+        write_bookie_settings(
+            bookie_settings_file(settings, number),
+            data=settings.data_dir / f"bookie-{number}",
+            port=port,
+            zookeeper_port=settings.zookeeper_port,
+            ledgers_path=settings.ledgers_path,
+        )
+
+
+def bookie_settings_file(settings: ClusterSettings, number: int) -> Path:
+    """What a bookie is started with."""
+    return settings.data_dir / f"bookie-{number}.properties"
+
+
+def list_parts(settings: ClusterSettings, class_path: str) -> list[ChildSpec]:
+    """All processes in the order in which they need each other; they are ended in the reverse."""
+    data_dir = settings.data_dir
+    zookeeper = _java(class_path, ZOOKEEPER, data_dir / "zookeeper.properties")
+    parts = [_part(settings, "zookeeper", zookeeper, ready_port=settings.zookeeper_port)]
+    for number, port in enumerate(_in_a_row(settings.bookie_port, settings.bookies)):
+        command = _java(class_path, BOOKIE, "--conf", bookie_settings_file(settings, number))
+        parts.append(_part(settings, f"bookie-{number}", command, ready_port=port))
+    for number, port in enumerate(_in_a_row(settings.store_port, settings.stores)):
+        command = _segstore(settings, "server", port, f"--tier2={data_dir / 'tier-2'}")
+        parts.append(_part(settings, f"segment-store-{number}", command))
+    for number, port in enumerate(_in_a_row(settings.controller_port, settings.controllers)):
+        command = _segstore(settings, "controller", port)
+        parts.append(_part(settings, f"controller-{number}", command))
+    return parts
+
+
+def format_command(settings: ClusterSettings, class_path: str) -> list[str]:
+    """What makes the nodes in ZooKeeper that bookies need; once in the life of a cluster."""
+    return _java(
+        class_path, BOOKIE_SHELL, "-conf", bookie_settings_file(settings, 0), "initnewcluster"
+    )
+
+
+def _part(
+    settings: ClusterSettings, name: str, command: Sequence[str], *, ready_port: int | None = None
+) -> ChildSpec:
+    log = settings.data_dir / "log" / f"{name}.log"
+    ready = "-" if ready_port is None else str(ready_port)
+    return ChildSpec(name, (str(LAUNCH), str(log), ready, *command))
+
+
+def _java(class_path: str, main_class: str, *arguments: object) -> list[str]:
+    return java_command(
+        main_class,
+        *map(str, arguments),
+        class_path=class_path,
+        options=JVM_OPTIONS,
+        properties=LOG_PROPERTIES,
+    )
+
+
+def _segstore(settings: ClusterSettings, verb: str, port: int, *options: str) -> list[str]:
+    return [
+        str(Path(sys.executable).parent / "segstore"),
+        verb,
+        f"--zookeeper={settings.zookeeper}",
+        f"--cluster={settings.name}",
+        f"--container-count={settings.containers}",
+        f"--host={HOST}",
+        f"--port={port}",
+        "--log-format=text",
+        *options,
+    ]
+
+
+def _in_a_row(first: int, count: int) -> list[int]:
+    return list(range(first, first + count))
