@@ -86,6 +86,10 @@ compat: $(VENV)/.tested java ## official clients against a real server
 kill-two-controllers: $(VENV)/.tested java ## kill -9 of controllers, store, all under transactions: ROUNDS=20
 	KILL_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest compat-tests/test_kill_nine_two_controllers.py -s $(ARGS)
 
+.PHONY: reader-races
+reader-races: $(VENV)/.tested java ## how often readers sleep beside data, here and on the original: TRIES=100
+	SEGSTORE_COMPAT_TRIES=$(or $(TRIES),100) $(BIN)/pytest compat-tests/test_reader_races.py --full -s $(ARGS)
+
 # A test that fails stops nothing: the matrix says so, and fails where only segstore does.
 .PHONY: compat-full
 compat-full: $(VENV)/.tested java ## every client version, here and on the original; makes docs/compatibility.md

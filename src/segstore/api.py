@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import trio
@@ -54,6 +54,8 @@ class ReadResult:
     """For history a view of memory that is held as long as the view is."""
     at_tail: bool
     end_of_segment: bool
+    is_last: bool = field(default=False, compare=False)
+    """Whether the segment had nothing more behind these bytes when they were read."""
 
 
 class SegmentSample(NamedTuple):

@@ -5,7 +5,7 @@ Owns: the life of a connection, the dispatch of its requests, and what it may ho
 Invariants:
 1. Requests are taken up in the order in which they came. Appends and reads are handed over at once;
    every other request runs in a task. Those about one segment keep the order of ``RequestLanes``.
-2. A parked read holds nothing but its handle; it goes away with the connection.
+2. Nothing waits for a read: ``ConnectionReads`` has those that are not answered.
 3. What a connection holds is bounded: requests, parked reads, unsent replies, outstanding bytes.
    Up to a bound is taken from the socket; beyond it, the bytes stay there. What all of them have in
    buffers is bounded too (``BufferBytes``), and goes with the connection.
@@ -18,8 +18,7 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -29,14 +28,15 @@ from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
-from segstore.api import ReadHandle, ReadResult
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.network.append_processor import AppendProcessor
 from segstore.network.buffer_bytes import COMMAND_BYTES_FREE, BufferBytes, ReplyPlaces, Reservation
 from segstore.network.handler_table import Handler, RequestContext, Store
 from segstore.network.handlers import SEGMENT_HANDLERS
 from segstore.network.outstanding_bytes import OutstandingBytes, OutstandingTotal, Share
-from segstore.network.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, around_data, refusal
+from segstore.network.read_pacing import HeldReads
+from segstore.network.reads import ConnectionReads
+from segstore.network.replies import ILLEGAL_ARGUMENT, NO_OFFSET, Asked, refusal
 from segstore.network.request_lanes import RequestLanes, Ticket
 from segstore.network.scan_handlers import SCAN_HANDLERS
 from segstore.network.send_buffer import SendBuffer
@@ -50,15 +50,9 @@ _HANDLERS: Final[Mapping[type, Handler]] = {
     **SCAN_HANDLERS,
 }
 
-READ_BYTES_MIN: Final = 8
-KEPT_BYTES_MIN: Final = 256 * 1024
-"""Data of history from this length on are sent from where they are. Shorter replies would be joined
-before they are sent, and keep more memory than what counts as unsent."""
 LINGER_SECONDS: Final = 2.0
 """How long a closing connection may take to send its last replies and see the peer's end."""
 CLEANUP_SECONDS: Final = 10.0
-DUE_SECONDS: Final = 1.0
-"""How long a read that was put off is waited for before the next one is begun."""
 IN_THE_WAY_SECONDS: Final = 1.0
 """How long a long command may make no progress while others wait for its memory."""
 PROGRESS_BYTES_MIN: Final = 64 * 1024
@@ -69,40 +63,6 @@ ANSWER_SECONDS: Final = 10.0
 _KEEP_ALIVE: Final = encode(wire.KeepAlive())
 
 logger = structlog.get_logger(__name__)
-
-
-class ReadInProgress:
-    """A read that may be answered later.
-
-    Data that come when there is no room for them are not made: the read is put off, and begun again
-    in its turn, with ``answered``, which is set when it is answered.
-    """
-
-    __slots__ = ("_connection", "answered", "handle", "request", "was_put_off")
-
-    def __init__(
-        self,
-        connection: ServerConnection,
-        request: wire.ReadSegment,
-        answered: trio.Event | None = None,
-    ) -> None:
-        self._connection = connection
-        self.request = request
-        self.answered = answered
-        self.handle: ReadHandle | None = None
-        self.was_put_off = False
-
-    def has_room(self) -> bool:
-        """Whether the data can be taken now."""
-        has_room = self.answered is not None or self._connection.has_room_for_read
-        self.was_put_off = not has_room
-        return has_room
-
-    def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
-        """Answer the read."""
-        if self.answered is not None:
-            self.answered.set()
-        self._connection.answer_read(self, error, result)
 
 
 class ServerConnection:
@@ -116,6 +76,7 @@ class ServerConnection:
         settings: ConnectionSettings,
         outstanding_total: OutstandingTotal,
         buffers: BufferBytes,
+        held_reads: HeldReads,
     ) -> None:
         self._transport = transport
         self._settings = settings
@@ -139,9 +100,16 @@ class ServerConnection:
             note_completed=self._note_completed,
         )
         self._lanes = RequestLanes()
-        self._parked: set[ReadInProgress] = set()
-        self._due: deque[wire.ReadSegment] = deque()
-        self._answers_due = False
+        self._reads = ConnectionReads(
+            self._context,
+            self._replies,
+            buffers.replies,
+            held_reads,
+            parked_max=settings.parked_reads_max,
+            refuse=self._refuse,
+            close=self.close,
+            start_task=self._start_task,
+        )
         self._reply_places = ReplyPlaces(settings.large_replies_max)
         self._request_count = 0
         self._request_bytes: dict[Share, int] = {}
@@ -177,7 +145,7 @@ class ServerConnection:
                 await self._finish()
                 nursery.cancel_scope.cancel()
         finally:
-            self._forget_reads()
+            self._reads.forget()
             self._replies.finish()
             # Requests that never had their turn will not have it now.
             for share, count in self._request_bytes.items():
@@ -193,10 +161,9 @@ class ServerConnection:
         self._reserved = Reservation(self._buffers.commands)
         self._replies.discard()
         self._left = []
-        self._due.clear()
         self._lanes = RequestLanes()
         self._appends.detach()
-        del self._set_up_append
+        del self._set_up_append, self._reads
 
     def close(self, reason: str) -> None:
         """Take up nothing more, send what was replied, and end."""
@@ -248,7 +215,7 @@ class ServerConnection:
 
     async def _finish(self) -> None:
         """Let go of the peer, politely where it can still listen."""
-        self._forget_reads()
+        self._reads.finish()
         self._protocol.close()
         self._reserved.release()
         # A peer that sends nothing more may still read; one that has gone is found out by a reply.
@@ -274,6 +241,10 @@ class ServerConnection:
         self._replies.discard()
         self._receiving.cancel()
 
+    def _start_task(self, function: Callable[[], Awaitable[None]]) -> None:
+        if not self._closing:
+            self._nursery.start_soon(function)
+
     async def _send_replies(self) -> None:
         try:
             await self._replies.run(self._transport.send)
@@ -281,12 +252,6 @@ class ServerConnection:
             self._peer_is_gone()
         finally:
             self._sent.set()
-
-    def _forget_reads(self) -> None:
-        parked, self._parked = self._parked, set()
-        for read in parked:
-            if read.handle is not None:
-                read.handle.cancel()
 
     async def _delete_transient_segments(self) -> None:
         names = self._context.transient_segments
@@ -458,7 +423,7 @@ class ServerConnection:
         if kind is Append:
             self._dispatch_in_order(command, self._appends.append)
         elif kind is wire.ReadSegment:
-            self._dispatch_in_order(command, self._start_read)
+            self._dispatch_in_order(command, self._reads.take_up)
         elif kind is wire.KeepAlive:
             self._replies.put(_KEEP_ALIVE)
         elif kind is wire.Hello:
@@ -562,84 +527,6 @@ class ServerConnection:
 
     async def _set_up(self, context: RequestContext, request: wire.SetupAppend) -> wire.Reply:
         return await self._appends.set_up(request)
-
-    # ---- Reads -----------------------------------------------------------------------------------
-
-    @property
-    def has_room_for_read(self) -> bool:
-        """Whether a read that waited may be answered now, before others that were put off."""
-        return not self._due and self._replies.has_room
-
-    def _start_read(self, request: wire.ReadSegment, answered: trio.Event | None = None) -> None:
-        read = ReadInProgress(self, request, answered)
-        try:
-            container = self._context.container_for(request.segment)
-        except SegmentStoreError as error:
-            read.complete(error, None)
-            return
-        length_max = self._buffers.replies.read_bytes_max
-        read.handle = container.read_nowait(
-            request.segment,
-            offset=request.offset,
-            length_max=min(length_max, max(READ_BYTES_MIN, request.suggested_length)),
-            on_complete=read.complete,
-            has_room=read.has_room,
-        )
-        if read.handle is not None:
-            self._parked.add(read)
-            if len(self._parked) > self._settings.parked_reads_max:
-                self.close(f"more than {self._settings.parked_reads_max} reads are parked")
-
-    def _put_off(self, request: wire.ReadSegment) -> None:
-        """Answer a read when there is room for it."""
-        self._due.append(request)
-        if not self._answers_due and not self._closing:
-            self._answers_due = True
-            self._nursery.start_soon(self._answer_due)
-
-    async def _answer_due(self) -> None:
-        """Begin the reads again that were put off, one after the other."""
-        while self._due:
-            await self._replies.wait_until_short()
-            answered = trio.Event()
-            async with self._buffers.replies.places:
-                self._start_read(self._due.popleft(), answered)
-            with trio.move_on_after(DUE_SECONDS):
-                await answered.wait()
-        self._answers_due = False
-
-    def answer_read(
-        self, read: ReadInProgress, error: SegmentStoreError | None, result: ReadResult | None
-    ) -> None:
-        """Reply to a read; its offset and segment are how the peer knows it again."""
-        request = read.request
-        self._parked.discard(read)
-        if read.was_put_off:
-            self._put_off(request)
-            return
-        if error is not None:
-            asked = Asked(request.request_id, request.segment, "readSegment", request.offset)
-            self._refuse(error, asked)
-            return
-        assert result is not None
-        data, at_tail, end_of_segment = result.data, result.at_tail, result.end_of_segment
-        # A view holds all of the memory that it is of: of that, little replies have their own.
-        kept = data if isinstance(data, memoryview) and len(data) >= KEPT_BYTES_MIN else None
-        reply = wire.SegmentRead(
-            request.segment,
-            request.offset,
-            at_tail,
-            end_of_segment,
-            b"" if kept is not None else bytes(data),
-            request.request_id,
-        )
-        if kept is None:
-            self.send(reply)
-            return
-        head, tail = around_data(reply, len(kept))
-        self._replies.put(head)
-        self._replies.put(kept)
-        self._replies.put(tail)
 
 
 def _payload_bytes(request: Any) -> int:

@@ -35,6 +35,7 @@ from segstore.network.buffer_bytes import BufferBytes
 from segstore.network.connection import ServerConnection
 from segstore.network.handler_table import Store
 from segstore.network.outstanding_bytes import OutstandingTotal
+from segstore.network.read_pacing import HeldReads
 from segstore.network.transport import ReceiveBuffer, SocketTransport, StreamTransport, Transport
 from segstore.process.config import ConnectionSettings, SegmentStoreConfig
 from segstore.process.registry import ContainerRegistry, OpenContainer
@@ -78,6 +79,7 @@ class ConnectionServer:
         self._outstanding_total = OutstandingTotal(settings, registry.container_count)
         self._receive_buffer = ReceiveBuffer(settings.receive_bytes)
         self._buffers = BufferBytes(settings, self._receive_buffer.narrow)
+        self.held_reads = HeldReads(settings.reply_age_seconds_min)
         # In the order in which they came.
         self._connections: dict[ServerConnection, None] = {}
         self._draining = False
@@ -119,6 +121,7 @@ class ConnectionServer:
             settings=self._settings,
             outstanding_total=self._outstanding_total,
             buffers=self._buffers,
+            held_reads=self.held_reads,
         )
         self._connections[connection] = None
         try:
@@ -210,6 +213,7 @@ async def serve_connections(
         async with trio.open_nursery() as watching:
             watching.start_soon(ready_sockets.run)
             watching.start_soon(server.end_stalled)
+            watching.start_soon(server.held_reads.run)
             async with trio.open_nursery() as connections:
                 await _accept(server, listeners, connections, shutdown, task_status)
                 server.drain()

@@ -50,6 +50,9 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     be beside them."""
     parked_reads_max: int = 16_384
     """Tail reads that one connection may park; it is closed when it asks for more."""
+    reply_age_seconds_min: float = 0.001
+    """A short reply to a read that has all there is, or a refusal, leaves when its request is that
+    old: sooner, the official clients may not be there to take it. 0 for at once."""
     send_bytes_pause: int = 8 * MIB
     """Unsent reply bytes of one connection from which on no request of it is taken up."""
     buffer_bytes_total_max: int = 80 * MIB
@@ -71,6 +74,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         """Refuse, with a ``ValueError``, what would end every connection."""
         if self.stalled_seconds_max <= 0:
             raise ValueError("stalled_seconds_max has to be more than 0")
+        if not 0 <= self.reply_age_seconds_min <= 1:
+            raise ValueError("reply_age_seconds_min has to be from 0 to 1")
 
 
 class ThrottleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

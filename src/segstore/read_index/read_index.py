@@ -264,14 +264,16 @@ class ReadIndex:
             end = offset + len(data)
             if index.entries.read_history:
                 self._storage_reads.read_ahead(index, end)
-            ends = segment.sealed and end == segment.length
-            on_complete(None, ReadResult(offset, data, at_tail, ends))
+            is_last = end == segment.length
+            ends = segment.sealed and is_last
+            on_complete(None, ReadResult(offset, data, at_tail, ends, is_last))
             return None
         history = self._storage_reads.take_kept(index, offset, length_max)
         if history is not None:
             end = offset + len(history)
-            ends = segment.sealed and end == segment.length
-            on_complete(None, ReadResult(offset, history, at_tail, ends))
+            is_last = end == segment.length
+            ends = segment.sealed and is_last
+            on_complete(None, ReadResult(offset, history, at_tail, ends, is_last))
             return None
         redirect = index.redirect_at(offset)
         if redirect is not None:
@@ -300,7 +302,9 @@ class ReadIndex:
                 return
             if result is not None:
                 # Without data it tells the reader to ask again.
-                result = ReadResult(offset, result.data, at_tail or not result.data, False)
+                is_last = offset + len(result.data) == index.segment.length
+                at_tail_now = at_tail or not result.data
+                result = ReadResult(offset, result.data, at_tail_now, False, is_last)
             on_complete(error, result)
 
         return self._read(

@@ -193,5 +193,6 @@ class StorageReads:
             index.note_passed(end)
             if block is not None:
                 self._blocks.use(block, end)
-            ends = segment.sealed and end == segment.length
-            read.complete(None, ReadResult(read.offset, wanted, False, ends))
+            is_last = end == segment.length
+            ends = segment.sealed and is_last
+            read.complete(None, ReadResult(read.offset, wanted, False, ends, is_last))

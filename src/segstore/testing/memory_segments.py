@@ -144,6 +144,7 @@ class MemorySegment:
             data,
             at_tail=at_end and not self.sealed and len(data) < length_max,
             end_of_segment=at_end and self.sealed,
+            is_last=at_end,
         )
 
     def fail_parked(self, error: SegmentStoreError) -> None:

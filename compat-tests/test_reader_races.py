@@ -1,0 +1,151 @@
+"""How often official readers sleep out their time-out beside data, or get two quick events in two.
+
+The clients have a race that a quick reply meets; how replies to reads are paced decides how often.
+The short form makes few tries here. With --full, a hundred are made here and on the original, and
+none of the races may be met more often here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from benchmarks.peers.original_standalone import OriginalStandalone
+from compat_harness.java import NEWEST, JavaClient, JavaError
+
+TRIES_VARIABLE = "SEGSTORE_COMPAT_TRIES"
+TRIES, TRIES_FULL = 8, 100
+SHARE_MAX = 0.25
+"""Of few tries on a busy machine; without pacing it was half of them after a truncation."""
+MORE_MAX = 1
+"""Of a hundred tries, what both servers may differ by for no reason."""
+RUN_SECONDS_MAX = 1_500.0
+OLDEST = "0.9.0"
+SLICE_SECONDS_MAX = 5.0
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(2 * RUN_SECONDS_MAX)]
+
+
+@pytest.fixture(scope="session")
+def tries(pytestconfig: pytest.Config) -> int:
+    """How often each race is tried."""
+    usual = TRIES_FULL if pytestconfig.getoption("--full") else TRIES
+    return int(os.environ.get(TRIES_VARIABLE, usual))
+
+
+@pytest.fixture(scope="session")
+def original(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The original's standalone server, with --full."""
+    if not pytestconfig.getoption("--full"):
+        pytest.skip("compared with the original in the full form")
+    peer = OriginalStandalone(heap="1g")
+    peer.prepare()
+    address = peer.reserve()
+    try:
+        peer.start(tmp_path_factory.mktemp("original"))
+        yield address
+    finally:
+        peer.stop()
+
+
+def count_sleeps(version: str, controller_uri: str, tries: int) -> dict[str, int]:
+    """The tries of each race in which a reader slept."""
+    try:
+        client = JavaClient.build(version)
+    except JavaError as error:
+        pytest.fail(str(error), pytrace=False)
+    command = client.command("compat.ReaderRaces", str(tries), controller=controller_uri)
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5_000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    print(version, controller_uri, lines)
+    return {line["race"]: line["slept"] for line in lines}
+
+
+@pytest.mark.parametrize("version", [NEWEST, OLDEST])
+def test_readers_do_not_sleep_beside_data(
+    version: str, controller_uri: str, tries: int, pytestconfig: pytest.Config
+) -> None:
+    if version != NEWEST and not pytestconfig.getoption("--full"):
+        pytest.skip("with the newest client in the short form")
+    slept = count_sleeps(version, controller_uri, tries)
+    assert len(slept) == 3
+    assert max(slept.values()) <= SHARE_MAX * tries, slept
+
+
+@pytest.mark.parametrize("version", [NEWEST, OLDEST])
+def test_no_race_is_met_more_often_than_on_the_original(
+    version: str, controller_uri: str, original: str, tries: int
+) -> None:
+    theirs = count_sleeps(version, original, tries)
+    ours = count_sleeps(version, controller_uri, tries)
+    assert all(ours[race] <= theirs[race] + MORE_MAX for race in theirs), (ours, theirs)
+
+
+# ---- Two quick events ----------------------------------------------------------------------------
+
+
+def count_split_events(controller_uri: str, tries: int, *, seconds: float = 0.0) -> int:
+    """In how many tries the Python client gets two events written together in two slices.
+
+    The reader asks as they are written, or has waited at the tail for ``seconds`` by then.
+    """
+    client: Any = pytest.importorskip(
+        "pravega_client", reason="there is no wheel of the official Python client for this Python"
+    )
+    streams = client.StreamManager(controller_uri)
+    scope = f"quick-{uuid.uuid4().hex[:8]}"
+    streams.create_scope(scope)
+    split = 0
+    for number in range(tries):
+        stream = f"stream-{number}"
+        streams.create_stream(scope, stream, 1)
+        group = streams.create_reader_group(f"group-{number}", scope, stream)
+        reader = group.create_reader("reader")
+        writer = streams.create_writer(scope, stream)
+        split += asyncio.run(_gets_two_slices(reader, writer, seconds))
+        reader.reader_offline()
+    print("two quick events in two slices:", controller_uri, split, "of", tries)
+    return split
+
+
+async def _gets_two_slices(reader: Any, writer: Any, seconds: float) -> bool:
+    coming = asyncio.ensure_future(reader.get_segment_slice_async())
+    if seconds:
+        await asyncio.sleep(seconds)
+    writer.write_event("first", routing_key="key")
+    writer.write_event("second", routing_key="key")
+    slice_count = event_count = 0
+    while event_count < 2:
+        slice_ = await asyncio.wait_for(asyncio.shield(coming), SLICE_SECONDS_MAX)
+        events = list(slice_ or ())
+        event_count += len(events)
+        slice_count += bool(events)
+        reader.release_segment(slice_)
+        if event_count < 2:
+            coming = asyncio.ensure_future(reader.get_segment_slice_async())
+    assert event_count == 2
+    return slice_count == 2
+
+
+def test_two_quick_events_are_split_no_more_often_than_on_the_original(
+    controller_uri: str, original: str, tries: int
+) -> None:
+    theirs = count_split_events(original, tries)
+    ours = count_split_events(controller_uri, tries)
+    assert ours <= theirs + MORE_MAX, (ours, theirs)

@@ -1,0 +1,119 @@
+"""When quick replies to reads leave: not before the client is there to take them.
+
+Owns: ``must_wait``, the decision which replies wait, and ``HeldReads``, the line of those that do,
+one for all connections of an event loop.
+
+The official clients have a race. A reply that comes within a millisecond of its request may come
+before the client has said who takes it: its reader is woken, finds nothing, and sleeps out its
+time-out beside data that are there.
+
+Invariants:
+1. A reply waits until its request is ``age_seconds_min`` old, and no longer.
+2. Only a short reply waits behind which the segment has nothing more, and a refusal. Long replies,
+   and those of a reader that is behind, leave at once.
+3. Data that wait are not kept: they are read again when their time has come, with what was appended
+   meanwhile.
+4. One task waits for the whole line. Where nobody runs it, nothing waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final
+
+import trio
+
+from segstore.api import ReadResult
+from segstore.runtime.turns import current_turns
+
+SHORT_BYTES_MAX: Final = 64 * 1024
+"""A reader at the tail of a segment that is written at 64 MB/s gets so much in a millisecond."""
+
+Answer = Callable[[], None]
+"""Answers a read; may not raise, as it is called in the task of the line."""
+
+
+def must_wait(result: ReadResult | None, *, age: float, age_min: float) -> bool:
+    """Decide whether the reply to a read waits until its request is ``age_min`` seconds old.
+
+    ``result`` is None for a refusal, ``age`` the seconds since the request was taken up.
+    """
+    if age >= age_min:
+        return False
+    if result is None:
+        return True
+    return (result.is_last or result.end_of_segment) and len(result.data) <= SHORT_BYTES_MAX
+
+
+class HeldRead:
+    """A place in the line. It is left by its answer, or by ``cancel``."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer: Answer | None = answer
+
+    def cancel(self) -> None:
+        """Leave without an answer. Idempotent."""
+        self._answer = None
+
+    def answer(self) -> None:
+        """Answer, unless that was done or is not wanted any more."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer()
+
+
+class HeldReads:
+    """See the module. ``age_seconds_min`` is 0 where no reply shall wait."""
+
+    def __init__(self, age_seconds_min: float) -> None:
+        self.age_seconds_min = age_seconds_min
+        self._line: list[tuple[float, int, HeldRead]] = []
+        self._held_count = 0
+        self._sleep: trio.CancelScope | None = None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether somebody answers what is held."""
+        return self._sleep is not None
+
+    def must_wait(self, result: ReadResult | None, asked: float) -> bool:
+        """Whether the reply to a read that was taken up at the time ``asked`` waits."""
+        if self._sleep is None or not self.age_seconds_min:
+            return False
+        age = trio.current_time() - asked
+        return must_wait(result, age=age, age_min=self.age_seconds_min)
+
+    def hold(self, asked: float, answer: Answer) -> HeldRead:
+        """Call ``answer`` when a request that was taken up at the time ``asked`` is old enough."""
+        assert self._sleep is not None, "nobody answers what is held"
+        due = asked + self.age_seconds_min
+        self._held_count += 1
+        heappush(self._line, (due, self._held_count, held := HeldRead(answer)))
+        if due < self._sleep.deadline:
+            self._sleep.deadline = due
+        return held
+
+    async def run(self) -> None:
+        """Answer what is held, each at its time, until cancelled."""
+        turns = current_turns()
+        try:
+            while True:
+                with trio.CancelScope() as self._sleep:
+                    self._sleep.deadline = self._line[0][0] if self._line else math.inf
+                    await trio.sleep_forever()
+                turns.begin()
+                try:
+                    self._answer_due(trio.current_time())
+                finally:
+                    turns.end()
+        finally:
+            self._sleep = None
+
+    def _answer_due(self, now: float) -> None:
+        line = self._line
+        while line and line[0][0] <= now:
+            heappop(line)[2].answer()
