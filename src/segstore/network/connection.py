@@ -31,6 +31,7 @@ from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.network.append_processor import AppendProcessor
 from segstore.network.buffer_bytes import COMMAND_BYTES_FREE, BufferBytes, ReplyPlaces, Reservation
+from segstore.network.bulk_turns import BulkTurns
 from segstore.network.handler_table import Handler, RequestContext, Store
 from segstore.network.handlers import SEGMENT_HANDLERS
 from segstore.network.outstanding_bytes import OutstandingBytes, OutstandingTotal, Share
@@ -77,6 +78,7 @@ class ServerConnection:
         outstanding_total: OutstandingTotal,
         buffers: BufferBytes,
         held_reads: HeldReads,
+        bulk_turns: BulkTurns,
     ) -> None:
         self._transport = transport
         self._settings = settings
@@ -105,6 +107,7 @@ class ServerConnection:
             self._replies,
             buffers.replies,
             held_reads,
+            bulk_turns,
             parked_max=settings.parked_reads_max,
             refuse=self._refuse,
             close=self.close,

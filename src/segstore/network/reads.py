@@ -26,6 +26,7 @@ from pravega_wire.codec import encode
 from segstore.api import ReadHandle, ReadResult
 from segstore.errors import SegmentStoreError
 from segstore.network.buffer_bytes import ReplyBytes
+from segstore.network.bulk_turns import BulkTurns
 from segstore.network.handler_table import RequestContext
 from segstore.network.read_pacing import HeldRead, HeldReads
 from segstore.network.replies import Asked, around_data
@@ -78,6 +79,7 @@ class ConnectionReads:
         replies: SendBuffer,
         total: ReplyBytes,
         held_reads: HeldReads,
+        bulk_turns: BulkTurns,
         *,
         parked_max: int,
         refuse: Callable[[SegmentStoreError, Asked], None],
@@ -88,6 +90,7 @@ class ConnectionReads:
         self._replies = replies
         self._total = total
         self._held_reads = held_reads
+        self._bulk_turns = bulk_turns
         self._parked_max = parked_max
         self._refuse = refuse
         self._close = close
@@ -222,6 +225,8 @@ class ConnectionReads:
             return
         assert result is not None
         data, at_tail, end_of_segment = result.data, result.at_tail, result.end_of_segment
+        if data and not (result.is_last or at_tail):
+            self._bulk_turns.note_behind()
         # A view holds all of the memory that it is of: of that, little replies have their own.
         kept = data if isinstance(data, memoryview) and len(data) >= KEPT_BYTES_MIN else None
         reply = wire.SegmentRead(

@@ -32,6 +32,7 @@ from segstore.errors import (
 from segstore.load.monitor import LoadMonitor
 from segstore.load.request_stream import look_up_with, report_load
 from segstore.network.buffer_bytes import BufferBytes
+from segstore.network.bulk_turns import BulkTurns
 from segstore.network.connection import ServerConnection
 from segstore.network.handler_table import Store
 from segstore.network.outstanding_bytes import OutstandingTotal
@@ -79,6 +80,7 @@ class ConnectionServer:
         self._outstanding_total = OutstandingTotal(settings, registry.container_count)
         self._receive_buffer = ReceiveBuffer(settings.receive_bytes)
         self._buffers = BufferBytes(settings, self._receive_buffer.narrow)
+        self._bulk_turns = BulkTurns(settings.bulk_receives_beside_readers)
         self.held_reads = HeldReads(settings.reply_age_seconds_min)
         # In the order in which they came.
         self._connections: dict[ServerConnection, None] = {}
@@ -122,6 +124,7 @@ class ConnectionServer:
             outstanding_total=self._outstanding_total,
             buffers=self._buffers,
             held_reads=self.held_reads,
+            bulk_turns=self._bulk_turns,
         )
         self._connections[connection] = None
         try:
@@ -163,7 +166,9 @@ class ConnectionServer:
 
     def _transport(self, stream: trio.abc.HalfCloseableStream) -> Transport:
         if isinstance(stream, trio.SocketStream):
-            return SocketTransport(stream, self._receive_buffer, self.ready_sockets)
+            return SocketTransport(
+                stream, self._receive_buffer, self.ready_sockets, self._bulk_turns
+            )
         return StreamTransport(stream)
 
 

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 import trio
 
+from segstore.network.bulk_turns import BULK_BYTES_MIN, BulkTurns
 from segstore.runtime.readiness import ReadySockets
 
 Take = Callable[[bytes], bool]
@@ -99,15 +100,18 @@ class Transport(Protocol):
 
 
 class SocketTransport:
-    """A TCP socket. ``buffer`` may be shared by all transports of an event loop."""
+    """A TCP socket. ``buffer`` and ``bulk_turns`` may be shared by all transports of a loop."""
 
     def __init__(
         self,
         stream: trio.SocketStream,
         buffer: ReceiveBuffer,
         ready_sockets: ReadySockets | None = None,
+        bulk_turns: BulkTurns | None = None,
     ) -> None:
         self._stream = stream
+        self._bulk_turns = BulkTurns(0) if bulk_turns is None else bulk_turns
+        self._sends_much = False
         self._ready_sockets = ready_sockets
         self._buffer = buffer
         self._descriptor = stream.socket.fileno()
@@ -138,6 +142,8 @@ class SocketTransport:
                 await trio.lowlevel.wait_readable(self._descriptor)
             else:
                 await readiness.wait()
+            if self._sends_much:
+                await self._bulk_turns.take()
             buffer = self._buffer.view
             try:
                 count = os.readv(self._descriptor, (buffer,))
@@ -147,6 +153,7 @@ class SocketTransport:
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
+            self._sends_much = count >= BULK_BYTES_MIN
             if readiness is not None:
                 readiness.note_read(emptied=count < len(buffer))
             return bytes(buffer[:count])
@@ -159,6 +166,8 @@ class SocketTransport:
     def _receive_now(self) -> bool:
         buffer, readiness = self._buffer.view, self._readiness
         assert readiness is not None
+        if self._sends_much and self._bulk_turns.are_needed:
+            return False  # ``receive`` takes its turn
         try:
             count = os.readv(self._descriptor, (buffer,))
         except BlockingIOError:
@@ -167,6 +176,7 @@ class SocketTransport:
         except OSError as error:
             self._error = error  # the kernel tells it once: ``receive`` raises it
             return False
+        self._sends_much = count >= BULK_BYTES_MIN
         readiness.note_read(emptied=count < len(buffer))
         # Still ready: there is more, or an end that no other edge will tell of.
         return self._take(bytes(buffer[:count])) and not readiness.ready

@@ -1,0 +1,169 @@
+"""Writers that send much take turns while readers are behind, and only then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import closing
+from itertools import pairwise
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pravega_wire import commands as wire
+from segstore.network.bulk_turns import BEHIND_SECONDS, BULK_BYTES_MIN, BulkTurns
+from segstore.network.transport import ReceiveBuffer, SocketTransport
+from segstore.process.config import ConnectionSettings
+from segstore.runtime.readiness import ReadySockets
+from segstore.testing.memory_store import MemoryStore, memory_store
+from segstore.testing.wire_client import WireClient
+
+SEGMENT = "scope/stream/0.#epoch.0"
+
+
+class LoopTurns(trio.abc.Instrument):
+    """Counts the turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+def run_writers(places: int, receives: list[int], *, behind: bool) -> list[tuple[int, int]]:
+    """Run writers that receive so often each; the loop's turn and the writer of each receive."""
+    done: list[tuple[int, int]] = []
+    turns = LoopTurns()
+
+    async def write(bulk_turns: BulkTurns, writer: int, count: int) -> None:
+        for _ in range(count):
+            await bulk_turns.take()
+            done.append((turns.count, writer))
+            if not behind:
+                await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        bulk_turns = BulkTurns(places)
+        if behind:
+            bulk_turns.note_behind()
+        async with trio.open_nursery() as nursery:
+            for writer, count in enumerate(receives):
+                nursery.start_soon(write, bulk_turns, writer, count)
+
+    trio.run(main, clock=trio.testing.MockClock(), instruments=[turns])
+    return done
+
+
+@settings(deadline=None)
+@given(places=st.integers(1, 4), receives=st.lists(st.integers(0, 8), max_size=8))
+def test_beside_readers_so_many_receive_in_a_turn_and_all_of_them_get_on(
+    places: int, receives: list[int]
+) -> None:
+    done = run_writers(places, receives, behind=True)
+    assert Counter(writer for _, writer in done) == Counter(
+        {writer: count for writer, count in enumerate(receives) if count}
+    )
+    assert max(Counter(turn for turn, _ in done).values(), default=0) <= places
+    # Who waits is overtaken a few times at most, however many receives the others want.
+    for writer in range(len(receives)):
+        own = [place for place, (_, each) in enumerate(done) if each == writer]
+        for first, last in pairwise([-1, *own]):
+            others = Counter(each for _, each in done[first + 1 : last])
+            assert max(others.values(), default=0) <= 3
+
+
+@given(places=st.integers(0, 4), receives=st.lists(st.integers(1, 3), min_size=2, max_size=8))
+def test_without_readers_that_are_behind_nobody_waits(places: int, receives: list[int]) -> None:
+    done = run_writers(places, receives, behind=False)
+    first = {turn for turn, _ in done[: len(receives)]}
+    assert len(first) == 1
+    assert {writer for _, writer in done[: len(receives)]} == set(range(len(receives)))
+
+
+def test_a_reader_counts_as_behind_for_a_while() -> None:
+    time = 5.0
+    turns = BulkTurns(1, now=lambda: time)
+    assert not turns.are_needed
+    turns.note_behind()
+    assert turns.are_needed
+    time += BEHIND_SECONDS
+    assert not turns.are_needed
+    assert not BulkTurns(0, now=lambda: time).are_needed
+
+
+def test_no_places_means_no_turns() -> None:
+    time = 5.0
+    turns = BulkTurns(0, now=lambda: time)
+    turns.note_behind()
+    assert not turns.are_needed
+    with pytest.raises(ValueError, match="bulk_receives_beside_readers"):
+        ConnectionSettings(bulk_receives_beside_readers=-1)
+
+
+# ---- Sockets -------------------------------------------------------------------------------------
+
+
+async def test_what_sends_much_is_left_to_its_own_task_while_readers_are_behind() -> None:
+    time = 5.0
+    turns = BulkTurns(1, now=lambda: time)
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return False
+
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    with closing(ReadySockets()) as ready_sockets:
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(ready_sockets.run)
+            peer = await trio.open_tcp_stream(*listener.socket.getsockname())
+            buffer = ReceiveBuffer(4 * BULK_BYTES_MIN)
+            transport = SocketTransport(await listener.accept(), buffer, ready_sockets, turns)
+            async with peer:
+                await receive_much_at_once(transport, peer)
+                turns.note_behind()
+                nursery.start_soon(peer.send_all, b"more")
+                await transport.pass_on(take)
+                assert taken == []
+                assert await transport.receive() == b"more"
+                # It sends little now: what comes next is taken for it again.
+                nursery.start_soon(peer.send_all, b"little")
+                await transport.pass_on(take)
+                assert taken == [b"little"]
+                await transport.aclose()
+            nursery.cancel_scope.cancel()
+
+
+async def receive_much_at_once(transport: SocketTransport, peer: trio.SocketStream) -> None:
+    """Let a peer send so much that one receive has more than a bulk."""
+    largest = 0
+    while largest < BULK_BYTES_MIN:
+        await peer.send_all(bytes(2 * BULK_BYTES_MIN))
+        received = 0
+        while received < 2 * BULK_BYTES_MIN:
+            received += (largest := len(await transport.receive()))
+
+
+# ---- Who is behind -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with memory_store() as store:
+        await store.container.create_segment(SEGMENT)
+        await store.container.append(SEGMENT, bytes(100))
+        yield store
+
+
+@pytest.mark.parametrize(("length", "is_behind"), [(99, True), (100, False), (200, False)])
+async def test_a_reader_with_more_to_read_is_behind(
+    store: MemoryStore, length: int, is_behind: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    client: WireClient = store.connect()
+    reply = await client.call(wire.ReadSegment(SEGMENT, 0, length, "", 7))
+    assert isinstance(reply, wire.SegmentRead)
+    assert store.server._bulk_turns.are_needed is is_behind
