@@ -109,7 +109,7 @@ spark-proof: $(VENV)/.tested ## Spark among kills and with very many events: ROU
 		-k "killed or very_many" $(ARGS)
 
 .PHONY: bench
-bench: $(VENV)/.tested java ## the whole table beside the original and Kafka, in 40 minutes
+bench: $(VENV)/.tested java ## the whole table beside the original and Kafka, all warm, in three hours
 	$(BIN)/python -m benchmarks.bench_streams $(ARGS)
 
 .PHONY: bench-quick

@@ -9,6 +9,9 @@ Run from the repository's root:
 2. Which peers a row runs beside is what its targets say (`streams/rows.py`).
 3. A run that lost an event, or on which a client saw an error, has no numbers.
 4. CPU used by anything else on the machine is measured too, and a run with much of it says so.
+5. Nothing is measured cold: a load runs for 45 s at least, and then until the median latencies of
+   three windows of 5 s differ by less than 5 %, for 120 s at most. Only the quick run has no time
+   for that.
 """
 
 import argparse
@@ -23,6 +26,7 @@ from pathlib import Path
 from benchmarks.comparison import plain_table, write_json_if_asked
 from benchmarks.machine import this_machine
 from benchmarks.maven import MavenFailedError
+from benchmarks.other_load import spinning
 from benchmarks.peers.api import PeerFailedError
 from benchmarks.streams import report
 from benchmarks.streams.rows import BY_NAME, OURS, PEERS, QUICK, SMALL, USUAL, Plan
@@ -42,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         chosen = servers([OURS, *(peer for peer in plan.peers if peer in needed)])
         if options.without_ours:
             del chosen[OURS]
-        measured = run(plan, servers=chosen, directory=directory)
+        with spinning(options.spinning):
+            measured = run(plan, servers=chosen, directory=directory)
     except (PeerFailedError, MavenFailedError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -84,6 +89,10 @@ def plan_of(options: argparse.Namespace) -> Plan:
         "seconds": options.seconds,
         "client_heap": options.client_heap,
     }
+    if options.warmup_max is not None:
+        given["warmup_seconds_max"] = options.warmup_max
+    elif options.warmup is not None:
+        plan = replace(plan, warmup_seconds_max=None)
     return replace(plan, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -117,10 +126,18 @@ def _parser() -> argparse.ArgumentParser:
         "--peers", type=lambda text: _names(PEERS, "peers", text), help=", ".join(PEERS)
     )
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--warmup", type=float, help="seconds")
+    parser.add_argument(
+        "--warmup", type=float, help="seconds of warm-up, no more unless there is --warmup-max"
+    )
+    parser.add_argument(
+        "--warmup-max", type=float, help="go on warming up until it is steady, up to these seconds"
+    )
     parser.add_argument("--seconds", type=float, help="measured seconds")
     parser.add_argument("--client-heap", help="-Xmx of the driver")
     parser.add_argument("--without-ours", action="store_true", help="run the peers alone")
+    parser.add_argument(
+        "--spinning", type=int, default=0, help="processes that never rest, beside all runs"
+    )
     parser.add_argument("--quick", action="store_true", help="a line a row in five minutes")
     parser.add_argument("--small", action="store_true", help="the size the test suite runs")
     parser.add_argument("--directory", help="where the servers keep their data (a temporary one)")

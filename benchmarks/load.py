@@ -5,6 +5,8 @@
    failure quotes.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -19,6 +21,7 @@ from benchmarks.peers.processes import DIE_WITH_PARENT
 
 LOAD_MAIN = "segstore.load.LoadDriver"
 PROBE_MAIN = "segstore.load.StartupProbe"
+DRAIN_MAIN = "segstore.load.DrainDriver"
 OVERHEAD_SECONDS_MAX = 180.0
 KEPT_UP_SHARE = 0.98
 
@@ -38,12 +41,18 @@ class Load:
     consumers: int = 1
     keys: int = 0
     warmup_seconds: float = 5
+    warmup_seconds_max: float | None = None
+    """Where given, the warm-up goes on until latencies are steady, up to this."""
+    warmup_window_seconds: float = 5
+    """They are steady when the medians of three such windows differ by less than 5 %."""
     seconds: float = 10
     drain_seconds: float = 10
     read_timeout_ms: int = 10
     outstanding_max: int | None = None
     latency_from: str = "send"
     connection_pooling: bool = False
+    own_groups: bool = False
+    """Each consumer reads all events, in a reader group of its own."""
     kept_stream: str | None = None
     """A stream of this name is loaded, and not deleted."""
     scale_above: int | None = None
@@ -67,8 +76,13 @@ class Load:
         if self.outstanding_max is not None:
             options["--max-outstanding"] = self.outstanding_max
         parts = [part for name, value in options.items() for part in (name, str(value))]
+        if self.warmup_seconds_max is not None:
+            parts += ["--warmup-max", str(self.warmup_seconds_max)]
+            parts += ["--warmup-window", str(self.warmup_window_seconds)]
         if self.connection_pooling:
             parts.append("--connection-pooling")
+        if self.own_groups:
+            parts.append("--own-groups")
         if self.scale_above is not None:
             parts += ["--scale-above", str(self.scale_above)]
         if self.kept_stream is not None:
@@ -78,7 +92,8 @@ class Load:
     @property
     def seconds_max(self) -> float:
         """How long the driver may run before it counts as hanging."""
-        return self.warmup_seconds + self.seconds + self.drain_seconds + OVERHEAD_SECONDS_MAX
+        warmup = max(self.warmup_seconds, self.warmup_seconds_max or 0)
+        return warmup + self.seconds + self.drain_seconds + OVERHEAD_SECONDS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +120,18 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmUp:
+    """How long the load ran before it was measured, and whether latencies were steady by then.
+
+    ``steady`` is None where that was not waited for.
+    """
+
+    seconds: float
+    steady: bool | None
+    p50_ms: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LoadResult:
     """What one run of the driver measured. Totals cover the whole run with its warm-up."""
 
@@ -119,6 +146,7 @@ class LoadResult:
     write_errors: str | None
     read_errors: str | None
     cleanup_errors: str | None
+    warm_up: WarmUp
 
     def failure(self) -> str | None:
         """Why this run says nothing about speed, or None when every event arrived."""
@@ -146,6 +174,9 @@ class LoadResult:
             remarks.append(f"{self.totals['unread']:,} events still unread after the drain")
         if self.cleanup_errors:
             remarks.append(f"clean-up: {self.cleanup_errors}")
+        if self.warm_up.steady is False:
+            last = ", ".join("-" if p50 is None else f"{p50:.3g}" for p50 in self.warm_up.p50_ms)
+            remarks.append(f"not steady after {self.warm_up.seconds:.0f} s: p50 {last} ms")
         return remarks
 
 
@@ -180,6 +211,11 @@ def parse_result(load: Load, text: str) -> LoadResult:
         write_errors=_errors(document["errors"]["write"]),
         read_errors=_errors(document["errors"]["read"]),
         cleanup_errors=_errors(document["errors"]["cleanup"]),
+        warm_up=WarmUp(
+            seconds=document["warmup"]["seconds"],
+            steady=document["warmup"]["steady"],
+            p50_ms=tuple(document["warmup"]["p50_ms"]),
+        ),
     )
 
 
@@ -210,7 +246,7 @@ class Startup:
 class StartupProbe:
     """A client that is ready before the server starts and appends one event as soon as it can."""
 
-    def __init__(self, driver: "subprocess.Popen[str]", seconds_max: float) -> None:
+    def __init__(self, driver: subprocess.Popen[str], seconds_max: float) -> None:
         self._driver = driver
         self._seconds_max = seconds_max
 
@@ -236,13 +272,62 @@ def startup_probe(controller_uri: str, *, seconds_max: float = 60) -> Iterator[S
         yield StartupProbe(driver, seconds_max)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Events that are written before anybody reads, and a shorter stream of the same to warm up."""
+
+    events: int
+    warm_events: int
+    event_size: int
+    segments: int
+    consumers: int = 1
+
+    def run(
+        self, address: str, *, writes: bool, heap: str, speaks_kafka: bool, seconds_max: float
+    ) -> Drained:
+        """Write both streams, or drain both; returns what the longer one took.
+
+        Raises ``LoadFailedError``.
+        """
+        size = (str(self.event_size), str(self.consumers))
+        command = _java(
+            heap,
+            DRAIN_MAIN,
+            *("write" if writes else "read", "kafka" if speaks_kafka else "pravega", address),
+            *("backlog", str(self.segments), str(self.events), *size),
+            *("warm-up", str(self.warm_events)),
+        )
+        with _started(command) as driver:
+            try:
+                out, errors = driver.communicate(timeout=seconds_max)
+            except subprocess.TimeoutExpired as error:
+                raise LoadFailedError(f"no result after {seconds_max:g} s") from error
+        if driver.returncode != 0:
+            raise LoadFailedError(_last_line(errors))
+        document = json.loads(out)
+        return Drained(**{name: document[name] for name in Drained.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What a backlog took to be written or drained."""
+
+    events: int
+    seconds: float
+    events_per_second: float
+    mb_per_second: float
+    start_epoch: float
+    end_epoch: float
+    client_cpu_seconds: float
+
+
 def _java(heap: str, main: str, *arguments: str) -> list[str]:
     jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-cp", driver_class_path()]
     return [*DIE_WITH_PARENT, *jvm, main, *arguments]
 
 
 @contextmanager
-def _started(command: list[str]) -> "Iterator[subprocess.Popen[str]]":
+def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     driver = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -1,6 +1,7 @@
 """A segment store of ours on tiers that only measurements use, with a controller beside it.
 
-Run as `python -m benchmarks.peers.assembled_store TIERS DATA_DIR CONTROLLER_PORT STORE_PORT`.
+Run as `python -m benchmarks.peers.assembled_store TIERS DATA_DIR CONTROLLER_PORT STORE_PORT
+[CACHE_BYTES]`.
 """
 
 import subprocess
@@ -63,11 +64,12 @@ def opened(tiers: str, config: SegmentStoreConfig) -> AbstractAsyncContextManage
 
 def main(arguments: Sequence[str]) -> None:
     """Serve until killed."""
-    tiers, data_dir, controller_port, segment_store_port = arguments
+    tiers, data_dir, controller_port, segment_store_port, *rest = arguments
+    usual = HELD_CACHE_BYTES if tiers == HELD else CACHE_BYTES
     config = SegmentStoreConfig(
         data_dir=Path(data_dir),
         port=int(segment_store_port),
-        cache_bytes_max=HELD_CACHE_BYTES if tiers == HELD else CACHE_BYTES,
+        cache_bytes_max=int(rest[0]) if rest else usual,
     )
     command = [sys.executable, "-m", "pravega_admin", "controller"]
     command += ["--port", controller_port, "--segment-store", f"127.0.0.1:{segment_store_port}"]

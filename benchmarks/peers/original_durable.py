@@ -110,11 +110,15 @@ class OriginalDurable:
         return f"tcp://127.0.0.1:{self._ports.controller}"
 
     def start(self, directory: Path) -> RunningPeer:
-        """Start the four processes, each as soon as it can start, and wait for the controller."""
+        """Start the four processes, each as soon as it can start, and wait for the controller.
+
+        ``directory`` may hold what an earlier start left there, on the same ports.
+        """
         ports = self._ports
         assert ports is not None, "reserve comes first"
         assert self._formatted is not None, "prepare comes first"
-        shutil.copytree(self._formatted / "zookeeper", directory / "zookeeper")
+        if not (directory / "zookeeper").exists():
+            shutil.copytree(self._formatted / "zookeeper", directory / "zookeeper")
         (directory / "empty.properties").touch()
         self._group = group = ServerGroup()
         self._start_zookeeper(group, directory, ports.zookeeper)

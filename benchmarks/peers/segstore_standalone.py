@@ -25,8 +25,10 @@ class SegstoreStandalone:
     name = "segstore"
     speaks_kafka = False
 
-    def __init__(self, *, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, *, options: tuple[str, ...] = (), settings: str = "") -> None:
+        """``settings`` is the text of its configuration file, if it shall have one."""
         self._options = options
+        self._settings = settings
         self._command = Path(sys.executable).parent / "segstore"
         self._ports: list[int] = []
         self._server: ServerProcess | None = None
@@ -34,7 +36,8 @@ class SegstoreStandalone:
     @property
     def description(self) -> str:
         """What is run, with the options that differ from the defaults."""
-        options = f" with {' '.join(self._options)}" if self._options else ""
+        words = [*self._options, *self._settings.replace(" = ", "=").split()]
+        options = f" with {' '.join(words)}" if words else ""
         return f"segstore standalone, journal and tier 2 on the local file system{options}"
 
     def prepare(self) -> None:
@@ -66,6 +69,10 @@ class SegstoreStandalone:
             *("--host", "127.0.0.1"),
             *self._options,
         ]
+        if self._settings:
+            settings = directory / "settings.toml"
+            settings.write_text(self._settings)
+            command += ["--config", str(settings)]
         self._server = ServerProcess(command, directory=directory)
         self._server.wait_for_port(controller_port, seconds_max=READY_SECONDS_MAX)
         self._server.wait_for_text(READY_WORDS, seconds_max=READY_SECONDS_MAX)
@@ -107,10 +114,12 @@ class AssembledStore:
 
     speaks_kafka = False
 
-    def __init__(self, tiers: str) -> None:
+    def __init__(self, tiers: str, *, cache_bytes: int | None = None) -> None:
+        """``cache_bytes``: another size of the cache than what these tiers usually have."""
         self.key = "ceiling" if tiers == UNSTORED else tiers
         self.name = "nothing stored" if tiers == UNSTORED else tiers
         self._tiers = tiers
+        self._cache_bytes = cache_bytes
         self._ports: list[int] = []
         self._server: ServerProcess | None = None
 
@@ -134,6 +143,8 @@ class AssembledStore:
         """Start both processes and wait for the controller port."""
         command = [sys.executable, "-m", "benchmarks.peers.assembled_store", self._tiers]
         command += [str(directory / "data"), *map(str, self._ports)]
+        if self._cache_bytes is not None:
+            command.append(str(self._cache_bytes))
         path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
         self._server = ServerProcess(
             ["env", f"PYTHONPATH={path}", *command], directory=directory, name=self._tiers

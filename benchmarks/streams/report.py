@@ -83,6 +83,12 @@ def markdown(
     remarks = "\n".join(f"- {remark}" for remark in measured.remarks()) or "- none"
     pictures = "\n".join(f"![{name.removesuffix('.svg')}]({name})" for name in plots)
     compared = measured.compared()
+    warm = f"a warm-up of {plan.warmup_seconds:g} s"
+    if plan.warmup_seconds_max is not None:
+        warm += (
+            " at least, then until the median latencies of\nthree windows of 5 s differ by less"
+            f" than 5 %, {plan.warmup_seconds_max:g} s at most"
+        )
     missed = "\n".join(missing(compared, reasons)) or "Nothing."
     return f"""# Streams, {moment:%d %B %Y}
 
@@ -91,9 +97,10 @@ def markdown(
 {markdown_table(targets(compared))}
 
 Ratio: ours divided by the peer's (or by the limit), both the median of {plan.rounds} interleaved
-rounds, or of one in the rows T, E and R. Each run: a fresh server, a warm-up of
-{plan.warmup_seconds:g} s, {plan.seconds:g} s measured, one producer, one consumer, no keys,
-read time-out 10 ms unless the row names another. Latency counts from the actual send.
+rounds, or of one in the rows T, E, D and R. Each run: a fresh server, {warm},
+{plan.seconds:g} s measured, one producer, one consumer, no keys, read time-out 10 ms unless the row
+names another. Latency counts from the actual send. A row of draining writes its backlog first,
+waits until the server has nothing to do, and drains a fourth as much before it counts.
 
 | row | work |
 | --- | --- |

@@ -2,12 +2,14 @@
 
 1. A target is a ratio to one peer in the same run, or a limit that ours alone has to keep to.
 2. A row runs the peers that its targets name, and those that it shows without a target.
+3. A target may also be a ratio to another row of the same server.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from benchmarks.load import Load
+from benchmarks.streams.drains import DRAINED, Drain
 
 OURS = "ours"
 DURABLE = "durable"
@@ -23,8 +25,12 @@ MEMORY_MB_MAX = CACHE_MB + 200
 
 PUBLISH_P50 = "publish p50"
 PUBLISH_P95 = "publish p95"
+PUBLISH_P99 = "publish p99"
 PUBLISHED = "published events"
 SERVER_CPU = "server CPU"
+READ_SHARE = "read of published"
+DELIVERY_P99 = "end-to-end p99"
+DELIVERY_CPU = "server CPU per delivered MB"
 READ_DELAY = "end-to-end p95 - publish p95"
 WRITTEN = "written per payload byte"
 PEAK_RSS = "peak RSS"
@@ -41,8 +47,11 @@ class Row:
     name: str
     work: str
     load: Load | None = None
+    drain: Drain | None = None
     reaches: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
+    beside: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By other row and metric: what this row has to reach beside that one."""
     also: tuple[str, ...] = ()
     """Peers that are shown without a target."""
     seconds_min: float = 0
@@ -55,6 +64,8 @@ class Row:
     @property
     def main_metric(self) -> str:
         """The one number that says most about this row."""
+        if self.drain is not None:
+            return DRAINED
         if self.load is None:
             return next(iter(self.limits))
         if not self.load.rate:
@@ -77,17 +88,77 @@ def _cpu(bound: float) -> dict[str, float]:
 
 SMALL_EVENT, LARGE_EVENT = 100, 10_240
 DELAY = {READ_DELAY: 1.0}
+READ = {READ_SHARE: 0.8}
 START = "R2"
 CRASH = "R2c"
-ROW_OF_LIMIT = {READ_DELAY: "E1", PEAK_RSS: "R1", IDLE_RSS: "R1", GROWTH: "R1", WRITTEN: "R3"}
+ROW_OF_LIMIT = {
+    READ_DELAY: "D6",
+    READ_SHARE: "D5",
+    PEAK_RSS: "R1",
+    IDLE_RSS: "R1",
+    GROWTH: "R1",
+    WRITTEN: "R3",
+}
 """Limits that are rows of their own, measured in the rows that have a load."""
+
+MANY_SEGMENTS_HEAP = "4g"
+"""A hundred clients hold buffers for every segment each."""
+
+
+def _drain_row(
+    name: str, drain: Drain, *, beside_kafka: float, beside_durable: float, cold_of: str = ""
+) -> Row:
+    size = "10 KB" if drain.event_size == LARGE_EVENT else f"{drain.event_size} B"
+    plural = "s" if drain.segments > 1 else ""
+    who = "one reader drains" if drain.consumers == 1 else f"{drain.consumers} readers drain"
+    work = f"{who} {drain.mb / 1000:g} GB of {size} events, {drain.segments} segment{plural}"
+    if cold_of:
+        return Row(
+            name=name,
+            work=f"{work}, from tier 2 after a start",
+            drain=drain,
+            reaches={DURABLE: {DRAINED: beside_durable}},
+            beside={cold_of: {DRAINED: 0.9}},
+            rounds_max=1,
+        )
+    return Row(
+        name=name,
+        work=f"{work}, from the cache",
+        drain=drain,
+        reaches={DURABLE: {DRAINED: beside_durable}, KAFKA: {DRAINED: beside_kafka}},
+        also=(CEILING,),
+        rounds_max=1,
+    )
+
+
+def _drain_rows() -> Iterator[Row]:
+    ones = {
+        "D1": Drain(event_size=LARGE_EVENT, segments=1, mb=4_000),
+        "D2": Drain(event_size=LARGE_EVENT, segments=16, mb=4_000),
+        "D2-16": Drain(event_size=LARGE_EVENT, segments=16, mb=4_000, consumers=16),
+        "D3": Drain(event_size=SMALL_EVENT, segments=1, mb=2_000),
+        "D3-16": Drain(event_size=SMALL_EVENT, segments=16, mb=2_000),
+    }
+    for name, drain in ones.items():
+        is_small = drain.event_size == SMALL_EVENT
+        durable, kafka = (1.2, 1.0) if is_small else (1.3, 1.5)
+        yield _drain_row(name, drain, beside_kafka=kafka, beside_durable=durable)
+    for name in ("D1", "D2", "D3"):
+        cold = replace(ones[name], is_cold=True)
+        yield _drain_row(f"D4-{name}", cold, beside_kafka=0, beside_durable=1.5, cold_of=name)
+
+
+DRAIN_ROWS = tuple(_drain_rows())
 
 ROWS = (
     Row(
         name="L1",
         work="100 B, 1 segment, 10k events/s",
         load=Load(rate=10_000),
-        reaches={DURABLE: {**_paced(0.25), **_cpu(1.0)}, KAFKA_FSYNC: _paced(0.8)},
+        reaches={
+            DURABLE: {**_paced(0.25), **_cpu(1.0), READ_DELAY: 1.0},
+            KAFKA_FSYNC: _paced(0.8),
+        },
         limits=DELAY,
     ),
     Row(
@@ -120,7 +191,7 @@ ROWS = (
         work="100 B, 1 segment, unthrottled",
         load=Load(rate=0),
         reaches={DURABLE: {PUBLISHED: 1.6}, RAM: {PUBLISHED: 1.0}, CEILING: {PUBLISHED: 0.9}},
-        limits={WRITTEN: 2.1},
+        limits={WRITTEN: 2.1, **READ},
         rounds_max=1,
     ),
     Row(
@@ -128,6 +199,7 @@ ROWS = (
         work="100 B, 16 segments, unthrottled",
         load=Load(rate=0, segments=16),
         reaches={DURABLE: {PUBLISHED: 1.6}, RAM: {PUBLISHED: 1.0}, CEILING: {PUBLISHED: 0.9}},
+        limits=READ,
         rounds_max=1,
     ),
     Row(
@@ -139,6 +211,8 @@ ROWS = (
             KAFKA: {PUBLISHED: 1.5},
             KAFKA_FSYNC: {PUBLISHED: 3.0},
         },
+        limits=READ,
+        also=(CEILING,),
         rounds_max=1,
     ),
     Row(
@@ -150,15 +224,42 @@ ROWS = (
             KAFKA: {PUBLISHED: 1.2},
             KAFKA_FSYNC: {PUBLISHED: 3.0},
         },
-        limits={WRITTEN: 2.1, PEAK_RSS: MEMORY_MB_MAX},
+        limits={WRITTEN: 2.1, PEAK_RSS: MEMORY_MB_MAX, **READ},
+        also=(CEILING,),
         rounds_max=1,
     ),
     Row(
         name="E1",
         work="L1 with a read time-out of 1,000 ms (10 ms: L1; 16 segments: L2)",
         load=Load(rate=10_000, read_timeout_ms=1_000),
-        also=(DURABLE,),
+        reaches={DURABLE: {READ_DELAY: 1.0}},
+        limits=DELAY,
         rounds_max=1,
+    ),
+    Row(
+        name="P",
+        work="100 B, 16 segments with keys, 10k events/s",
+        load=Load(rate=10_000, segments=16, keys=1_000),
+        reaches={KAFKA: {PUBLISH_P95: 1.0, PUBLISH_P99: 1.0}},
+        also=(DURABLE,),
+    ),
+    *DRAIN_ROWS,
+    Row(
+        name="D7-1",
+        work="one tail reader at 10k events/s of 100 B, 1 segment",
+        load=Load(rate=10_000, own_groups=True),
+        also=(KAFKA,),
+        rounds_max=1,
+        client_heap=MANY_SEGMENTS_HEAP,
+    ),
+    Row(
+        name="D7",
+        work="the same with 100 tail readers, each in a reader group of its own",
+        load=Load(rate=10_000, consumers=100, own_groups=True),
+        reaches={KAFKA: {DELIVERY_CPU: 1.0}},
+        beside={"D7-1": {DELIVERY_P99: 2.0}},
+        rounds_max=1,
+        client_heap=MANY_SEGMENTS_HEAP,
     ),
     Row(
         name="R1",
@@ -182,10 +283,9 @@ ROWS = (
         rounds_max=1,
     ),
 )
-"""The whole table: 36 minutes in two rounds. The rows that tell most of the tail are run twice."""
+"""The whole table: about three hours, as every server is warm before it is measured. The rows that
+tell most of the tail are run twice."""
 
-MANY_SEGMENTS_HEAP = "4g"
-"""A hundred clients hold buffers for every segment each."""
 EXTRA_ROWS = tuple(
     Row(
         name=name,
@@ -230,11 +330,15 @@ class Plan:
     rounds: int = 2
     minutes_max: float | None = None
     """Turns of a second round that would end later than this are left out."""
-    warmup_seconds: float = 7
-    seconds: float = 9
+    warmup_seconds: float = 45
+    warmup_seconds_max: float | None = 120
+    """None for a warm-up of one length, however steady the load is by then."""
+    seconds: float = 20
     client_heap: str = "1g"
     rate_max: float | None = None
     unflushed_mb: float = 1_000
+    drained_mb_max: float | None = None
+    consumers_max: int | None = None
     fresh: bool = True
     """A server starts anew for every row; else once a round, and takes the rows one by one."""
     main_peer_only: bool = False
@@ -244,10 +348,22 @@ class Plan:
         """The row's load at this plan's size."""
         assert row.load is not None, row.name
         seconds = max(self.seconds, row.seconds_min)
-        load = replace(row.load, warmup_seconds=self.warmup_seconds, seconds=seconds)
+        load = replace(
+            row.load,
+            warmup_seconds=self.warmup_seconds,
+            warmup_seconds_max=self.warmup_seconds_max,
+            seconds=seconds,
+        )
         if self.rate_max is not None and not 0 < load.rate <= self.rate_max:
             load = replace(load, rate=self.rate_max)
-        return load
+        return replace(load, consumers=min(load.consumers, self.consumers_max or load.consumers))
+
+    def drain(self, row: Row) -> Drain:
+        """The row's backlog at this plan's size."""
+        assert row.drain is not None, row.name
+        if self.drained_mb_max is None or row.drain.mb <= self.drained_mb_max:
+            return row.drain
+        return replace(row.drain, mb=self.drained_mb_max)
 
     def peers_of(self, row: Row) -> tuple[str, ...]:
         """The peers that run this row."""
@@ -273,24 +389,31 @@ class Plan:
                 yield index, name, server
 
 
-USUAL = Plan(minutes_max=39)
+USUAL = Plan(minutes_max=240)
 QUICK = Plan(
-    rows=tuple(row.name for row in ROWS if row.name not in ("E1", "R1")),
+    rows=tuple(
+        row.name for row in ROWS if row.name not in ("E1", "R1", "P") and row.name[0] != "D"
+    ),
     rounds=1,
     warmup_seconds=2,
+    warmup_seconds_max=None,
     seconds=2.5,
     peers=(DURABLE,),
     fresh=False,
     main_peer_only=True,
 )
-"""A line a row in less than five minutes; ratios are rough."""
+"""A line a row in less than five minutes; ratios are rough, and those to servers in Java flatter
+ours, as they are cold."""
 SMALL = Plan(
-    rows=("L2", START, CRASH),
+    rows=("L2", "D7-1", "D7", "D2", "D4-D2", START, CRASH),
     peers=(),
     rounds=1,
     warmup_seconds=0.5,
+    warmup_seconds_max=None,
     seconds=1.5,
     rate_max=500,
     unflushed_mb=10,
+    drained_mb_max=10,
+    consumers_max=3,
 )
 """What the test suite runs: seconds, not minutes, and a load that disturbs nobody."""

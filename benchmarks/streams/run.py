@@ -19,8 +19,10 @@ from pathlib import Path
 from benchmarks.comparison import ComparedRow, Outcome, compare, limited
 from benchmarks.load import LoadFailedError
 from benchmarks.peers.api import Peer, PeerFailedError, RunningPeer, running
+from benchmarks.streams.drains import drain_outcome
 from benchmarks.streams.rows import BY_NAME, CRASH, OURS, ROW_OF_LIMIT, START, Plan
 from benchmarks.streams.runs import crash_outcome, load_outcome, start_outcome
+from benchmarks.streams.servers import cached_server
 
 OTHER_CPU_SHARE_QUIET_MAX = 0.05
 LOGS = Path(__file__).parent.parent / "results" / "logs"
@@ -60,6 +62,16 @@ class Measured:
                     reaches=row.reaches.get(peer, {}),
                     peer_name=peer,
                 )
+            for other, reaches in row.beside.items():
+                if other in self.plan.rows:
+                    beside = compare(
+                        name,
+                        ours=ours,
+                        peer=self.of(other, OURS),
+                        reaches=reaches,
+                        peer_name=other,
+                    )
+                    found += [each for each in beside if each.metric.name in reaches]
             if ours:
                 found += [
                     replace(each, row=_row_of_limit(name, each.metric.name))
@@ -141,6 +153,7 @@ class _Runner:
         self._directory = directory
         self._stack = stack
         self._kept: tuple[int, str, RunningPeer] | None = None
+        self._cached: dict[tuple[str, int], Peer] = {}
 
     def outcome(self, index: int, name: str, server: str) -> Outcome:
         """Do one turn."""
@@ -152,6 +165,13 @@ class _Runner:
                 with _removed(directory):
                     return self._start_or_crash(name, peer, directory)
             row = BY_NAME[name]
+            if row.drain is not None:
+                self._drop_kept()
+                drain = self._plan.drain(row)
+                peer = self._cached_server(server, drain.cache_bytes)
+                heap = row.client_heap or self._plan.client_heap
+                with _removed(directory):
+                    return drain_outcome(peer, drain, directory, client_heap=heap)
             load, heap = self._plan.load(row), row.client_heap or self._plan.client_heap
             if not self._plan.fresh:
                 return load_outcome(peer, self._keep(index, server), load, client_heap=heap)
@@ -165,6 +185,14 @@ class _Runner:
             traceback.print_exc()
             self._drop_kept()
             return Outcome(numbers={}, failure=repr(error))
+
+    def _cached_server(self, server: str, cache_bytes: int) -> Peer:
+        """A server whose cache holds a whole backlog. Preparing it is no part of a turn."""
+        if (server, cache_bytes) not in self._cached:
+            peer = cached_server(server, cache_bytes)
+            peer.prepare()
+            self._cached[server, cache_bytes] = peer
+        return self._cached[server, cache_bytes]
 
     def _start_or_crash(self, name: str, peer: Peer, directory: Path) -> Outcome:
         if name == START:

@@ -79,19 +79,27 @@ def load_numbers(result: LoadResult, *, window: Cost) -> dict[Metric, float | No
     if not result.load.rate:
         numbers[Metric("published bytes", "MB/s", "higher")] = publish.mb_per_second
         numbers[Metric("read events", "events/s", "higher")] = end_to_end.events_per_second
+        share = end_to_end.events / publish.events if publish.events else None
+        numbers[Metric(rows.READ_SHARE, "", "higher")] = share
     latency = publish.latency_ms
     numbers |= {
         Metric(rows.PUBLISH_P50, "ms", "lower"): latency.p50,
         Metric(rows.PUBLISH_P95, "ms", "lower"): latency.p95,
-        Metric("publish p99", "ms", "lower"): latency.p99,
+        Metric(rows.PUBLISH_P99, "ms", "lower"): latency.p99,
         Metric("end-to-end p50", "ms", "lower"): end_to_end.latency_ms.p50,
         Metric("end-to-end p95", "ms", "lower"): end_to_end.latency_ms.p95,
+        Metric(rows.DELIVERY_P99, "ms", "lower"): end_to_end.latency_ms.p99,
     }
     if result.load.rate and end_to_end.latency_ms.p95 is not None and latency.p95 is not None:
         delay = end_to_end.latency_ms.p95 - latency.p95
         numbers[Metric(rows.READ_DELAY, "ms", "lower")] = delay
+    if result.load.own_groups:
+        delivered_mb = end_to_end.events * result.load.event_size / 1e6
+        cost = window.cpu_seconds / delivered_mb * 1e3 if delivered_mb else None
+        numbers[Metric(rows.DELIVERY_CPU, "ms", "lower")] = cost
     payload = publish.events * result.load.event_size
     return numbers | {
+        Metric("warm-up", "s", "lower"): result.warm_up.seconds,
         Metric(rows.SERVER_CPU, "s", "lower"): window.cpu_seconds,
         Metric("server CPU per event", "us", "lower"): events and window.cpu_seconds / events * 1e6,
         Metric(rows.PEAK_RSS, "MB", "lower"): window.resident_bytes_peak / 1e6,

@@ -26,6 +26,20 @@ def server(key: str) -> Peer:
     return makers[key]()
 
 
+def cached_server(key: str, cache_bytes: int) -> Peer:
+    """The same with so much cache, where a server has one of its own; Kafka's is the system's."""
+    size = str(cache_bytes)
+    if key == rows.OURS:
+        return SegstoreStandalone(settings=f"[segment_store]\ncache_bytes_max = {size}\n")
+    if key == rows.DURABLE:
+        memory = f"-XX:MaxDirectMemorySize={cache_bytes // 2**20 + 2048}m"
+        return OriginalDurable(
+            segment_store_options=("-Xmx4g", memory),
+            properties={"pravegaservice.cache.size.max": size},
+        )
+    return AssembledStore(UNSTORED, cache_bytes=cache_bytes) if key == rows.CEILING else server(key)
+
+
 def servers(keys: Iterable[str]) -> dict[str, Peer]:
     """Servers by their keys."""
     return {key: server(key) for key in keys}

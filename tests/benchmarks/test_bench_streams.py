@@ -13,6 +13,7 @@ from benchmarks.peers.original_durable import OriginalDurable
 from benchmarks.peers.original_standalone import OriginalStandalone
 from benchmarks.peers.segstore_standalone import UNSTORED, AssembledStore, SegstoreStandalone
 from benchmarks.streams import report, rows
+from benchmarks.streams.drains import DRAINED
 from benchmarks.streams.rows import BY_NAME, CRASH, OURS, PEERS, ROWS, SMALL, START, Plan
 from benchmarks.streams.run import LOGS, Measured, run
 
@@ -60,7 +61,13 @@ def test_ours_takes_a_small_load_a_start_and_a_crash(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "rows.json").read_text())
     limits = [row for row in found if row["reach"] is not None]
     assert all(row["ours"] is not None and row["holds"] is not None for row in limits)
-    assert {row["name"].split()[0] for row in limits} == {"E1", "R1", START, CRASH}
+    names = {row["name"].split()[0] for row in limits}
+    assert names == {"D6", "D7", "D4-D2", "R1", START, CRASH}
+    (many,), (drained,), (cold,) = (measured.of(name, OURS) for name in ("D7", "D2", "D4-D2"))
+    assert number(many, "end-to-end p99") > 0
+    assert number(many, rows.DELIVERY_CPU) > 0
+    assert number(drained, DRAINED) > 0
+    assert number(cold, DRAINED) > 0
 
 
 @pytest.mark.compat
@@ -164,12 +171,17 @@ def test_a_further_round_is_left_out_when_time_is_up(tmp_path: Path) -> None:
 
 
 def test_every_target_is_of_a_metric_that_its_row_measures() -> None:
-    paced = {rows.PUBLISH_P50, rows.PUBLISH_P95, rows.SERVER_CPU, rows.READ_DELAY}
-    unthrottled = {rows.PUBLISHED, rows.WRITTEN, rows.PEAK_RSS}
+    paced = {rows.PUBLISH_P50, rows.PUBLISH_P95, rows.PUBLISH_P99, rows.SERVER_CPU}
+    paced |= {rows.READ_DELAY, rows.DELIVERY_P99, rows.DELIVERY_CPU}
+    unthrottled = {rows.PUBLISHED, rows.READ_SHARE, rows.WRITTEN, rows.PEAK_RSS}
     assert set(BY_NAME["R1"].limits) == {rows.PEAK_RSS, rows.GROWTH}
     for row in ROWS:
         named = {metric for peer in row.reaches.values() for metric in peer} | set(row.limits)
+        named |= {metric for other in row.beside.values() for metric in other}
         assert set(row.peers) <= set(PEERS)
+        assert set(row.beside) <= set(BY_NAME)
+        if row.drain is not None:
+            assert named == {DRAINED}
         if row.load is not None and row.name != "R1":
             assert named <= (paced if row.load.rate else unthrottled), row.name
 
@@ -272,10 +284,38 @@ def test_wrong_options_are_refused(
 
 
 def test_options_change_the_chosen_plan() -> None:
-    unset = dict.fromkeys(("rows", "peers", "rounds", "warmup", "seconds", "client_heap"))
+    names = ("rows", "peers", "rounds", "warmup", "warmup_max", "seconds", "client_heap")
+    unset = dict.fromkeys(names)
     given = Namespace(small=False, quick=True, **unset | {"seconds": 7.0, "rows": ("T1",)})
     plan = bench_streams.plan_of(given)
     assert (plan.seconds, plan.rows, plan.fresh) == (7.0, ("T1",), False)
+    given = Namespace(small=False, quick=False, **unset | {"warmup": 3.0})
+    plan = bench_streams.plan_of(given)
+    assert (plan.warmup_seconds, plan.warmup_seconds_max) == (3.0, None)
+    given = Namespace(small=False, quick=False, **unset | {"warmup_max": 60.0})
+    plan = bench_streams.plan_of(given)
+    assert (plan.warmup_seconds, plan.warmup_seconds_max) == (45, 60.0)
+
+
+def test_a_row_may_have_to_reach_something_beside_another() -> None:
+    metric = Metric(rows.DELIVERY_P99, "ms", "lower")
+    measured = Measured(
+        Plan(rows=("D7-1", "D7"), rounds=1, peers=()),
+        {OURS: SegstoreStandalone()},
+        {("D7-1", OURS): [Outcome({metric: 4.0})], ("D7", OURS): [Outcome({metric: 7.0})]},
+        90.0,
+    )
+    [row] = [row for row in measured.compared() if row.reach is not None]
+    assert (row.row, row.peer_name, row.ratio, row.holds) == ("D7", "D7-1", 1.75, True)
+
+
+def test_a_backlog_has_a_cache_that_holds_it() -> None:
+    for row in ROWS:
+        if row.drain is not None:
+            backlog = row.drain.backlog
+            stored = (backlog.events + backlog.warm_events) * (backlog.event_size + 8)
+            assert row.drain.cache_bytes > 1.3 * stored
+            assert backlog.warm_events >= 1
 
 
 def test_busy_seconds_only_grow() -> None:

@@ -1,11 +1,15 @@
 import copy
 import json
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.load import LOAD_MAIN, Load, parse_result
+from benchmarks.load import LOAD_MAIN, Backlog, Load, LoadFailedError, parse_result, run_load
 from benchmarks.maven import driver_class_path
+from benchmarks.peers.api import running
+from benchmarks.peers.segstore_standalone import SegstoreStandalone
 
 LATENCY = {"count": 5, "p50": 1.0, "p95": 2.0, "p99": 3.0, "p99_9": 4.0, "max": 5.0}
 NO_LATENCY = {"count": 0, "p50": None, "p95": None, "p99": None, "p99_9": None, "max": None}
@@ -30,6 +34,7 @@ GOOD: dict[str, Any] = {
         "latency_ms": NO_LATENCY,
     },
     "client_cpu_seconds": 1.5,
+    "warmup": {"seconds": 60.0, "steady": True, "p50_ms": [1.0, 1.01, None]},
     "totals": {
         "sent": 250,
         "acknowledged": 250,
@@ -87,6 +92,17 @@ def test_falling_behind_the_rate_is_remarked() -> None:
     assert result.remarks() == ["did not keep up: 100 of 103 events/s"]
 
 
+def test_a_load_that_was_measured_before_it_was_steady_is_remarked() -> None:
+    result = parse_result(Load(rate=100), changed("warmup", steady=False, seconds=120.2))
+    assert result.remarks() == ["not steady after 120 s: p50 1, 1.01, - ms"]
+
+
+def test_a_warm_up_of_one_length_is_not_judged() -> None:
+    assert "--warmup-max" not in Load(warmup_seconds=3).arguments()
+    result = parse_result(Load(rate=100), changed("warmup", steady=None))
+    assert result.remarks() == []
+
+
 @pytest.mark.compat
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -112,3 +128,43 @@ def test_the_driver_refuses_what_it_cannot_run(arguments: list[str], words: str)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith(words + "\nusage:")
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(900)
+def test_a_load_goes_on_until_it_is_steady(tmp_path: Path) -> None:
+    with running(SegstoreStandalone(), tmp_path / "ours") as server:
+        load = Load(
+            rate=500,
+            warmup_seconds=0.5,
+            warmup_seconds_max=2.5,
+            warmup_window_seconds=0.2,
+            seconds=0.5,
+            consumers=2,
+            own_groups=True,
+        )
+        result = run_load(server.address, load, heap="256m")
+    assert result.failure() is None
+    assert result.warm_up.steady is not None
+    assert 0.5 <= result.warm_up.seconds < 10
+    assert len(result.warm_up.p50_ms) == 3
+    # Each of them reads all.
+    assert result.totals["read"] == 2 * result.totals["acknowledged"]
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(900)
+def test_a_backlog_is_written_and_drained_by_several_readers(tmp_path: Path) -> None:
+    backlog = Backlog(events=300, warm_events=50, event_size=1_000, segments=4, consumers=2)
+    with running(SegstoreStandalone(), tmp_path / "ours") as server:
+        for writes in (True, False):
+            found = backlog.run(
+                server.address, writes=writes, heap="256m", speaks_kafka=False, seconds_max=120
+            )
+            assert found.events == 300
+            assert found.mb_per_second > 0
+        too_many = replace(backlog, events=400)
+        with pytest.raises(LoadFailedError):
+            too_many.run(
+                server.address, writes=False, heap="256m", speaks_kafka=False, seconds_max=5
+            )

@@ -19,6 +19,13 @@ final class Failures {
         return count.get();
     }
 
+    /** Throws an unchecked exception when there was any. */
+    void check() {
+        if (count.get() > 0) {
+            throw new IllegalStateException(count + " failures, the first: " + first);
+        }
+    }
+
     Map<String, Object> summary() {
         Map<String, Object> out = new LinkedHashMap<>();
         out.put("count", count.get());

@@ -10,6 +10,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -26,16 +27,19 @@ final class KafkaTarget implements Target {
 
     private final String servers;
     private final String topic;
+    private final boolean ownGroups;
     private final Admin admin;
 
-    KafkaTarget(String servers, String topic) {
+    /** {@code ownGroups}: each receiver reads all events, in a consumer group of its own. */
+    KafkaTarget(String servers, String topic, boolean ownGroups) {
         this.servers = servers;
         this.topic = topic;
+        this.ownGroups = ownGroups;
         this.admin = Admin.create(Map.of("bootstrap.servers", servers));
     }
 
     @Override
-    public void create(int segments, boolean withReaders) {
+    public void create(int segments, int receivers) {
         await(() -> admin.createTopics(List.of(new NewTopic(topic, segments, (short) 1))).all().get());
     }
 
@@ -50,14 +54,31 @@ final class KafkaTarget implements Target {
         return new KafkaSender(new KafkaProducer<>(config, new StringSerializer(), new ByteArraySerializer()));
     }
 
-    @Override
-    public Receiver receiver(int index) {
+    private KafkaConsumer<String, byte[]> consumer(String group) {
         Map<String, Object> config = Map.of(
                 "bootstrap.servers", servers,
-                "group.id", topic + "-readers",
+                "group.id", group,
                 "auto.offset.reset", "earliest",
                 "max.partition.fetch.bytes", FETCH_BYTES);
-        var consumer = new KafkaConsumer<>(config, new StringDeserializer(), new ByteArrayDeserializer());
+        return new KafkaConsumer<>(config, new StringDeserializer(), new ByteArrayDeserializer());
+    }
+
+    /** Partitions are shared out here: a group would begin again with each member that joins. */
+    @Override
+    public Receiver drainer(int index, int count) {
+        KafkaConsumer<String, byte[]> consumer = consumer(topic + "-drain");
+        List<TopicPartition> own = consumer.partitionsFor(topic).stream()
+                .filter(each -> each.partition() % count == index)
+                .map(each -> new TopicPartition(topic, each.partition()))
+                .toList();
+        consumer.assign(own);
+        consumer.seekToBeginning(own);
+        return new KafkaReceiver(consumer);
+    }
+
+    @Override
+    public Receiver receiver(int index) {
+        KafkaConsumer<String, byte[]> consumer = consumer(topic + "-readers-" + (ownGroups ? index : 0));
         consumer.subscribe(List.of(topic));
         // The first group of a new broker waits long until it may read; no event shall wait with it.
         long deadline = System.nanoTime() + JOIN_LIMIT_NANOS;
@@ -71,7 +92,7 @@ final class KafkaTarget implements Target {
     }
 
     @Override
-    public void delete(boolean withReaders) {
+    public void delete() {
         await(() -> admin.deleteTopics(List.of(topic)).all().get());
     }
 

@@ -26,12 +26,15 @@ public final class Latencies {
         return recorder.getIntervalHistogram();
     }
 
+    /** Takes what was recorded since the last call from each of these; returns the median in milliseconds, or NaN for nothing. */
+    public static double median(List<Latencies> parts) {
+        Histogram all = merged(parts);
+        return all.getTotalCount() > 0 ? millis(all.getValueAtPercentile(50)) : Double.NaN;
+    }
+
     /** Takes what was recorded since the last call from each of these, as one summary in milliseconds. */
     public static Map<String, Object> summary(List<Latencies> parts) {
-        Histogram all = new Histogram(LEAST_NANOS, MOST_NANOS, DIGITS);
-        for (Latencies part : parts) {
-            all.add(part.take());
-        }
+        Histogram all = merged(parts);
         Map<String, Object> out = new LinkedHashMap<>();
         out.put("count", all.getTotalCount());
         boolean some = all.getTotalCount() > 0;
@@ -41,6 +44,14 @@ public final class Latencies {
         out.put("p99_9", some ? millis(all.getValueAtPercentile(99.9)) : null);
         out.put("max", some ? millis(all.getMaxValue()) : null);
         return out;
+    }
+
+    private static Histogram merged(List<Latencies> parts) {
+        Histogram all = new Histogram(LEAST_NANOS, MOST_NANOS, DIGITS);
+        for (Latencies part : parts) {
+            all.add(part.take());
+        }
+        return all;
     }
 
     private static double millis(long nanos) {

@@ -36,9 +36,9 @@ public final class LoadDriver {
     private LoadDriver(Options options) {
         this.options = options;
         this.target = options.controller() == null
-                ? new KafkaTarget(options.kafka(), options.stream())
+                ? new KafkaTarget(options.kafka(), options.stream(), options.ownGroups())
                 : new LoadStream(options.controller(), options.scope(), options.stream(),
-                        options.connectionPooling(), options.scaleAbove());
+                        options.connectionPooling(), options.ownGroups(), options.scaleAbove());
     }
 
     public static void main(String[] arguments) throws InterruptedException {
@@ -68,7 +68,9 @@ public final class LoadDriver {
         open();
         Window window = new Window();
         List<Thread> threads = start();
-        Thread.sleep(millis(options.warmupSeconds()));
+        WarmUp warmUp = new WarmUp(options.warmupSeconds(), options.warmupSecondsMax(), options.warmupWindowSeconds());
+        warmUp.run(() -> Latencies.median(producers.stream().map(p -> p.latencies).toList()));
+        result.put("warmup", warmUp.summary());
         window.begin();
         window.measure();
         producers.forEach(Producer::stop);
@@ -93,12 +95,14 @@ public final class LoadDriver {
         out.put("read_timeout_ms", options.readTimeoutMillis());
         out.put("max_outstanding", options.outstandingMax());
         out.put("latency_from", options.latencyFrom().name().toLowerCase());
+        out.put("warmup_seconds_max", options.warmupSecondsMax());
         out.put("connection_pooling", options.connectionPooling());
+        out.put("own_groups", options.ownGroups());
         result.put("options", out);
     }
 
     private void open() {
-        target.create(options.segments(), options.consumers() > 0);
+        target.create(options.segments(), options.consumers());
         for (int i = 0; i < options.consumers(); i++) {
             Target.Receiver receiver = target.receiver(i);
             receivers.add(receiver);
@@ -210,7 +214,7 @@ public final class LoadDriver {
         long deadline = System.nanoTime() + (long) (options.drainSeconds() * 1e9);
         await(deadline, () -> sum(producers, Producer::outstanding) <= 0);
         if (!consumers.isEmpty()) {
-            await(deadline, () -> read() >= acknowledged());
+            await(deadline, () -> read() >= acknowledged() * copies());
         }
     }
 
@@ -227,7 +231,7 @@ public final class LoadDriver {
         out.put("failed", sum(producers, producer -> producer.failed.get()));
         out.put("unacknowledged", sum(producers, Producer::outstanding));
         out.put("read", read());
-        out.put("unread", consumers.isEmpty() ? 0L : acknowledged() - read());
+        out.put("unread", consumers.isEmpty() ? 0L : acknowledged() * copies() - read());
         out.put("wrong_size", sum(consumers, consumer -> consumer.wrongSize.get()));
         result.put("totals", out);
     }
@@ -244,7 +248,7 @@ public final class LoadDriver {
             }
             receivers.forEach(receiver -> attempt("close reader", receiver::close));
             if (!options.keepStream()) {
-                attempt("delete stream", () -> target.delete(options.consumers() > 0));
+                attempt("delete stream", () -> target.delete());
             }
             attempt("close clients", target::close);
         }, "cleaner");
@@ -264,6 +268,11 @@ public final class LoadDriver {
         } catch (RuntimeException e) {
             cleanupFailures.add(what, e);
         }
+    }
+
+    /** How many times each event is read. */
+    private long copies() {
+        return options.ownGroups() ? consumers.size() : 1;
     }
 
     private long sent() {
@@ -295,10 +304,6 @@ public final class LoadDriver {
     static double epochSeconds() {
         var now = java.time.Instant.now();
         return now.getEpochSecond() + now.getNano() / 1e9;
-    }
-
-    private static long millis(double seconds) {
-        return (long) (seconds * 1000);
     }
 
     private static void sleepUntil(long nanos) throws InterruptedException {

@@ -30,33 +30,43 @@ final class LoadStream implements Target {
     private static final int SCALE_FACTOR = 2;
 
     private final boolean connectionPooling;
+    private final boolean ownGroups;
     private final int scaleAbove;
     private final String scope;
     private final String stream;
-    private final String group;
     private final StreamManager streams;
     private final ReaderGroupManager groups;
     private final EventStreamClientFactory clients;
 
-    /** {@code scaleAbove}: events a second above which a segment is split; 0 for never. */
-    LoadStream(URI controller, String scope, String stream, boolean connectionPooling, int scaleAbove) {
+    private int groupCount;
+
+    /**
+     * {@code ownGroups}: each receiver reads all events, in a reader group of its own. {@code scaleAbove}: events a second above which a
+     * segment is split; 0 for never.
+     */
+    LoadStream(URI controller, String scope, String stream, boolean connectionPooling, boolean ownGroups, int scaleAbove) {
         ClientConfig config = ClientConfig.builder().controllerURI(controller).build();
         this.connectionPooling = connectionPooling;
+        this.ownGroups = ownGroups;
         this.scaleAbove = scaleAbove;
         this.scope = scope;
         this.stream = stream;
-        this.group = stream + "-readers";
         this.streams = StreamManager.create(config);
         this.groups = ReaderGroupManager.withScope(scope, config);
         this.clients = EventStreamClientFactory.withScope(scope, config);
     }
 
     @Override
-    public void create(int segments, boolean withReaders) {
+    public void create(int segments, int receivers) {
         createStream(segments);
-        if (withReaders) {
-            groups.createReaderGroup(group, ReaderGroupConfig.builder().stream(Stream.of(scope, stream)).build());
+        groupCount = ownGroups ? receivers : Math.min(receivers, 1);
+        for (int i = 0; i < groupCount; i++) {
+            groups.createReaderGroup(group(i), ReaderGroupConfig.builder().stream(Stream.of(scope, stream)).build());
         }
+    }
+
+    private String group(int index) {
+        return stream + "-readers-" + (ownGroups ? index : 0);
     }
 
     /** A controller may accept before its segment stores do, and then fails what it is asked; that passes. */
@@ -91,13 +101,23 @@ final class LoadStream implements Target {
     @Override
     public Receiver receiver(int index) {
         ReaderConfig config = ReaderConfig.builder().disableTimeWindows(true).build();
-        return new ReaderReceiver(clients.createReader("reader-" + index, group, new ByteBufferSerializer(), config));
+        return new ReaderReceiver(clients.createReader("reader-" + index, group(index), new ByteBufferSerializer(), config));
     }
 
     @Override
-    public void delete(boolean withReaders) {
-        if (withReaders) {
-            groups.deleteReaderGroup(group);
+    public Receiver drainer(int index, int count) {
+        String drain = stream + "-drain";
+        if (index == 0) {
+            groups.createReaderGroup(drain, ReaderGroupConfig.builder().stream(Stream.of(scope, stream)).build());
+        }
+        ReaderConfig config = ReaderConfig.builder().disableTimeWindows(true).build();
+        return new ReaderReceiver(clients.createReader("drainer-" + index, drain, new ByteBufferSerializer(), config));
+    }
+
+    @Override
+    public void delete() {
+        for (int i = 0; i < groupCount; i++) {
+            groups.deleteReaderGroup(group(i));
         }
         streams.sealStream(scope, stream);
         streams.deleteStream(scope, stream);

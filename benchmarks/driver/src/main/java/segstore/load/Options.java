@@ -19,12 +19,15 @@ record Options(
         int consumers,
         int keys,
         double warmupSeconds,
+        double warmupSecondsMax,
+        double warmupWindowSeconds,
         double seconds,
         double drainSeconds,
         long readTimeoutMillis,
         int outstandingMax,
         LatencyFrom latencyFrom,
         boolean connectionPooling,
+        boolean ownGroups,
         boolean keepStream,
         int scaleAbove) {
 
@@ -52,6 +55,8 @@ record Options(
               --consumers COUNT       one thread and one reader each, all in one reader group   (1)
               --keys none|COUNT       routing keys used in turn                                (none)
               --warmup SECONDS        load that is not measured                                (5)
+              --warmup-max SECONDS    then on until latencies are steady, up to this           (as --warmup)
+              --warmup-window SECONDS the p50 of three of these differ by < 5 % when it is     (5)
               --seconds SECONDS       measured                                                 (10)
               --drain SECONDS         longest wait for the last acks and events                (10)
               --read-timeout-ms MS    time-out of readNextEvent                                (10)
@@ -59,6 +64,7 @@ record Options(
                                       (128 MiB of events, 200000 at most)
               --latency-from send|intended                                                     (send)
               --connection-pooling    share connections between the segment writers            (off)
+              --own-groups            each consumer reads all, in a reader group of its own    (off)
               --keep-stream           do not delete the stream at the end                      (off)
               --scale-above EVENTS    events a second of a segment above which it is split     (never)
             """;
@@ -90,12 +96,15 @@ record Options(
         private int consumers = 1;
         private int keys;
         private double warmup = 5;
+        private double warmupMax;
+        private double warmupWindow = 5;
         private double seconds = 10;
         private double drain = 10;
         private long readTimeout = 10;
         private int outstanding;
         private LatencyFrom latencyFrom = LatencyFrom.SEND;
         private boolean pooling;
+        private boolean ownGroups;
         private boolean keepStream;
         private int scaleAbove;
 
@@ -119,8 +128,8 @@ record Options(
             }
             int bounded = outstanding > 0 ? outstanding : outstandingDefault();
             return new Options(controller, kafka, scope, stream, rate, eventSize, segments, producers, consumers, keys, warmup,
-                    seconds, drain, readTimeout, Math.max(bounded, producers), latencyFrom, pooling, keepStream,
-                    scaleAbove);
+                    Math.max(warmup, warmupMax), warmupWindow, seconds, drain, readTimeout, Math.max(bounded, producers), latencyFrom,
+                    pooling, ownGroups, keepStream, scaleAbove);
         }
 
         private int outstandingDefault() {
@@ -139,6 +148,8 @@ record Options(
                 case "--producers" -> producers = count(option, 1, 10_000);
                 case "--consumers" -> consumers = count(option, 0, 10_000);
                 case "--keys" -> keys = keyCount(option);
+                case "--warmup-max" -> warmupMax = number(option, 0, 86_400);
+                case "--warmup-window" -> warmupWindow = number(option, 0.01, 3_600);
                 case "--warmup" -> warmup = number(option, 0, 86_400);
                 case "--seconds" -> seconds = number(option, 0.1, 86_400);
                 case "--drain" -> drain = number(option, 0, 3_600);
@@ -146,6 +157,7 @@ record Options(
                 case "--max-outstanding" -> outstanding = count(option, 1, 100_000_000);
                 case "--latency-from" -> latencyFrom = latencyFrom(option);
                 case "--connection-pooling" -> pooling = true;
+                case "--own-groups" -> ownGroups = true;
                 case "--keep-stream" -> keepStream = true;
                 case "--scale-above" -> scaleAbove = count(option, 1, Integer.MAX_VALUE);
                 default -> throw new UsageException("unknown option " + option);

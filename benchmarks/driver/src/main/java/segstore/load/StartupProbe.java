@@ -63,8 +63,8 @@ public final class StartupProbe {
 
     private static void appendOne(URI controller, long deadline) throws Exception {
         String name = "probe-" + Long.toHexString(System.nanoTime());
-        Target target = new LoadStream(controller, "benchmarks", name, false, 0);
-        target.create(1, false);
+        Target target = new LoadStream(controller, "benchmarks", name, false, false, 0);
+        target.create(1, 0);
         CompletableFuture<Void> acknowledged = new CompletableFuture<>();
         target.sender(0).send(null, new byte[8], problem -> {
             if (problem == null) {

@@ -28,15 +28,21 @@ interface Target {
         void close();
     }
 
-    /** Makes the stream, with this many segments, and what its readers share if there are any. */
-    void create(int segments, boolean withReaders);
+    /** Makes the stream, with this many segments, and what so many receivers need. */
+    void create(int segments, int receivers);
 
     Sender sender(int index);
 
     Receiver receiver(int index);
 
+    /**
+     * One of {@code count} receivers that share all that a stream has from its head on. They are made one after the other, {@code index} from
+     * 0 on; the stream may be there from before.
+     */
+    Receiver drainer(int index, int count);
+
     /** Deletes all that {@code create} made; senders and receivers are closed. */
-    void delete(boolean withReaders);
+    void delete();
 
     void close();
 }
