@@ -13,7 +13,7 @@ Invariants:
    and those of a reader that is behind, leave at once.
 3. Data that wait are not kept: they are read again when their time has come, with what was appended
    meanwhile.
-4. One task waits for the whole line. Where nobody runs it, nothing waits.
+4. One task waits for the whole line, with one alarm. Where nobody runs it, nothing waits.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Final
 import trio
 
 from segstore.api import ReadResult
+from segstore.runtime.alarm import Alarm
 from segstore.runtime.turns import current_turns
 
 SHORT_BYTES_MAX: Final = 64 * 1024
@@ -73,45 +74,45 @@ class HeldReads:
         self.age_seconds_min = age_seconds_min
         self._line: list[tuple[float, int, HeldRead]] = []
         self._held_count = 0
-        self._sleep: trio.CancelScope | None = None
+        self._alarm: Alarm | None = None
 
     @property
     def is_run(self) -> bool:
         """Whether somebody answers what is held."""
-        return self._sleep is not None
+        return self._alarm is not None
 
     def must_wait(self, result: ReadResult | None, asked: float) -> bool:
         """Whether the reply to a read that was taken up at the time ``asked`` waits."""
-        if self._sleep is None or not self.age_seconds_min:
+        if self._alarm is None or not self.age_seconds_min:
             return False
         age = trio.current_time() - asked
         return must_wait(result, age=age, age_min=self.age_seconds_min)
 
     def hold(self, asked: float, answer: Answer) -> HeldRead:
         """Call ``answer`` when a request that was taken up at the time ``asked`` is old enough."""
-        assert self._sleep is not None, "nobody answers what is held"
+        assert self._alarm is not None, "nobody answers what is held"
         due = asked + self.age_seconds_min
         self._held_count += 1
         heappush(self._line, (due, self._held_count, held := HeldRead(answer)))
-        if due < self._sleep.deadline:
-            self._sleep.deadline = due
+        if self._line[0][2] is held:
+            self._alarm.set(due)
         return held
 
-    async def run(self) -> None:
+    async def run(self, alarm: Alarm) -> None:
         """Answer what is held, each at its time, until cancelled."""
         turns = current_turns()
+        self._alarm = alarm
         try:
             while True:
-                with trio.CancelScope() as self._sleep:
-                    self._sleep.deadline = self._line[0][0] if self._line else math.inf
-                    await trio.sleep_forever()
+                alarm.set(self._line[0][0] if self._line else math.inf)
+                await alarm.wait()
                 turns.begin()
                 try:
                     self._answer_due(trio.current_time())
                 finally:
                     turns.end()
         finally:
-            self._sleep = None
+            self._alarm = None
 
     def _answer_due(self, now: float) -> None:
         line = self._line

@@ -40,6 +40,7 @@ from segstore.network.read_pacing import HeldReads
 from segstore.network.transport import ReceiveBuffer, SocketTransport, StreamTransport, Transport
 from segstore.process.config import ConnectionSettings, SegmentStoreConfig
 from segstore.process.registry import ContainerRegistry, OpenContainer
+from segstore.runtime.alarm import TimerAlarm
 from segstore.runtime.clock import wall_clock_ms
 from segstore.runtime.descriptors import descriptor_limit, share_out
 from segstore.runtime.readiness import ReadySockets
@@ -213,12 +214,12 @@ async def serve_connections(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Accept and serve until ``shutdown``, then drain."""
-    with closing(ReadySockets()) as ready_sockets:
+    with closing(ReadySockets()) as ready_sockets, closing(TimerAlarm()) as alarm:
         server.ready_sockets = ready_sockets
         async with trio.open_nursery() as watching:
             watching.start_soon(ready_sockets.run)
             watching.start_soon(server.end_stalled)
-            watching.start_soon(server.held_reads.run)
+            watching.start_soon(server.held_reads.run, alarm)
             async with trio.open_nursery() as connections:
                 await _accept(server, listeners, connections, shutdown, task_status)
                 server.drain()

@@ -16,6 +16,7 @@ from pravega_wire import commands as wire
 from segstore.api import ReadResult
 from segstore.network.read_pacing import SHORT_BYTES_MAX, HeldReads, must_wait
 from segstore.process.config import ConnectionSettings
+from segstore.runtime.alarm import SleepingAlarm
 from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
 
@@ -60,7 +61,7 @@ def test_each_is_answered_when_its_request_is_old_enough(
     async def hold_all() -> float:
         reads = HeldReads(AGE)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(reads.run)
+            nursery.start_soon(reads.run, SleepingAlarm())
             await settle()
             now = trio.current_time()
             for number, age in enumerate(ages):
@@ -94,7 +95,7 @@ async def test_nothing_waits_where_nobody_answers_what_is_held() -> None:
 async def store() -> AsyncIterator[MemoryStore]:
     """A store where replies are held, as in a process that serves."""
     async with memory_store(ConnectionSettings(reply_age_seconds_min=AGE)) as store:
-        store.nursery.start_soon(store.server.held_reads.run)
+        store.nursery.start_soon(store.server.held_reads.run, SleepingAlarm())
         await store.container.create_segment(SEGMENT)
         yield store
 
@@ -241,7 +242,7 @@ async def test_what_is_held_goes_with_its_connection(
 
 async def test_an_age_of_zero_holds_nothing(autojump_clock: MockClock) -> None:
     async with memory_store(ConnectionSettings(reply_age_seconds_min=0)) as store:
-        store.nursery.start_soon(store.server.held_reads.run)
+        store.nursery.start_soon(store.server.held_reads.run, SleepingAlarm())
         await store.container.create_segment(SEGMENT)
         await store.container.append(SEGMENT, b"01")
         client = store.connect()
