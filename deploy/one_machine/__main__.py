@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import logging
 import os
 import signal
 import socket
@@ -49,6 +50,8 @@ POLL_SECONDS = 0.1
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a cluster until told to end; the exit code."""
+    # It tells of each connection that is not there yet.
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     try:
         settings, restarts = parse_arguments(arguments)
         print("looking for the jars of ZooKeeper and BookKeeper", flush=True)

@@ -168,6 +168,28 @@ async def test_another_leads_when_the_leader_is_lost(
     await cluster.assert_balanced()
 
 
+async def test_a_leader_whose_node_is_gone_writes_no_more(
+    cluster: Cluster, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    first = cluster.start_controller(nursery)
+    await cluster.join(0, 1)
+    await trio.sleep(2 * PAUSE_SECONDS)
+    cluster.start_controller(nursery)
+    await trio.sleep(1)
+    [node, _] = sorted(
+        await cluster.looker.children(PATHS.leader), key=lambda name: name.rpartition("-")[2]
+    )
+    await cluster.looker.delete(f"{PATHS.leader}/{node}")
+
+    async def refuse(path: str, data: bytes, version: int) -> int:
+        raise AssertionError("it wrote")
+
+    first.set = refuse  # type: ignore[method-assign]
+    cluster.kill(1)
+    await trio.sleep(2 * PAUSE_SECONDS)
+    await cluster.assert_balanced()
+
+
 async def test_a_leader_that_slept_writes_nothing_on_a_map_of_the_next(
     cluster: Cluster, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
