@@ -99,6 +99,7 @@ INSIDE_SEGSTORE: dict[str, set[str]] = {
         "runtime",
         "tiers",
         "tiers.journal",
+        "tiers.bookkeeper",
         "tiers.files",
         "tiers.s3",
         "chunks",

@@ -126,6 +126,14 @@ class BookieCluster:
         """Let it go on."""
         self._signal(number, signal.SIGCONT)
 
+    def pause_zookeeper(self) -> None:
+        """Let ZooKeeper be silent: sessions may end meanwhile."""
+        self._send(self._zookeeper, signal.SIGSTOP)
+
+    def resume_zookeeper(self) -> None:
+        """Let it go on."""
+        self._send(self._zookeeper, signal.SIGCONT)
+
     def stop(self) -> None:
         """Kill everything."""
         self._kazoo.stop()
@@ -137,7 +145,11 @@ class BookieCluster:
         self._zookeeper.kill()
 
     def _signal(self, number: int, what: signal.Signals) -> None:
-        for process_id in self._bookies[number].processes.process_ids():
+        self._send(self._bookies[number], what)
+
+    @staticmethod
+    def _send(process: ServerProcess, what: signal.Signals) -> None:
+        for process_id in process.processes.process_ids():
             os.kill(process_id, what)
 
     def _launch(self, number: int) -> None:

@@ -189,6 +189,8 @@ class _Driver:
         ledger_id: int,
         machine: LedgerWriter | LedgerRecovery,
         password: bytes,
+        *,
+        is_patient: bool = False,
     ) -> None:
         self.ended = trio.Event()
         self.closed: LedgerMetadata | None = None
@@ -199,6 +201,8 @@ class _Driver:
         self._ledger_id = ledger_id
         self._machine = machine
         self._master_key = make_master_key(password)
+        self._is_patient = is_patient
+        """Whether to wait for a ZooKeeper that is away, for as long as it takes."""
         self._is_looking = False
         self._looked_at = float("-inf")
 
@@ -257,8 +261,10 @@ class _Driver:
                 self._ledger_id, effect.metadata, effect.version
             )
         except ZooKeeperError as error:
-            self._fail(error)
-            return
+            if not self._is_patient:
+                self._fail(error)
+                return
+            version = None
         if version is None:
             self._machine.on_store_doubtful()
         else:
@@ -266,11 +272,21 @@ class _Driver:
         self.carry_out()
 
     async def _fetch(self) -> None:
-        try:
-            found = await self._client.store.fetch(self._ledger_id)
-        except (ZooKeeperError, BookKeeperError) as error:
-            self._fail(error)
-            return
+        while True:
+            try:
+                found = await self._client.store.fetch(self._ledger_id)
+                break
+            except BookKeeperError as error:
+                self._fail(error)
+                return
+            except ZooKeeperError as error:
+                if not self._is_patient:
+                    self._fail(error)
+                    return
+                logger.debug("ledger %d: its metadata wait: %r", self._ledger_id, error)
+            await trio.sleep(self._client.settings.look_seconds)
+            if self.ended.is_set():
+                return
         self._machine.on_fetched(*(found or (None, 0)))
         self.carry_out()
 
@@ -309,7 +325,7 @@ class WritableLedger:
         self.ledger_id = ledger_id
         self._client = client
         self._writer = writer
-        self._driver = _Driver(client, ledger_id, writer, password)
+        self._driver = _Driver(client, ledger_id, writer, password, is_patient=True)
         self._driver.on_confirmed = self._on_confirmed
         self._driver.on_failed = self._on_failed
         self._waiting: deque[tuple[int, float, OnDone]] = deque()
@@ -329,10 +345,10 @@ class WritableLedger:
         """Send an entry, and tell its id. Raises the error that ended the ledger.
 
         ``on_done`` is called when the entry is durable, in the order of the entries, or with the
-        error after which it may be in the ledger or not; never within this call. The buffers must
-        not change before.
+        error after which it may be in the ledger or not; never within this call. The buffers are
+        copied: bookies beyond the ack quorum may get the entry after it was confirmed.
         """
-        entry_id = self._writer.add(payload)
+        entry_id = self._writer.add((b"".join(payload),))
         self._waiting.append((entry_id, trio.current_time(), on_done))
         self._driver.carry_out()
         return entry_id

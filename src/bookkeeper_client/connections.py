@@ -64,6 +64,8 @@ class BookieConnection:
         self._sent: dict[Key, deque[_Request]] = {}
         self._waiting_bytes = 0
         self._has_unsent = trio.Event()
+        self._address: tuple[str, int] | None = None
+        """Where it was found last."""
 
     def send(self, key: Key, frame: Sequence[Buffer], on_answer: OnAnswer) -> None:
         """Queue a request."""
@@ -88,11 +90,23 @@ class BookieConnection:
 
     async def _exchange(self) -> None:
         with trio.fail_after(self._limits.connect_seconds_max):
-            host, port = await self._find_address(self._bookie)
+            host, port = await self._find()
             stream = await trio.open_tcp_stream(host, port)
         async with stream, trio.open_nursery() as nursery:
             for act in (self._send_all, self._receive_all, self._watch):
                 nursery.start_soon(self._until_it_breaks, act, stream, nursery.cancel_scope)
+
+    async def _find(self) -> tuple[str, int]:
+        """Where the bookie listens; while ZooKeeper is away, where it did."""
+        with trio.move_on_after(self._limits.connect_seconds_max / 2):
+            try:
+                self._address = await self._find_address(self._bookie)
+            except ZooKeeperError:
+                if self._address is None:
+                    raise
+        if self._address is None:
+            raise BookKeeperError(f"ZooKeeper does not tell where bookie {self._bookie} is")
+        return self._address
 
     async def _until_it_breaks(
         self,

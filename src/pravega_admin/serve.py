@@ -80,6 +80,12 @@ def _load_segment_store() -> Parts:
     async def serve_with_containers(
         config: SegmentStoreConfig, *, shutdown: trio.Event, task_status: trio.TaskStatus[int]
     ) -> None:
+        if config.cluster is not None:
+            # Its clients are imported by those who need them.
+            from segstore.network.cluster import serve_in_cluster
+
+            await serve_in_cluster(config, shutdown=shutdown, task_status=task_status)
+            return
         async with open_containers(config) as open_container:
             await serve(config, open_container, shutdown=shutdown, task_status=task_status)
 

@@ -16,6 +16,7 @@ from pravega_admin.output import note
 from pravega_admin.quick_options import CONTROLLERS_MAX, PORT_MAX
 from pravega_admin.store_settings import (
     DATA_DIR,
+    member_settings,
     read_settings,
     start_standalone,
     tier_2_settings,
@@ -93,6 +94,38 @@ S3RegionOption: TypeAlias = Annotated[
 ]
 
 
+PublishOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--publish",
+        metavar="HOST:PORT",
+        help="Where clients reach a member of a cluster; by default where it listens.",
+    ),
+]
+ReplicasOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--replicas",
+        metavar="E/W/A",
+        help="In a cluster: bookies of a ledger, of an entry, and how many must have it.",
+    ),
+]
+LedgersOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--bookkeeper-ledgers",
+        metavar="PATH",
+        help="Where in ZooKeeper the bookies are; by default below the cluster's name.",
+    ),
+]
+ReportOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--controller", metavar="HOST:PORT", help="The controller to report segments' load to."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the verbs of this module to the application."""
     app.command()(standalone)
@@ -163,29 +196,47 @@ def server(
     tier2: Tier2Option = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
-    controller: Annotated[
-        str | None,
-        typer.Option(
-            "--controller", metavar="HOST:PORT", help="The controller to report segments' load to."
-        ),
-    ] = None,
+    controller: ReportOption = None,
+    zookeeper: ZookeeperOption = None,
+    cluster: ClusterOption = None,
+    publish: PublishOption = None,
+    replicas: ReplicasOption = None,
+    bookkeeper_ledgers: LedgersOption = None,
     allow_insecure: InsecureOption = False,
     log_level: LogLevelOption = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.AUTO,
     config: SettingsOption = None,
 ) -> None:
-    """Run one segment store in this process."""
+    """Run one segment store in this process.
+
+    With --zookeeper it is a member of a cluster: its log is on bookies, --tier2 names a directory
+    or S3 that all members share, and nothing is kept in a data directory.
+    """
+    for text in zookeeper.split(",") if zookeeper is not None else ():
+        _parse_host_port(text)
+    file = read_settings(config).get("segment_store", {})
+    member = member_settings(
+        file.pop("cluster", {}),
+        zookeeper=zookeeper,
+        name=cluster,
+        published=publish and _parse_host_port(publish),
+        replicas=replicas,
+        ledgers_root=bookkeeper_ledgers,
+    )
     options = {
         "host": host,
         "port": port,
         "data_dir": str(data_dir),
         "container_count": container_count,
         "controller": None if controller is None else _parse_host_port(controller),
-        **tier_2_settings(tier2, endpoint=s3_endpoint, region=s3_region),
+        "cluster": member,
+        **tier_2_settings(
+            tier2, endpoint=s3_endpoint, region=s3_region, is_shared=member is not None
+        ),
     }
     _serve(
         SEGMENT_STORE,
-        {**options, **read_settings(config).get("segment_store", {})},
+        {**options, **file},
         allow_insecure=allow_insecure,
         log_level=log_level,
         log_format=log_format,

@@ -51,6 +51,10 @@ def start_standalone(options: Mapping[str, Any]) -> None:
         if value is not None
     }
     file = read_settings(given.pop("config", None))
+    if "cluster" in file.get("segment_store", {}):
+        raise ConfigurationError(
+            "a standalone store is no member of a cluster: see segstore server"
+        )
     tier_2 = tier_2_settings(
         given.pop("tier2", None),
         endpoint=given.pop("s3_endpoint", None),
@@ -98,9 +102,12 @@ def read_settings(path: Path | None) -> dict[str, dict[str, Any]]:
 
 
 def tier_2_settings(
-    location: str | None, *, endpoint: str | None, region: str | None
+    location: str | None, *, endpoint: str | None, region: str | None, is_shared: bool = False
 ) -> dict[str, Any]:
-    """The settings of a segment store that say where its tier 2 is."""
+    """The settings of a segment store that say where its tier 2 is: it may be a directory too if
+    it ``is_shared`` by the members of a cluster."""
+    if is_shared and location is not None and not location.startswith("s3://"):
+        return {"storage_dir": location}
     if location is None:
         if endpoint is not None or region is not None:
             raise UsageError("--s3-endpoint and --s3-region need --tier2 s3://BUCKET/PREFIX")
@@ -114,3 +121,24 @@ def tier_2_settings(
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise UsageError(f"--s3-endpoint {endpoint!r} is not an http:// or https:// URL")
     return {"tier2": location, "s3": {"endpoint_url": endpoint, "region": region}}
+
+
+def member_settings(
+    file: Mapping[str, Any], *, zookeeper: str | None, replicas: str | None, **given: Any
+) -> dict[str, Any] | None:
+    """The settings of a member of a cluster, by options and by the table ``segment_store.cluster``
+    of the settings file; None for a store on its own."""
+    options = {name: value for name, value in given.items() if value is not None}
+    if zookeeper is not None:
+        options["zookeeper"] = zookeeper
+    if replicas is not None:
+        parts = replicas.split("/")
+        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+            raise UsageError(f"--replicas {replicas!r} is not three numbers, as 3/3/2")
+        options["replicas"] = [int(part) for part in parts]
+    if taken := options.keys() & file.keys():
+        raise ConfigurationError(f"the settings file and an option set {min(taken)} of the cluster")
+    settings = {**file, **options}
+    if settings and "zookeeper" not in settings:
+        raise UsageError("a member of a cluster needs --zookeeper HOST:PORT")
+    return settings or None

@@ -19,9 +19,11 @@ import trio
 ANY_VERSION = -1
 
 OnChange = Callable[[], None]
-"""Called at most once, in the event loop's thread, after what was read has changed.
+"""Called at most once, in the event loop's thread, after what was read has changed, or when
+changes can be missed since the connection is gone.
 
-Not called when the session is lost: a task that waits for a change has to wait for ``lost`` too.
+It need not be called when the session is lost: a task that waits for a change has to wait for
+``lost`` too.
 """
 
 

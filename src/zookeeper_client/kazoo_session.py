@@ -170,13 +170,16 @@ class KazooSession:
         return sorted(names)
 
     def _watch(self, on_change: OnChange | None) -> Callable[[Any], None] | None:
-        """What kazoo calls in its thread for changes, and also when the session ends."""
+        """What kazoo calls in its thread: for a change, and when it has forgotten the watch.
+
+        That is when the connection is gone, also if the session goes on: what changes until the
+        next one would never be told.
+        """
         if on_change is None:
             return None
 
-        def watch(event: Any) -> None:
-            if event.type != "NONE":
-                self._wake(on_change)
+        def watch(_: Any) -> None:
+            self._wake(on_change)
 
         return watch
 

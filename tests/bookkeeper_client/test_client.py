@@ -150,6 +150,30 @@ async def test_another_bookie_takes_the_place_of_a_silent_one(
     assert "d" in found[0].last_segment.bookies
 
 
+async def test_a_bookie_beyond_the_quorum_gets_what_was_written_and_not_what_came_after(
+    bookies: MemoryBookies, bookkeeper: BookKeeper
+) -> None:
+    """The memory of an entry that is confirmed belongs to its owner again, who lets it go."""
+    ledger = await bookkeeper.create_ledger(ALL, password=b"")
+    await ledger.add(b"first")
+    bookies.bookies["c"].pause()
+    memory = bytearray(300_000)
+    for number in range(10):
+        memory[:] = bytes([number]) * len(memory)
+        view = memoryview(memory)
+        await ledger.add(view)
+        view.release()
+    memory[:] = b"?" * len(memory)
+    bookies.bookies["c"].resume()
+    await until(lambda: bookies.bookies["c"].entry_count(ledger.ledger_id) == 11)
+    await ledger.close()
+    for name in ("a", "b"):
+        await bookies.stop(name)
+    found = await bookkeeper.recover_ledger(ledger.ledger_id, password=b"")
+    for number in range(10):
+        assert await found.read(number + 1) == bytes([number]) * len(memory)
+
+
 async def test_a_writer_without_a_quorum_waits_and_is_given_up(
     bookies: MemoryBookies, nursery: trio.Nursery
 ) -> None:

@@ -125,7 +125,7 @@ def make_missing_journals(patch: pytest.MonkeyPatch) -> None:
             identity.write_journal_identity(path, made)
             return check(directory, journal)
 
-    async def trust(self: ChunkedSegmentStorage, last_epoch: int) -> None:
+    async def trust(self: ChunkedSegmentStorage, last_epoch: object) -> None:
         return
 
     patch.setattr(identity, "check_journal", make)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import pytest
 import trio
 from kazoo.client import KazooClient
-from kazoo.protocol.states import KazooState
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 from trio.testing import MockClock
 
 from zookeeper_client.api import ConnectionLostError, SessionLostError
 from zookeeper_client.kazoo_session import KazooSession, open_zookeeper
 
 CLIENT = KazooClient()
+CLIENT_STAT = ZnodeStat(*[0] * len(ZnodeStat._fields))
 SECONDS = 10.0
 
 
@@ -47,6 +52,29 @@ async def test_kazoo_knows_earlier_when_it_reaches_a_server(autojump_clock: Mock
         session.on_state_in_thread(KazooState.LOST)
         await session.lost.wait()
         assert trio.current_time() == began
+
+
+class ForgetfulClient:
+    """A client of kazoo that has a watch, and forgets it as kazoo does when a connection ends."""
+
+    def get_async(self, path: str, watch: Callable[[WatchedEvent], None]) -> AsyncResult:
+        self.watch = watch
+        answer = SequentialThreadingHandler().async_result()
+        answer.set((b"", CLIENT_STAT))
+        return answer
+
+
+async def test_a_watch_that_is_forgotten_with_the_connection_is_told(
+    nursery: trio.Nursery,
+) -> None:
+    client = ForgetfulClient()
+    session = KazooSession(cast("KazooClient", client), SECONDS, nursery)
+    told = trio.Event()
+    await session.get("/a", told.set)
+    client.watch(WatchedEvent(EventType.NONE, KeeperState.CONNECTING, None))
+    with trio.fail_after(5):
+        await told.wait()
+    assert not session.lost.is_set()
 
 
 async def test_a_server_that_is_not_there_is_told(unused_port: int, nursery: trio.Nursery) -> None:

@@ -49,6 +49,7 @@ from segstore.chunks.scan_plan import ReadableTier, ScanPlan, choose_chunks, loc
 from segstore.chunks.scrub import BackgroundScrub, ScrubPolicy
 from segstore.chunks.system_journal import (
     SNAPSHOT_BYTES_MIN,
+    LastEpoch,
     StoredState,
     SystemJournal,
     note_checksums,
@@ -151,7 +152,7 @@ class ChunkedSegmentStorage:
         await self._journal.ready()
         await collect_now(self._chunks, self._journal, self._leases)
 
-    async def check_log(self, last_epoch: int) -> None:
+    async def check_log(self, last_epoch: LastEpoch) -> None:
         """Raise ``LogBehindError`` when somebody has used these chunks under a later epoch.
 
         Asked before the container's log is opened under the next one.

@@ -88,6 +88,10 @@ _CONTAINER_MAGIC: Final = b"SGCN"
 logger = structlog.get_logger(__name__)
 
 
+LastEpoch = Callable[[], Awaitable[int]]
+"""Tells under which epoch a container's log was opened last."""
+
+
 @dataclass(frozen=True, slots=True)
 class _SystemChunk:
     kind: str
@@ -109,9 +113,6 @@ class StoredState:
     last_operation: int
     """An operation that the log had when its last owner ended gently; 0 if it did not."""
     names: tuple[str, ...]
-
-
-"""Finds the segments of a container whose chunks were written before there was metadata."""
 
 
 class SystemJournal:
@@ -184,20 +185,22 @@ class SystemJournal:
         """Whether a change waits to be written again."""
         return bool(self._unfinished)
 
-    async def check_log(self, last_epoch: int) -> None:
+    async def check_log(self, last_epoch: LastEpoch) -> None:
         """Raise ``LogBehindError`` when an epoch later than the log's last one was claimed.
 
-        Every claim is made after its epoch is durable in the log. Call this before the log is
-        opened under the next epoch: each opening that is refused would else bring the log's epoch
-        closer to the claims.
+        Every claim is made after its epoch is durable in the log, which is asked after the claims
+        for that reason: another owner may come in between. Call this before the log is opened under
+        the next epoch: each opening that is refused would else bring the log's epoch closer to the
+        claims.
         """
         claims = await self._chunks.list_chunks(f"{self._prefix}{_CLAIM}-")
         latest = max((each.epoch for each in map(self._parsed, claims) if each), default=0)
         self._has_claims = latest > 0
-        if latest > last_epoch:
+        known = await last_epoch()
+        if latest > known:
             raise LogBehindError(
                 f"tier 2 of container {self._container_id} was written under epoch {latest}, and"
-                f" its log in the journal knows none after {last_epoch}: the journal is an older"
+                f" its log in the journal knows none after {known}: the journal is an older"
                 " copy, or was lost"
             )
 

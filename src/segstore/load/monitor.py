@@ -75,6 +75,9 @@ class LoadMonitor:
         last: dict[int, float] = {}
         while True:
             numbers = [status.container_id for status in self._registry.statuses()]
+            for gone in self._known.keys() - numbers:
+                del self._known[gone]
+                self._due.pop(gone, None)
             if not numbers:
                 await trio.sleep(self._sample_seconds)
             for number in numbers:
@@ -92,8 +95,8 @@ class LoadMonitor:
     def note_told(self, told: Iterable[DueEvent]) -> None:
         """Controllers know."""
         for due in told:
-            self._due[due.container_id].pop(due.segment, None)
-            rates = self._known[due.container_id].get(due.segment)
+            self._due.get(due.container_id, {}).pop(due.segment, None)
+            rates = self._known.get(due.container_id, {}).get(due.segment)
             if rates is not None:
                 rates.note_told(due.advice, self._sampled_at)
         self._note_due()
@@ -104,7 +107,8 @@ class LoadMonitor:
         try:
             container = self._registry.hosted(container_id).container
         except ContainerOfflineError:
-            # Its counts will be the same when it is back; the time without it does not count.
+            # Its counts will be the same when it is back; the time without it does not count. One
+            # that is not hosted any more is forgotten after this round.
             return
         known = self._known.setdefault(container_id, {})
         samples = container.load_samples(known)

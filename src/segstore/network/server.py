@@ -5,7 +5,7 @@ Owns: the nesting of lifetimes. Containers outlive connections, which outlive ac
 Invariants:
 1. The port opens when every container has been tried once, or after ``start_seconds_max``.
 2. A shutdown stops accepting, then drains connections for at most ``drain_seconds``, then stops the
-   containers.
+   containers. A member of a cluster hands its containers over before that.
 3. Whatever happens on a connection ends at most that connection.
 4. Connections have their share of the file descriptors and no more: beyond it new ones are closed
    at once. A lack of descriptors makes the acceptors pause; it never ends them.
@@ -18,7 +18,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 import trio
@@ -44,6 +44,9 @@ from segstore.runtime.alarm import TimerAlarm
 from segstore.runtime.clock import wall_clock_ms
 from segstore.runtime.descriptors import descriptor_limit, share_out
 from segstore.runtime.readiness import ReadySockets
+
+if TYPE_CHECKING:  # clusters' clients take long to import
+    from segstore.process.membership import Membership
 
 StreamType = TypeVar("StreamType", bound=trio.abc.HalfCloseableStream)
 
@@ -266,6 +269,7 @@ async def serve(
     config: SegmentStoreConfig,
     open_container: OpenContainer,
     *,
+    membership: Membership | None = None,
     shutdown: trio.Event | None = None,
     now_ms: Callable[[], int] = wall_clock_ms,
     random_bytes: Callable[[int], bytes] = os.urandom,
@@ -273,6 +277,7 @@ async def serve(
 ) -> None:
     """Run a segment store until ``shutdown`` is set (gracefully) or it is cancelled (at once).
 
+    With a ``membership`` in a cluster it hosts what it is given there, else what ``config`` says.
     Reports the port when it serves. Raises ``AddressInUseError`` when it cannot listen,
     ``TooFewDescriptorsError`` when it may open too few files, ``DataDirectoryError`` when the
     containers cannot be opened at all and ``NoContainerLeftError`` when every one of them stays
@@ -281,24 +286,20 @@ async def serve(
     shares = share_out(descriptor_limit())
     listeners = await open_listeners(config)
     port = listeners[0].socket.getsockname()[1]
-    registry = ContainerRegistry(
-        open_container,
-        container_count=config.container_count,
-        container_ids=config.hosted_containers,
-        tables=config.tables,
-        restart_seconds_min=config.restart_seconds_min,
-        restart_seconds_max=config.restart_seconds_max,
-    )
+    registry = _make_registry(config, open_container, membership)
     server = ConnectionServer(
         registry,
         config.bounded_connections(shares.connections),
         now_ms=now_ms,
         random_bytes=random_bytes,
     )
+    shutdown = trio.Event() if shutdown is None else shutdown
     try:
         async with trio.open_nursery() as containers:
-            containers.start_soon(registry.run)
+            await containers.start(registry.run)
             with trio.move_on_after(config.start_seconds_max):
+                if membership is not None:
+                    await membership.begin(registry)
                 await registry.wait_until_tried()
             logger.info(
                 "segment store serves",
@@ -311,11 +312,12 @@ async def serve(
             if config.controller is not None:
                 monitor = LoadMonitor(registry, config.auto_scale, now_ms=now_ms)
                 containers.start_soon(report_load, monitor, look_up_with(*config.controller))
+            if membership is not None:
+                membership.note_serving()
+                told, shutdown = shutdown, trio.Event()
+                containers.start_soon(_leave, membership, told, shutdown)
             await serve_connections(
-                server,
-                listeners,
-                drain_seconds=config.drain_seconds,
-                shutdown=trio.Event() if shutdown is None else shutdown,
+                server, listeners, drain_seconds=config.drain_seconds, shutdown=shutdown
             )
             containers.cancel_scope.cancel()
     except BaseExceptionGroup as group:
@@ -327,3 +329,26 @@ async def serve(
         for listener in listeners:
             with trio.CancelScope(shield=True):
                 await listener.aclose()
+
+
+def _make_registry(
+    config: SegmentStoreConfig, open_container: OpenContainer, membership: Membership | None
+) -> ContainerRegistry:
+    restart_seconds_max = config.restart_seconds_max
+    if membership is not None:
+        restart_seconds_max = min(restart_seconds_max, membership.restart_seconds_max)
+    return ContainerRegistry(
+        open_container,
+        container_count=config.container_count,
+        container_ids=config.hosted_containers if membership is None else None,
+        tables=config.tables,
+        restart_seconds_min=config.restart_seconds_min,
+        restart_seconds_max=restart_seconds_max,
+    )
+
+
+async def _leave(membership: Membership, told: trio.Event, left: trio.Event) -> None:
+    """Leave the cluster when that is told."""
+    await told.wait()
+    await membership.hand_over()
+    left.set()

@@ -6,13 +6,11 @@ Invariants:
 1. Nothing is read from or written to a tier before ``process.identity`` has found that it is the
    store's, unless the logs are given.
 2. Tier 1 outlives every container; a container that is being closed can still write.
-3. A container's run has a view of tier 2 of its own, which knows the epoch of its log.
-4. A journal that failed takes its containers offline, and is opened again; other containers go on.
+3. A journal that failed takes its containers offline, and is opened again; other containers go on.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -21,26 +19,17 @@ from pathlib import Path
 import structlog
 import trio
 
-from _fast.btree import PageCache
-from _fast.cache import StreamingCache
 from _fast.replay import DIGEST_FORMAT, digest_frame
 from segstore.api import SegmentContainer
-from segstore.cache.manager import CacheManager
-from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.chunks.scan_plan import ReadableTier
-from segstore.chunks.scrub import Pace, ScrubPolicy
-from segstore.container import open_container
 from segstore.errors import DataLogError, IdentityError, LogBehindError, leaf_errors
-from segstore.inactive.eviction import EvictionPolicy
-from segstore.model.segment_attributes import AttributeCache
 from segstore.process.config import SegmentStoreConfig
+from segstore.process.container_opening import ContainerOpening, scrub_policy
 from segstore.process.data_directory import DataDirectory
 from segstore.process.identity import check_journal, owned
 from segstore.process.registry import OpenContainer
 from segstore.process.tier_one import KeptJournal, raise_when_failed
-from segstore.process.tier_two import EpochNotingLogs, StorageOfOwner, open_storage
+from segstore.process.tier_two import open_storage
 from segstore.runtime.boot import boot_id
-from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
 from segstore.tiers.journal.contents import NotedContents
@@ -93,18 +82,14 @@ async def open_containers(
             is_open = True
             in_files = chunk_storage is None and config.tier2 is None
             boot = boot_id_of_machine() if in_files else None
-            scrub = None if chunk_storage is not None else _scrub_policy(config)
-            yield _Opener(
+            opening = ContainerOpening(
                 config,
-                directory,
                 storage_of,
-                data_logs,
-                journals,
-                boot,
-                scrub,
-                confirm,
-                tier.readable,
-            ).open
+                boot=boot,
+                scrub=None if chunk_storage is not None else scrub_policy(config),
+                readable=tier.readable_of(directory.store_id),
+            )
+            yield _Opener(config, opening, directory, data_logs, journals, confirm).open
     except BaseExceptionGroup as group:
         if not is_open and len(group.exceptions) == 1:
             raise group.exceptions[0] from group.exceptions[0].__cause__
@@ -176,39 +161,31 @@ def _noted_contents(path: Path) -> NotedContents | None:
 
 
 class _Opener:
-    """Opens containers on what the process has."""
+    """Opens containers on the journals of the process, or on logs that are given."""
 
     def __init__(
         self,
         config: SegmentStoreConfig,
+        opening: ContainerOpening,
         directory: DataDirectory,
-        storage_of: StorageOfOwner,
         data_logs: DurableDataLogFactory | None,
         journals: Mapping[int, KeptJournal],
-        boot: str | None,
-        scrub: ScrubPolicy | None,
         confirm: ConfirmOwner | None,
-        readable: Callable[[ChunkStorage, str], ReadableTier] | None,
     ) -> None:
         self._config = config
-        self._confirm = confirm
-        self._readable = readable
-        self._opened: set[int] = set()
-        self._boot = boot
-        self._scrub = scrub
+        self._opening = opening
         self._directory = directory
-        self._storage_of = storage_of
         self._data_logs = data_logs
         self._journals = journals
-        page_bytes_max = config.cache_bytes_max * config.attribute_pages_percent // 100
-        self._attribute_pages = PageCache(page_bytes_max)
-        self._cache_manager = CacheManager(StreamingCache(config.cache_bytes_max - page_bytes_max))
+        self._confirm = confirm
 
     @asynccontextmanager
     async def open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
         """Serve a container inside the block; its journal's failure is the container's."""
         if self._data_logs is not None:
-            async with self._open_on(self._data_logs, container_id, None) as container:
+            async with self._opening.open_on(
+                self._data_logs, container_id, log_bytes=None, confirm=None
+            ) as container:
                 yield container
             return
         kept = self._journals[self._directory.journal_of(container_id)]
@@ -230,78 +207,15 @@ class _Opener:
             return journal.statistics().log_bytes(file_bytes)
 
         async with (
-            self._open_on(journal, container_id, log_bytes) as container,
+            self._opening.open_on(
+                journal,
+                container_id,
+                log_bytes=log_bytes,
+                confirm=self._confirm and partial(self._confirm, kept.number),
+            ) as container,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(raise_when_failed, journal)
             nursery.start_soon(kept.raise_when_older)
             yield container
             nursery.cancel_scope.cancel()
-
-    def _open_on(
-        self,
-        data_logs: DurableDataLogFactory,
-        container_id: int,
-        log_bytes: Callable[[], int] | None,
-    ) -> AbstractAsyncContextManager[SegmentContainer]:
-        config = self._config
-        logs = EpochNotingLogs(data_logs)
-        chunks = self._storage_of(logs.epoch_now)
-        readable = None
-        if self._readable is not None:
-            readable = self._readable(chunks, self._directory.store_id)
-        storage = ChunkedSegmentStorage(
-            chunks,
-            epoch=logs.epoch_now,
-            container_id=container_id,
-            boot_id=self._boot,
-            scrub=self._scrub,
-            readable=readable,
-        )
-        confirm = self._confirm and partial(self._confirm, self._directory.journal_of(container_id))
-        is_again = container_id in self._opened
-        self._opened.add(container_id)
-
-        async def check_log(last_epoch: int) -> None:
-            # At the start everything was checked a moment ago.
-            if confirm is not None and is_again:
-                await confirm()
-            await storage.check_log(last_epoch)
-
-        logs.check_log = check_log
-        return open_container(
-            container_id,
-            logs,
-            storage,
-            self._cache_manager,
-            drain_seconds=config.drain_seconds,
-            confirm_owner=confirm,
-            held_bytes_max=config.held_bytes_max,
-            throttling=_throttle_policy(config),
-            log_bytes=log_bytes,
-            eviction=EvictionPolicy(
-                active_count_max=config.active_segments_max,
-                idle_seconds_max=config.active_segment_seconds,
-            ),
-            attribute_pages=self._attribute_pages,
-            attribute_cache=AttributeCache(
-                segment_count_max=config.attributes_cached_segment_max,
-                container_count_max=config.attributes_cached_max,
-            ),
-        )
-
-
-def _scrub_policy(config: SegmentStoreConfig) -> ScrubPolicy:
-    settings = config.scrub
-    return ScrubPolicy(Pace(settings.bytes_per_second), settings.pass_seconds_min, random.random)
-
-
-def _throttle_policy(config: SegmentStoreConfig) -> ThrottlePolicy:
-    settings = config.throttling
-    return ThrottlePolicy(
-        delay_seconds_max=settings.delay_seconds_max,
-        log_bytes_max=config.log_bytes_max,
-        operations_max=settings.operations_max,
-        attributes_dirty_max=settings.attributes_dirty_max,
-        batching_seconds_max=settings.batching_seconds_max,
-    )

@@ -137,6 +137,41 @@ class ScrubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("scrub needs bytes_per_second from 0 and pass_seconds_min from 1 on")
 
 
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A segment store's place in a cluster. Names and numbers are the original's by default."""
+
+    zookeeper: str
+    """``host:port`` of each server of ZooKeeper, with commas between them."""
+    name: str = "pravega-cluster"
+    published: tuple[str, int] | None = None
+    """Where clients and other hosts reach the store; where it listens when None."""
+    session_seconds: float = 10.0
+    """A store that ZooKeeper has not heard of for so long has ended for the others."""
+    ledgers_root: str | None = None
+    """Where in ZooKeeper the bookies are; ``/pravega/<name>/bookkeeper/ledgers`` when None."""
+    replicas: tuple[int, int, int] = (3, 3, 2)
+    """Bookies of a ledger, of an entry, and how many must have an entry: it is durable then."""
+    password: str = ""
+    """Of the ledgers."""
+    ledger_bytes_max: int = 1 * GIB
+    """A log goes on in another ledger when one has so many bytes: they are freed as a whole."""
+    parallel_starts_max: int = 16
+    """Containers that are recovered at the same time."""
+    hand_over_seconds_max: float = 30.0
+    """How long a store that is told to end waits until others have its containers."""
+
+    def __post_init__(self) -> None:
+        """Refuse, with a ``ValueError``, what no log can be kept with."""
+        ensemble, write, ack = self.replicas
+        if not 1 <= ack <= write <= ensemble:
+            raise ValueError(
+                f"replicas {ensemble}/{write}/{ack} have to be: bookies of a ledger, of those that"
+                " get an entry, of those that must have it"
+            )
+        if self.parallel_starts_max < 1:
+            raise ValueError("parallel_starts_max has to be at least 1")
+
+
 class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A segment store process."""
 
@@ -182,6 +217,9 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     controller: tuple[str, int] | None = None
     """Where a controller is, to tell it of segments that should be split or merged; nobody is told
     when None."""
+    cluster: ClusterSettings | None = None
+    """The cluster that the store is a member of: its containers are those that it is given, and
+    logs are on bookies. Without one it hosts ``container_ids`` and has journals."""
     auto_scale: AutoScaleSettings = AutoScaleSettings()
 
     def __post_init__(self) -> None:
@@ -191,7 +229,8 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
                 f"journal_bytes_max has to be at least {JOURNAL_FILES_MIN} journal files of"
                 f" {self.journal_file_bytes} bytes, not {self.journal_bytes_max} bytes"
             )
-        self._check_journal_of_containers()
+        if self.cluster is None:
+            self._check_journal_of_containers()
         if self.cache_bytes_max < CACHE_BYTES_MIN:
             raise ValueError(f"cache_bytes_max has to be at least {CACHE_BYTES_MIN}")
         settings = self.throttling

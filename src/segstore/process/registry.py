@@ -1,15 +1,19 @@
 """The containers that this process hosts.
 
 Owns: the lifetime of each container, from recovery to failure and recovery again, and the way from
-a segment's name to the container that holds it.
+a segment's name to the container that holds it. Which containers are hosted is given at the
+beginning, or changes by ``host`` and ``release`` as a cluster assigns them.
 
 Invariants:
 1. A failed container goes offline alone: its error is logged, the others and the process go on.
    One that cannot be opened for a ``PermanentError`` stays offline, and one whose journal is
-   damaged is tried again. When no other kind is left, ``run`` ends with ``NoContainerLeftError``.
+   damaged is tried again. When no other kind is left, ``run`` ends with ``NoContainerLeftError``,
+   unless others may be assigned later.
 2. A container is online only between a recovery that succeeded and its end. Whoever still holds the
    old object gets ``ContainerOfflineError`` from it.
 3. An unusable data directory ends ``run`` with the error: nothing would get better by waiting.
+4. A released container is not found by any request from then on, and is hosted again only when it
+   has stopped.
 """
 
 from __future__ import annotations
@@ -85,6 +89,8 @@ class HostedContainer:
         self._failure_count = 0
         self._restart_seconds = 0.0
         self._is_hopeless = False
+        self.scope = trio.CancelScope()
+        """Of the task that keeps it online."""
         self.tried = trio.Event()
         """Set when the container has been opened, or has failed, once."""
         self._online: tuple[SegmentContainer, TableSegments] | None = None
@@ -177,14 +183,15 @@ def _permanent(error: BaseException) -> PermanentError | None:
 
 
 class ContainerRegistry:
-    """Hosts ``container_ids`` out of ``container_count`` containers. Times are in seconds."""
+    """Hosts ``container_ids`` out of ``container_count`` containers; without them those that it is
+    told to. Times are in seconds."""
 
     def __init__(
         self,
         open_container: OpenContainer,
         *,
         container_count: int,
-        container_ids: Collection[int],
+        container_ids: Collection[int] | None,
         tables: TableSettings,
         restart_seconds_min: float,
         restart_seconds_max: float,
@@ -194,7 +201,12 @@ class ContainerRegistry:
         self._table_settings = tables
         self._restart_seconds_min = restart_seconds_min
         self._restart_seconds_max = restart_seconds_max
-        self._hosted = {number: HostedContainer(number) for number in container_ids}
+        self._is_fixed = container_ids is not None
+        self._hosted = {number: HostedContainer(number) for number in container_ids or ()}
+        self._leaving: set[int] = set()
+        self.on_stopped: Callable[[], None] = lambda: None
+        """Called when a container that was released has stopped."""
+        self._nursery: trio.Nursery | None = None
 
     @property
     def container_count(self) -> int:
@@ -211,8 +223,30 @@ class ContainerRegistry:
         return [hosted.status for hosted in self._hosted.values()]
 
     def hosted(self, container_id: int) -> HostedContainer:
-        """A container of this process, by its number."""
+        """A container of this process, by its number; ``ContainerOfflineError`` for another."""
+        if container_id not in self._hosted:
+            raise ContainerOfflineError(f"container {container_id} is not hosted here")
         return self._hosted[container_id]
+
+    def numbers(self) -> frozenset[int]:
+        """The numbers of the containers that are hosted."""
+        return frozenset(self._hosted)
+
+    def hosted_numbers(self) -> frozenset[int]:
+        """The numbers of the containers that are hosted, and of those that are being stopped."""
+        return frozenset(self._hosted) | self._leaving
+
+    def host(self, container_id: int) -> None:
+        """Keep a container online from now on, while ``run`` runs."""
+        assert self._nursery is not None, "it does not run"
+        assert container_id not in self.hosted_numbers(), "let it stop first"
+        hosted = self._hosted[container_id] = HostedContainer(container_id)
+        self._nursery.start_soon(self._keep_hosted, hosted)
+
+    def release(self, container_id: int) -> None:
+        """Find a container here no more, and stop it."""
+        self._leaving.add(container_id)
+        self._hosted.pop(container_id).scope.cancel()
 
     def find(self, segment: str) -> HostedContainer:
         """Where the segment lives, online or not, else ``WrongHostError``."""
@@ -229,19 +263,41 @@ class ContainerRegistry:
         """The tables beside which a segment lives; raises like ``container_for``."""
         return self.find(segment).tables
 
-    async def run(self) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep all containers online until cancelled.
 
         Raises ``NoContainerLeftError`` when every container stays offline.
         """
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             for hosted in self._hosted.values():
-                nursery.start_soon(self._keep_online, hosted)
+                nursery.start_soon(self._keep_hosted, hosted)
+            task_status.started()
+            if not self._is_fixed:
+                await trio.sleep_forever()
 
     async def wait_until_tried(self) -> None:
         """Return when every container has been opened, or has failed, once."""
-        for hosted in self._hosted.values():
+        for hosted in list(self._hosted.values()):
             await hosted.tried.wait()
+
+    async def _keep_hosted(self, hosted: HostedContainer) -> None:
+        """Keep a container online until it is released."""
+        try:
+            with hosted.scope:
+                await self._keep_online(hosted)
+                if not self._is_fixed:
+                    await trio.sleep_forever()
+        except* (DataDirectoryError, NoContainerLeftError):
+            raise
+        except* Exception as group:
+            # It came together with the cancellation: another owner has taken the log, for example.
+            errors = ", ".join(str(leaf) for leaf in leaf_errors(group))
+            logger.info("container failed at its end", container=hosted.container_id, error=errors)
+        finally:
+            if hosted.container_id in self._leaving:
+                self._leaving.discard(hosted.container_id)
+                self.on_stopped()
 
     async def _keep_online(self, hosted: HostedContainer) -> None:
         pause = self._restart_seconds_min
@@ -294,6 +350,6 @@ class ContainerRegistry:
 
     def _end_without_hope(self, error: Exception) -> None:
         """Raise ``NoContainerLeftError`` when no container can be served as things are."""
-        if all(hosted.is_hopeless for hosted in self._hosted.values()):
+        if self._is_fixed and all(hosted.is_hopeless for hosted in self._hosted.values()):
             reason = ", ".join(str(leaf) for leaf in leaf_errors(error))
             raise NoContainerLeftError(f"no container of this store can be opened: {reason}")

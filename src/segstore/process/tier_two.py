@@ -22,6 +22,7 @@ from pathlib import Path
 import trio
 
 from segstore.chunks.scan_plan import ReadableTier, TierAddress
+from segstore.chunks.system_journal import LastEpoch
 from segstore.errors import StorageConfigurationError
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.data_directory import DataDirectory, StoreState
@@ -47,21 +48,21 @@ StorageOfOwner = Callable[[Callable[[], int]], ChunkStorage]
 class EpochNotingLogs:
     """Opens logs with another factory, and notes under which epoch.
 
-    ``check_log`` is told under which epoch a log was opened last, before it is opened again.
+    ``check_log`` can ask under which epoch a log was opened last, before it is opened again.
     """
 
     logs: DurableDataLogFactory
     epoch: int = 0
-    check_log: Callable[[int], Awaitable[None]] | None = None
+    check_log: Callable[[LastEpoch], Awaitable[None]] | None = None
 
-    def last_epoch(self, container_id: int) -> int:
+    async def last_epoch(self, container_id: int) -> int:
         """See ``DurableDataLogFactory``."""
-        return self.logs.last_epoch(container_id)
+        return await self.logs.last_epoch(container_id)
 
     async def open_log(self, container_id: int) -> DurableDataLog:
         """Open the log; see ``DurableDataLogFactory``."""
         if self.check_log is not None:
-            await self.check_log(self.last_epoch(container_id))
+            await self.check_log(partial(self.last_epoch, container_id))
         log = await self.logs.open_log(container_id)
         self.epoch = log.epoch
         return log
@@ -88,6 +89,13 @@ class TierTwo:
     readable: Callable[[ChunkStorage, str], ReadableTier] | None = None
     """What tells others where chunks and the store with that id lie, unless only this process can
     read them."""
+
+    def readable_of(self, store_id: str) -> Callable[[ChunkStorage], ReadableTier] | None:
+        """What tells others where chunks of the store with that id lie."""
+        readable = self.readable
+        if readable is None:
+            return None
+        return lambda chunks: readable(chunks, store_id)
 
 
 async def _do_nothing() -> None:
@@ -122,25 +130,48 @@ async def open_storage(
                 f"data directory {directory.path} has its tier 2 in {noted}: start with"
                 f" --tier2 {noted}"
             )
-        with closing(_Directory(config.storage_dir or directory.storage_path, directory)) as files:
-            yield TierTwo(
-                where=str(files.path.absolute()),
-                chunks_under=lambda _: files.unclaimed(),
-                open=files.open,
-                marked_by=_do_nothing,
-                make=files.make,
-                readable=files.readable,
-            )
+        path = config.storage_dir or directory.storage_path
+        with closing(_Directory(path, DoubtNotes(directory.path / DOUBTS_FILE))) as files:
+            yield files.tier()
         return
+    location = _parse_location(config.tier2)
+    _refuse_other_place(config, directory, noted, str(location))
+    async with _open_s3_tier(location, config.s3) as tier:
+        yield tier
+
+
+@asynccontextmanager
+async def open_shared_storage(config: SegmentStoreConfig) -> AsyncIterator[TierTwo]:
+    """Find the tier 2 of a cluster, for the block.
+
+    No machine notes anything about it: what one has in doubt, another may have to decide. Raises
+    like ``open_storage``.
+    """
+    if config.tier2 is not None:
+        async with _open_s3_tier(_parse_location(config.tier2), config.s3) as tier:
+            yield tier
+        return
+    if config.storage_dir is None:
+        raise StorageConfigurationError(
+            "the stores of a cluster share tier 2: name it by --tier2 DIRECTORY or s3://BUCKET"
+        )
+    with closing(_Directory(config.storage_dir, None)) as files:
+        yield files.tier()
+
+
+def _parse_location(text: str) -> S3Location:
     try:
-        location = S3Location.parse(config.tier2)
+        return S3Location.parse(text)
     except S3LocationError as error:
         raise StorageConfigurationError(f"--tier2 {error}") from error
-    _refuse_other_place(config, directory, noted, str(location))
+
+
+@asynccontextmanager
+async def _open_s3_tier(location: S3Location, settings: S3Settings) -> AsyncIterator[TierTwo]:
     # boto3 takes a tenth of a second to import.
     from segstore.tiers.s3.opening import open_s3
 
-    opened = await open_s3(location, config.s3)
+    opened = await open_s3(location, settings)
     with closing(opened.tier):
         yield TierTwo(
             where=str(location),
@@ -148,7 +179,7 @@ async def open_storage(
             open=opened.open,
             marked_by=opened.marked_by,
             make=opened.try_everything,
-            readable=partial(_readable_objects, str(location), config.s3),
+            readable=partial(_readable_objects, str(location), settings),
         )
 
 
@@ -156,11 +187,21 @@ class _Directory:
     """Tier 2 in a directory. The directory that was there at the start is held open, and stays in
     use when another one gets its name, as at a mount or an unmount."""
 
-    def __init__(self, path: Path, directory: DataDirectory) -> None:
+    def __init__(self, path: Path, doubts: DoubtNotes | None) -> None:
         self.path = path
-        self._doubts = directory.path / DOUBTS_FILE
+        self._doubts = doubts
         self._descriptor: int | None = None
         self._opened: list[FilesystemChunkStorage] = []
+
+    def tier(self) -> TierTwo:
+        return TierTwo(
+            where=str(self.path.absolute()),
+            chunks_under=lambda _: self.unclaimed(),
+            open=self.open,
+            marked_by=_do_nothing,
+            make=self.make,
+            readable=self.readable,
+        )
 
     async def make(self) -> None:
         try:
@@ -178,7 +219,7 @@ class _Directory:
         storage = self._noted(
             FilesystemChunkStorage(
                 self._held(),
-                doubts=DoubtNotes(self._doubts),
+                doubts=self._doubts,
                 kept_files_max=share_out(descriptor_limit()).kept_files,
                 title=str(self.path),
             )

@@ -26,10 +26,15 @@ class Turns:
     """See the module. A step is ``begin``, anything that does not wait, and ``end``."""
 
     def __init__(self) -> None:
-        self.is_run = False
+        self._runner_count = 0
         self._calls: deque[Call] = deque()
         self._in_step = False
         self._asked = trio.Event()
+
+    @property
+    def is_run(self) -> bool:
+        """Whether somebody runs the turns: one of the servers of this event loop."""
+        return self._runner_count > 0
 
     def soon(self, call: Call) -> None:
         """Make the call at the end of this step, or in the next turn."""
@@ -54,15 +59,17 @@ class Turns:
 
     async def run(self) -> None:
         """Make the calls that were asked for outside of steps, until cancelled, and the last."""
-        self.is_run = True
+        self._runner_count += 1
         try:
             while True:
-                await self._asked.wait()
-                self._asked = trio.Event()
+                asked = self._asked
+                await asked.wait()
+                if self._asked is asked:
+                    self._asked = trio.Event()
                 self.begin()
                 self.end()
         finally:
-            self.is_run = False
+            self._runner_count -= 1
             self.begin()
             self.end()
 

@@ -176,9 +176,9 @@ class ObservedLogs:
         self.log: ObservedLog
         self.opened: dict[int, list[ObservedLog]] = {}
 
-    def last_epoch(self, container_id: int) -> int:
+    async def last_epoch(self, container_id: int) -> int:
         """See ``DurableDataLogFactory``."""
-        return self._logs.last_epoch(container_id)
+        return await self._logs.last_epoch(container_id)
 
     async def open_log(self, container_id: int) -> ObservedLog:
         """See ``DurableDataLogFactory``."""

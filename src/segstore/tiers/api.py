@@ -133,8 +133,11 @@ class DurableDataLog(Protocol):
 class DurableDataLogFactory(Protocol):
     """Opens the logs of containers; the local journal shares one fsync among all of them."""
 
-    def last_epoch(self, container_id: int) -> int:
-        """The epoch under which the container's log was opened last; 0 if it never was."""
+    async def last_epoch(self, container_id: int) -> int:
+        """The epoch under which the container's log was opened last, by anybody; 0 if it never was.
+
+        A later one may be told, under which no owner has begun. Raises ``DataLogError``.
+        """
         ...
 
     async def open_log(self, container_id: int) -> DurableDataLog:

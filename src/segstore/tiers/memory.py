@@ -56,7 +56,7 @@ class MemoryDataLogFactory:
         self._queue: deque[_Queued] = deque()
         self._flush_scheduled = False
 
-    def last_epoch(self, container_id: int) -> int:
+    async def last_epoch(self, container_id: int) -> int:
         """See ``DurableDataLogFactory``."""
         stored = self._stored.get(container_id)
         return 0 if stored is None else stored.epoch

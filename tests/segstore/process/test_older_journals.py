@@ -148,7 +148,7 @@ async def test_a_recovery_that_takes_the_lesser_length_is_found(
         segment.storage_length = min(segment.storage_length, segment.length)
         await verify(self, segment)
 
-    async def trust(self: SystemJournal, last_epoch: int) -> None:
+    async def trust(self: SystemJournal, last_epoch: object) -> None:
         await trio.lowlevel.checkpoint()
 
     async def refuse_nothing(self: ChunkedSegmentStorage) -> None:

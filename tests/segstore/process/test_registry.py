@@ -10,8 +10,13 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from segstore.api import SegmentContainer
-from segstore.errors import ContainerOfflineError, DataDirectoryError, WrongHostError
-from segstore.process.registry import ContainerRegistry
+from segstore.errors import (
+    ContainerOfflineError,
+    DataDirectoryError,
+    LogBehindError,
+    WrongHostError,
+)
+from segstore.process.registry import ContainerRegistry, ContainerState
 from segstore.tables.settings import TableSettings
 from segstore.testing.memory_container import MemoryContainer
 
@@ -47,11 +52,11 @@ class Host:
         await self.failures[number].wait()
         raise OSError(f"container {number} broke")
 
-    def registry(self, *numbers: int) -> ContainerRegistry:
+    def registry(self, *numbers: int, is_fixed: bool = True) -> ContainerRegistry:
         return ContainerRegistry(
             self.open_container,
             container_count=4,
-            container_ids=numbers,
+            container_ids=numbers if is_fixed else None,
             tables=TableSettings(),
             restart_seconds_min=1,
             restart_seconds_max=4,
@@ -61,7 +66,7 @@ class Host:
 @asynccontextmanager
 async def running(registry: ContainerRegistry) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(registry.run)
+        await nursery.start(registry.run)
         await registry.wait_until_tried()
         yield
         nursery.cancel_scope.cancel()
@@ -168,3 +173,68 @@ async def test_an_unusable_data_directory_ends_everything() -> None:
         async with running(host.registry(0, 1)):
             await trio.sleep_forever()
     assert caught.group_contains(DataDirectoryError)
+
+
+# ---- Containers that come and go -----------------------------------------------------------------
+
+
+async def test_containers_are_hosted_and_released() -> None:
+    host = Host()
+    registry = host.registry(is_fixed=False)
+    stopped: list[frozenset[int]] = []
+    registry.on_stopped = lambda: stopped.append(registry.hosted_numbers())
+    async with running(registry):
+        with pytest.raises(WrongHostError):
+            registry.container_for(IN_CONTAINER_0)
+        registry.host(0)
+        registry.host(1)
+        with pytest.raises(ContainerOfflineError):
+            registry.container_for(IN_CONTAINER_0)
+        await registry.find(IN_CONTAINER_0).wait_online()
+        await registry.find(IN_CONTAINER_1).wait_online()
+        registry.release(0)
+        with pytest.raises(WrongHostError):
+            registry.container_for(IN_CONTAINER_0)
+        assert registry.numbers() == {1}
+        assert registry.hosted_numbers() == {0, 1}
+        await trio.testing.wait_all_tasks_blocked()
+        assert stopped == [frozenset({1})]
+        assert host.open_now == {1}
+        registry.host(0)
+        await registry.find(IN_CONTAINER_0).wait_online()
+    assert sorted(host.opened) == [0, 0, 1]
+
+
+async def test_a_container_that_fails_while_it_is_released_harms_nobody() -> None:
+    host = Host()
+    registry = host.registry(is_fixed=False)
+    async with running(registry):
+        registry.host(0)
+        registry.host(1)
+        await registry.find(IN_CONTAINER_0).wait_online()
+        host.failures[0].set()
+        registry.release(0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert registry.hosted_numbers() == {1}
+        assert host.open_now == {1}
+
+
+async def test_without_hope_a_member_of_a_cluster_goes_on() -> None:
+    host = Host()
+
+    def refuse() -> None:
+        raise LogBehindError("an older copy")
+
+    host.before[0] = refuse
+    registry = host.registry(is_fixed=False)
+    async with running(registry):
+        registry.host(0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert registry.hosted(0).status.state is ContainerState.OFFLINE
+        registry.host(1)
+        await registry.find(IN_CONTAINER_1).wait_online()
+        del host.before[0]
+        registry.release(0)
+        await trio.testing.wait_all_tasks_blocked()
+        registry.host(0)
+        await registry.find(IN_CONTAINER_0).wait_online()

@@ -104,3 +104,26 @@ async def test_what_is_asked_for_while_the_turns_end_is_done() -> None:
         turns.soon(lambda: done.append("late"))
     assert done == ["late"]
     assert not turns.is_run
+
+
+async def test_turns_are_run_as_long_as_one_server_of_the_loop_runs_them() -> None:
+    turns = current_turns()
+    scopes = [trio.CancelScope(), trio.CancelScope()]
+    done: list[str] = []
+
+    async def run(scope: trio.CancelScope) -> None:
+        with scope:
+            await turns.run()
+
+    async with trio.open_nursery() as nursery:
+        for scope in scopes:
+            nursery.start_soon(run, scope)
+        await trio.testing.wait_all_tasks_blocked()
+        for name, scope in zip("ab", scopes, strict=True):
+            turns.soon(lambda name=name: done.append(name))
+            await trio.testing.wait_all_tasks_blocked()
+            assert done[-1] == name
+            assert turns.is_run
+            scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+    assert not turns.is_run

@@ -22,7 +22,7 @@ from segstore.tiers.api import (
     LogAddress,
     LogPart,
 )
-from segstore.tiers.bookkeeper import BookKeeperLogSettings, open_bookkeeper_logs
+from segstore.tiers.bookkeeper import BookKeeperLogFactory, BookKeeperLogSettings
 from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog
 from segstore.tiers.journal import JournalSettings, open_journal
 from segstore.tiers.journal.runner import InlineRunner
@@ -54,8 +54,7 @@ async def open_factory(
                 session = bookies.zookeeper.open_session()
                 async with trio.open_nursery() as nursery:
                     client = await open_bookkeeper(session, LEDGERS_ROOT, nursery)
-                    async with open_bookkeeper_logs(session, "/logs", client, settings) as logs:
-                        yield logs
+                    yield BookKeeperLogFactory(session, "/logs", client, settings)
                     nursery.cancel_scope.cancel()
 
             yield opened_on_bookies

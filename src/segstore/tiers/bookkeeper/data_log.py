@@ -77,7 +77,6 @@ class BookKeeperDataLog:
         self._sequence = node.metadata.ledgers[-1].sequence
         self._next_entry_id = 0
         self._ledger_bytes_max = ledger_bytes_max
-        self._lengths = {sequence: found.metadata.length for sequence, found in earlier.items()}
         self._sizes = sizes
         self._first_position = node.metadata.truncated_position + 1
         self._before: WritableLedger | None = None
@@ -102,8 +101,9 @@ class BookKeeperDataLog:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all ledgers: one is freed as a whole."""
-        return sum(self._lengths.values()) + self._ledger.length
+        """What a truncation now can make free, though not before the ledger is full: nothing that
+        is done about a ledger which waits for that would help."""
+        return self._sizes.held
 
     # ---- Reading ---------------------------------------------------------------------------------
 
@@ -263,7 +263,6 @@ class BookKeeperDataLog:
                 logger.warning("no further ledger can be made: %s", error)
                 await trio.sleep(RETRY_SECONDS)
                 continue
-            self._lengths[self._sequence] = self._ledger.length
             self._before, self._ledger = self._ledger, ledger
             self._sequence = self._node.metadata.ledgers[-1].sequence
             self._next_entry_id = 0
@@ -300,7 +299,6 @@ class BookKeeperDataLog:
         self._sizes.drop_before(address.position)
         for each in dropped:
             self._earlier.pop(each.sequence, None)
-            self._lengths.pop(each.sequence, None)
         await delete_ledgers(self._client, dropped)
 
     async def aclose(self) -> None:

@@ -3,19 +3,18 @@
 The order is what makes an opening safe:
 
     1. read the node of the log
-    2. recover its ledgers: an earlier owner can add no entry any more
-    3. make a ledger
-    4. add it to the node, on condition of the version read: an earlier owner can change nothing
-    5. delete ledgers that the node does not name any more
-    6. only now read entries
+    2. look whose ledgers it names: those of another kind of segment store are not touched
+    3. recover its ledgers: an earlier owner can add no entry any more
+    4. make a ledger
+    5. add it to the node, on condition of the version read: an earlier owner can change nothing
+    6. delete ledgers that the node does not name any more
+    7. only now read entries
 
 Of two that open at once both fence, and the node decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -23,6 +22,7 @@ import trio
 from bookkeeper_client.client import BookKeeper, ReadableLedger, WritableLedger
 from bookkeeper_client.entry_format import DigestType
 from bookkeeper_client.errors import BookKeeperError, FencedError, NoSuchLedgerError
+from bookkeeper_client.metadata import LedgerMetadata
 from bookkeeper_client.quorums import Quorums
 from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog, delete_ledgers
@@ -40,6 +40,8 @@ from segstore.tiers.bookkeeper.sizes import LogSizes
 from zookeeper_client.api import NoNodeError, ZooKeeper, ZooKeeperError
 
 APPLICATION = b"segstore"
+OPENINGS_MAX = 5
+"""How often an opening begins again since the owner before still changes the log's node."""
 EMPTY_KEPT = 2
 """How many of the last ledgers stay in the metadata even if they are empty."""
 
@@ -53,16 +55,6 @@ class BookKeeperLogSettings:
     digest_type: DigestType = DigestType.CRC32C
     ledger_bytes_max: int = 1024 * 1024 * 1024
     """A log goes on in another ledger when one has so many bytes."""
-
-
-@asynccontextmanager
-async def open_bookkeeper_logs(
-    zookeeper: ZooKeeper, logs_root: str, client: BookKeeper, settings: BookKeeperLogSettings
-) -> AsyncIterator[BookKeeperLogFactory]:
-    """Open the logs whose nodes are below this root of ZooKeeper."""
-    factory = BookKeeperLogFactory(zookeeper, logs_root, client, settings)
-    await factory.load_epochs()
-    yield factory
 
 
 class BookKeeperLogFactory:
@@ -79,31 +71,34 @@ class BookKeeperLogFactory:
         self._root = logs_root
         self._client = client
         self._settings = settings
-        self._epochs: dict[int, int] = {}
 
-    async def load_epochs(self) -> None:
-        """Read the epochs of all logs."""
-        for path in await self._paths():
-            try:
-                data, _ = await self._zookeeper.get(path)
-            except NoNodeError:
-                continue
-            self._epochs[int(path.rpartition("/")[2])] = decode_log_metadata(data).epoch
-
-    def last_epoch(self, container_id: int) -> int:
-        """See ``DurableDataLogFactory``."""
-        return self._epochs.get(container_id, 0)
+    async def last_epoch(self, container_id: int) -> int:
+        """See ``DurableDataLogFactory``; that of a further ledger counts as well."""
+        try:
+            data, _ = await self._zookeeper.get(log_path(self._root, container_id))
+        except NoNodeError:
+            return 0
+        except ZooKeeperError as error:
+            raise DataLogError(f"log {container_id} cannot be looked up: {error}") from error
+        return decode_log_metadata(data).epoch
 
     async def open_log(self, container_id: int) -> BookKeeperDataLog:
         """Open the log of a container and fence any earlier owner."""
-        try:
-            return await self._open(container_id)
-        except FencedError as error:
-            raise DataLogError(f"the log is fenced: {error}") from error
-        except (BookKeeperError, ZooKeeperError) as error:
-            raise DataLogError(f"log {container_id} cannot be opened: {error}") from error
+        for attempt in range(1, OPENINGS_MAX + 1):
+            node = self._node(container_id)
+            try:
+                return await self._open(container_id, node)
+            except FencedError as error:
+                # The owner before may have truncated its log at the same time. Another one that
+                # opens it has made the epoch greater.
+                is_overtaken = await self.last_epoch(container_id) > node.metadata.epoch
+                if is_overtaken or attempt == OPENINGS_MAX:
+                    raise DataLogError(f"the log is fenced: {error}") from error
+            except (BookKeeperError, ZooKeeperError) as error:
+                raise DataLogError(f"log {container_id} cannot be opened: {error}") from error
+        raise AssertionError("returned or raised above")
 
-    async def _open(self, container_id: int) -> BookKeeperDataLog:
+    def _node(self, container_id: int) -> MetadataNode:
         async def make_ledger(client: BookKeeper) -> WritableLedger:
             return await client.create_ledger(
                 self._settings.quorums,
@@ -112,8 +107,9 @@ class BookKeeperLogFactory:
                 custom={"application": APPLICATION, "BookKeeperLogId": b"%d" % container_id},
             )
 
-        path = log_path(self._root, container_id)
-        node = MetadataNode(self._zookeeper, path, make_ledger)
+        return MetadataNode(self._zookeeper, log_path(self._root, container_id), make_ledger)
+
+    async def _open(self, container_id: int, node: MetadataNode) -> BookKeeperDataLog:
         await node.fetch()
         if not node.metadata.is_enabled:
             raise DataLogError(f"log {container_id} is disabled")
@@ -122,7 +118,6 @@ class BookKeeperLogFactory:
         kept_ids = {each.ledger_id for each in kept.ledgers}
         dropped = [each for each in node.metadata.ledgers if each.ledger_id not in kept_ids]
         ledger = await node.add_ledger(self._client, kept)
-        self._epochs[container_id] = node.metadata.epoch
         await delete_ledgers(self._client, dropped)
         return BookKeeperDataLog(
             self._client,
@@ -137,6 +132,7 @@ class BookKeeperLogFactory:
         self, container_id: int, metadata: LogMetadata
     ) -> dict[int, ReadableLedger]:
         """All ledgers of the log by sequence, each with its end."""
+        await self._check_owners(container_id, metadata)
         found: dict[int, ReadableLedger] = {}
         errors: list[Exception] = []
 
@@ -156,31 +152,22 @@ class BookKeeperLogFactory:
                 nursery.start_soon(recover, each)
         if errors:
             raise errors[0]
-        for ledger in found.values():
-            _check_owner(container_id, ledger)
         return found
 
-    async def _paths(self) -> list[str]:
-        """The nodes of all logs."""
-        paths = [self._root]
-        for _ in range(3):
-            below: list[str] = []
-            for path in paths:
-                try:
-                    below += [f"{path}/{name}" for name in await self._zookeeper.children(path)]
-                except NoNodeError:
-                    continue
-            paths = below
-        return paths
+    async def _check_owners(self, container_id: int, metadata: LogMetadata) -> None:
+        """Refuse ledgers of another log or of another kind of segment store, all of which stay as
+        they are: a recovery would fence them."""
+        for each in metadata.ledgers:
+            found = await self._client.store.fetch(each.ledger_id)
+            if found is not None:
+                _check_owner(container_id, each.ledger_id, found[0])
 
 
-def _check_owner(container_id: int, ledger: ReadableLedger) -> None:
-    """Refuse ledgers of another log or of another kind of segment store, which stay as they are."""
-    custom = ledger.metadata.custom
-    owner = custom.get("application"), custom.get("BookKeeperLogId")
+def _check_owner(container_id: int, ledger_id: int, metadata: LedgerMetadata) -> None:
+    owner = metadata.custom.get("application"), metadata.custom.get("BookKeeperLogId")
     if owner != (APPLICATION, b"%d" % container_id):
         raise DataLogCorruptError(
-            f"ledger {ledger.ledger_id} in the list of log {container_id} was not made by segstore"
+            f"ledger {ledger_id} in the list of log {container_id} was not made by segstore"
             f" for it, but by {(owner[0] or b'nobody').decode(errors='replace')}"
             f" for {(owner[1] or b'nothing').decode(errors='replace')}"
         )

@@ -68,6 +68,8 @@ class LogMetadata:
 
     def truncate(self, position: int) -> LogMetadata:
         """The same without what lies before a position, which stays."""
+        if position <= self.truncated_position:
+            return self
         kept = tuple(each for each in self.ledgers if each.sequence >= position >> ENTRY_BITS)
         return replace(
             self,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from bookkeeper_client.client import BookKeeper, WritableLedger
-from bookkeeper_client.errors import FencedError
+from bookkeeper_client.errors import ClosedError, FencedError
 from segstore.tiers.bookkeeper.log_metadata import (
     LogLedger,
     LogMetadata,
@@ -32,7 +32,11 @@ MakeLedger = Callable[[BookKeeper], Awaitable[WritableLedger]]
 
 
 class MetadataNode:
-    """What one owner knows of a log's node. Raises ``FencedError`` when another has changed it."""
+    """What one owner knows of a log's node. Raises ``FencedError`` when another has changed it.
+
+    A change whose answer was lost may have taken effect, or may do so later: the next change finds
+    out, since each is on condition of the version before it.
+    """
 
     def __init__(self, zookeeper: ZooKeeper, path: str, make_ledger: MakeLedger) -> None:
         self.metadata = LogMetadata()
@@ -41,6 +45,8 @@ class MetadataNode:
         self._path = path
         self._make_ledger = make_ledger
         self._turn = trio.Lock()
+        self._doubtful: dict[bytes, LogMetadata] = {}
+        """What the node may have become from this version by changes without an answer."""
 
     async def fetch(self) -> None:
         """Read the node; a log without one is new."""
@@ -50,6 +56,7 @@ class MetadataNode:
             self.metadata, self.version = LogMetadata(), MISSING
         else:
             self.metadata = decode_log_metadata(data)
+        self._doubtful.clear()
 
     async def add_ledger(
         self, client: BookKeeper, prepared: LogMetadata | None = None
@@ -57,10 +64,15 @@ class MetadataNode:
         """Make a ledger and add it to these metadata, else to those of the node."""
         async with self._turn:
             ledger = await self._make_ledger(client)
+            if prepared is not None:
+                self.metadata = prepared
             try:
-                await self._store((prepared or self.metadata).add(ledger.ledger_id))
-            except FencedError:
-                await self._delete_unnamed(client, ledger.ledger_id)
+                await self._store(lambda metadata: metadata.add(ledger.ledger_id))
+            except BaseException as error:
+                # Nobody writes to it, whoever has it in a list by now.
+                ledger.abandon(error if isinstance(error, Exception) else ClosedError("cancelled"))
+                if isinstance(error, FencedError):
+                    await self._delete_unnamed(client, ledger.ledger_id)
                 raise
             return ledger
 
@@ -68,7 +80,7 @@ class MetadataNode:
         """Name the position as the first one that is needed; return the ledgers that are not."""
         async with self._turn:
             before = self.metadata.ledgers
-            await self._store(self.metadata.truncate(position))
+            await self._store(lambda metadata: metadata.truncate(position))
             kept = {each.ledger_id for each in self.metadata.ledgers}
             return [each for each in before if each.ledger_id not in kept]
 
@@ -84,20 +96,21 @@ class MetadataNode:
         if ledger_id not in {each.ledger_id for each in decode_log_metadata(data).ledgers}:
             await client.delete_ledger(ledger_id)
 
-    async def _store(self, metadata: LogMetadata) -> None:
-        data = encode_log_metadata(metadata)
+    async def _store(self, change: Callable[[LogMetadata], LogMetadata]) -> None:
         for attempt in range(_TRIES_MAX):
+            metadata = change(self.metadata)
+            data = encode_log_metadata(metadata)
+            self._doubtful[data] = metadata
             try:
                 version = await self._write(data)
             except (BadVersionError, NodeExistsError, NoNodeError, ConnectionLostError) as error:
-                found = await self._find(data, error)
-                if found is None and attempt < _TRIES_MAX - 1:
-                    continue
-                if found is None:
+                if await self._find(error) and self.metadata == metadata:
+                    return
+                if attempt == _TRIES_MAX - 1:
                     raise
-                version = found
-            self.metadata, self.version = metadata, version
-            return
+            else:
+                self._take(metadata, version)
+                return
 
     async def _write(self, data: bytes) -> int:
         if self.version != MISSING:
@@ -106,16 +119,22 @@ class MetadataNode:
         await self._zookeeper.create(self._path, data)
         return 0
 
-    async def _find(self, data: bytes, error: Exception) -> int | None:
-        """The version of the node if it has these bytes; None if it is as it was."""
+    async def _find(self, error: Exception) -> bool:
+        """Whether one of the changes without an answer is found to have taken effect."""
         try:
             found, version = await self._zookeeper.get(self._path)
         except NoNodeError:
             found, version = b"", MISSING
         except ConnectionLostError:
-            return None
-        if found == data:
-            return version
+            return False
         if version == self.version:
-            return None
-        raise FencedError("another owner has opened the log") from error
+            return False
+        if found not in self._doubtful:
+            raise FencedError("another owner has opened the log") from error
+        self._take(self._doubtful[found], version)
+        return True
+
+    def _take(self, metadata: LogMetadata, version: int) -> None:
+        """The node is known to have these: nothing that was sent before can change it any more."""
+        self.metadata, self.version = metadata, version
+        self._doubtful.clear()

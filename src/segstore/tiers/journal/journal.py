@@ -93,7 +93,7 @@ class Journal:
         self._files_changed: Callable[[], None] = lambda: None
         self._adopt(recovered)
 
-    def last_epoch(self, container_id: int) -> int:
+    async def last_epoch(self, container_id: int) -> int:
         """See ``DurableDataLogFactory``."""
         state = self._logs.get(container_id)
         return 0 if state is None else state.epoch

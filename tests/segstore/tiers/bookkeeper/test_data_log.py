@@ -30,6 +30,7 @@ from segstore.tiers.bookkeeper.log_metadata import (
 )
 from segstore.tiers.bookkeeper.metadata_node import MetadataNode
 from zookeeper_client.api import ConnectionLostError
+from zookeeper_client.steady import SteadyZooKeeper
 from zookeeper_client.testing.memory_server import Loss, MemorySession
 
 QUICK = BookKeeperSettings(
@@ -55,9 +56,7 @@ async def open_factory(
 ) -> BookKeeperLogFactory:
     session = bookies.zookeeper.open_session()
     client = await open_bookkeeper(session, LEDGERS_ROOT, nursery, settings=QUICK)
-    factory = BookKeeperLogFactory(session, "/logs", client, settings)
-    await factory.load_epochs()
-    return factory
+    return BookKeeperLogFactory(session, "/logs", client, settings)
 
 
 async def append(log: BookKeeperDataLog, data: bytes) -> LogAddress:
@@ -130,10 +129,9 @@ async def test_truncation_deletes_ledgers(
     for _ in range(30):
         addresses.append(await append(log, bytes(400)))
         await trio.sleep(0.01)
-    held = log.held_bytes
     before = await ledger_nodes(session)
     await log.truncate(addresses[20])
-    assert log.held_bytes < held
+    assert log.held_bytes == log.bytes_since_truncation
     left = await ledger_nodes(session)
     assert len(left) < len(before)
     assert len(left) == len((await metadata_of(session)).ledgers)
@@ -330,6 +328,8 @@ async def test_what_is_not_ours_is_left_alone(
     with pytest.raises(DataLogCorruptError, match="by Pravega for 4"):
         await factory.open_log(4)
     assert (await session.get(NODE)).data == data
+    # Its owner goes on.
+    assert await foreign.add(b"an entry") == 0
 
 
 async def test_a_disabled_log_is_not_opened(
@@ -356,9 +356,56 @@ async def test_epochs_are_known_when_the_logs_are_opened(
     bookies: MemoryBookies, nursery: trio.Nursery
 ) -> None:
     factory = await open_factory(bookies, nursery)
-    assert factory.last_epoch(4) == 0
+    assert await factory.last_epoch(4) == 0
     for _ in range(3):
         await (await factory.open_log(4)).aclose()
-    assert factory.last_epoch(4) == 3
+    assert await factory.last_epoch(4) == 3
     again = await open_factory(bookies, nursery)
-    assert (again.last_epoch(4), again.last_epoch(5)) == (3, 0)
+    assert (await again.last_epoch(4), await again.last_epoch(5)) == (3, 0)
+
+
+# ---- Without ZooKeeper, and in another session ---------------------------------------------------
+
+
+async def test_a_change_without_an_answer_that_took_effect_is_no_fence(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    log = await (await open_factory(bookies, nursery)).open_log(4)
+    addresses = [await append(log, bytes(100)) for _ in range(8)]
+    for kind, index in ((Loss.ANSWER, 3), (Loss.CALL, 5)):
+        bookies.zookeeper.lose_answer = lambda path, kind=kind: kind if path == NODE else Loss.NONE
+        with pytest.raises(DataLogError, match="cannot be truncated"):
+            await log.truncate(addresses[index])
+        bookies.zookeeper.lose_answer = lambda path: Loss.NONE
+        await log.truncate(addresses[index + 1])
+        metadata = await metadata_of(session)
+        assert metadata.truncated_position == addresses[index + 1].position - 1
+    await append(log, b"goes on")
+
+
+async def test_a_log_goes_on_in_the_next_session(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    steady = SteadyZooKeeper(wait_seconds_max=0.1)
+    first = bookies.zookeeper.open_session()
+    with steady.using(first):
+        client = await open_bookkeeper(steady, LEDGERS_ROOT, nursery, settings=QUICK)
+        log = await BookKeeperLogFactory(steady, "/logs", client, SHORT).open_log(4)
+        await append(log, b"first")
+        bookies.zookeeper.end_session(first)
+    # The ledger is full, and there is no ZooKeeper: entries go on in it.
+    addresses = [await append(log, bytes(300)) for _ in range(10)]
+    assert len({address.position >> 32 for address in addresses}) == 1
+    with pytest.raises(DataLogError, match="cannot be truncated"):
+        await log.truncate(addresses[3])
+    await bookies.stop("a")
+    await append(log, b"with two bookies")
+    await bookies.start("a")
+    with steady.using(bookies.zookeeper.open_session()):
+        await log.truncate(addresses[3])
+        with trio.fail_after(30):
+            while True:
+                address = await append(log, b"x")
+                if address.position >> 32 > addresses[0].position >> 32:
+                    break
+        await log.aclose()

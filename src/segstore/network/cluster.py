@@ -1,0 +1,44 @@
+"""A segment store as a member of a cluster: everything that it needs, in the order of lifetimes.
+
+Owns: ``serve_in_cluster``. Sessions with ZooKeeper and connections to bookies outlive containers.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from bookkeeper_client.client import BookKeeperSettings
+from segstore.network.server import serve
+from segstore.process.cluster_assembly import open_cluster_containers
+from segstore.process.config import SegmentStoreConfig
+from segstore.process.membership import Membership, make_membership
+from segstore.runtime.lasting_nursery import open_lasting_nursery
+
+
+async def serve_in_cluster(
+    config: SegmentStoreConfig,
+    *,
+    membership: Membership | None = None,
+    bookkeeper: BookKeeperSettings | None = None,
+    shutdown: trio.Event | None = None,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a segment store of a cluster; see ``serve``.
+
+    Raises ``IdentityError`` when tier 2 is not the cluster's, and ``StorageError`` when it cannot
+    be used. Waits for ZooKeeper and bookies that are away.
+    """
+    assert config.cluster is not None
+    member = membership or make_membership(config.cluster, (config.host, config.port))
+    async with open_lasting_nursery() as nursery:
+        nursery.start_soon(member.run)
+        async with open_cluster_containers(
+            config, member, nursery, bookkeeper=bookkeeper
+        ) as open_container:
+            await serve(
+                config,
+                open_container,
+                membership=member,
+                shutdown=shutdown,
+                task_status=task_status,
+            )

@@ -1,0 +1,160 @@
+"""Puts a segment store process together that is a member of a cluster.
+
+Owns: the logs on bookies and the tier 2 that its containers share, and their lifetimes.
+
+Invariants:
+1. Nothing is read from or written to tier 2 before ``process.cluster_identity`` has found that it
+   is the cluster's.
+2. A container is opened only after a look at the map that names this host: opening a log takes it
+   from its owner, whom one that was mistaken must not disturb.
+3. Who owns a container is the last that opened its log. It claims the chunks under the log's epoch,
+   which no other owner ever has. What an earlier owner still does counts for nobody: its entries
+   and its log's truncation are refused, its chunks are not looked at, and it deletes nothing on
+   the strength of what the next owner has not read.
+4. No machine keeps anything: each owner is in doubt about what one before it, on another machine
+   or in another process, had not finished (docs/adr/0333).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+import structlog
+import trio
+
+from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookkeeper
+from bookkeeper_client.errors import BookKeeperError
+from bookkeeper_client.quorums import Quorums
+from segstore.api import SegmentContainer
+from segstore.errors import DataLogError, FencedOutError, leaf_errors
+from segstore.process.cluster_identity import confirm_tier_two, join_cluster
+from segstore.process.config import ClusterSettings, SegmentStoreConfig
+from segstore.process.container_opening import ContainerOpening, scrub_policy
+from segstore.process.registry import OpenContainer
+from segstore.process.tier_two import open_shared_storage
+from segstore.tiers.bookkeeper import BookKeeperLogFactory, BookKeeperLogSettings
+from zookeeper_client.api import ZooKeeper, ZooKeeperError
+
+RETRY_SECONDS = 1.0
+LOGS = "segmentstore/containers"
+"""The nodes of all logs, below the root of the cluster."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Assignments(Protocol):
+    """What is needed of the membership in a cluster."""
+
+    @property
+    def zookeeper(self) -> ZooKeeper:
+        """One that outlives sessions."""
+        ...
+
+    @property
+    def root(self) -> str:
+        """The root of the cluster in ZooKeeper."""
+        ...
+
+    async def wait_assigned(self, container_id: int) -> None:
+        """Wait until a look at the map finds that the container is this host's."""
+        ...
+
+
+@asynccontextmanager
+async def open_cluster_containers(
+    config: SegmentStoreConfig,
+    assignments: Assignments,
+    nursery: trio.Nursery,
+    *,
+    bookkeeper: BookKeeperSettings | None = None,
+) -> AsyncIterator[OpenContainer]:
+    """Join the cluster and yield what opens its containers. The nursery has what they use until
+    they are closed.
+
+    Waits for a ZooKeeper that is away, or knows of no bookies yet. Raises ``IdentityError`` when
+    tier 2 is not the cluster's, and ``StorageConfigurationError`` or ``StorageUnreachableError``
+    when it cannot be used.
+    """
+    assert config.cluster is not None
+    settings = config.cluster
+    zookeeper, root = assignments.zookeeper, assignments.root
+    async with open_shared_storage(config) as tier:
+        identity = await join_cluster(zookeeper, root, tier, container_count=config.container_count)
+        ledgers_root = settings.ledgers_root or f"{root}/bookkeeper/ledgers"
+        client = await _open_client(zookeeper, ledgers_root, nursery, bookkeeper)
+        logs = BookKeeperLogFactory(zookeeper, f"{root}/{LOGS}", client, _log_settings(settings))
+        storage_of = await tier.open()
+        opening = ContainerOpening(
+            config,
+            storage_of,
+            boot=os.urandom(16).hex() if config.tier2 is None else None,
+            scrub=scrub_policy(config),
+            readable=tier.readable_of(identity.cluster_id),
+        )
+        confirm = partial(confirm_tier_two, identity, storage_of(lambda: 1), tier.where)
+        starts = trio.CapacityLimiter(settings.parallel_starts_max)
+        yield _ClusterOpener(opening, logs, assignments, confirm, starts).open
+
+
+async def _open_client(
+    zookeeper: ZooKeeper,
+    ledgers_root: str,
+    nursery: trio.Nursery,
+    settings: BookKeeperSettings | None,
+) -> BookKeeper:
+    while True:
+        try:
+            return await open_bookkeeper(zookeeper, ledgers_root, nursery, settings=settings)
+        except (BookKeeperError, ZooKeeperError) as error:
+            logger.warning("bookies are looked for later", error=str(error))
+            await trio.sleep(RETRY_SECONDS)
+
+
+def _log_settings(settings: ClusterSettings) -> BookKeeperLogSettings:
+    return BookKeeperLogSettings(
+        quorums=Quorums(*settings.replicas),
+        password=settings.password.encode(),
+        ledger_bytes_max=settings.ledger_bytes_max,
+    )
+
+
+class _ClusterOpener:
+    """Opens the containers that the host is given."""
+
+    def __init__(
+        self,
+        opening: ContainerOpening,
+        logs: BookKeeperLogFactory,
+        assignments: Assignments,
+        confirm: Callable[[], Awaitable[None]],
+        starts: trio.CapacityLimiter,
+    ) -> None:
+        self._opening = opening
+        self._logs = logs
+        self._assignments = assignments
+        self._confirm = confirm
+        self._starts = starts
+
+    @asynccontextmanager
+    async def open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
+        """Serve a container inside the block."""
+        await self._assignments.wait_assigned(container_id)
+        async with AsyncExitStack() as stack:
+            async with self._starts:
+                container = await stack.enter_async_context(self._open(container_id))
+            yield container
+
+    @asynccontextmanager
+    async def _open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
+        try:
+            async with self._opening.open_on(
+                self._logs, container_id, log_bytes=None, confirm=self._confirm
+            ) as container:
+                yield container
+        except* FencedOutError as group:
+            # Here that is nothing to decide for anybody: the map says who goes on.
+            raise DataLogError(", ".join(map(str, leaf_errors(group)))) from group

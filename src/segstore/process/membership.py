@@ -1,0 +1,190 @@
+"""A segment store's membership in a cluster: which containers it is to host, and who it is.
+
+Owns: ``Membership``: the sessions with ZooKeeper, the host's registration, and the way from the map
+of containers to the registry.
+
+Invariants:
+1. The map is looked at before the host is registered: one that has just been started again takes
+   up what it had.
+2. A container is hosted while the map names this host, and only then. While ZooKeeper is away
+   nothing is stopped: that others may own a container by now is for its log to find out.
+3. The end of a session ends the registration alone. In the next session the map is looked at and
+   the host registered again.
+4. A host that leaves takes its registration back first, and serves each container until the map
+   gives it to another.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from pravega_cluster.following import RETRY_SECONDS, OpenSession, follow, live_in_sessions
+from pravega_cluster.nodes import VersionedMap, find_paths, read_hosts, read_map
+from pravega_cluster.records import ClusterRecordError, Host
+from pravega_cluster.registration import keep_registered, unregister
+from segstore.process.config import ClusterSettings
+from segstore.process.registry import ContainerRegistry
+from zookeeper_client.api import NoNodeError, SessionLostError, ZooKeeper, ZooKeeperError
+from zookeeper_client.kazoo_session import open_zookeeper
+from zookeeper_client.steady import SteadyZooKeeper
+
+RESTART_SECONDS_MAX: Final = 10.0
+"""A container that failed is tried again after this time at the latest."""
+LEFT_LOOK_SECONDS: Final = 0.2
+"""How often a host that leaves looks whether it may."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Membership:
+    """See the module. ``run`` in a task that outlives the containers."""
+
+    def __init__(
+        self,
+        cluster: str,
+        host: Host,
+        open_session: OpenSession,
+        *,
+        hand_over_seconds_max: float = 30.0,
+    ) -> None:
+        self.host = host
+        self.zookeeper = SteadyZooKeeper()
+        self.looked = trio.Event()
+        """Set when the map was looked at, or there is none."""
+        self.restart_seconds_max = RESTART_SECONDS_MAX
+        self._hand_over_seconds_max = hand_over_seconds_max
+        self._paths = find_paths(cluster)
+        self._open_session = open_session
+        self._registry: ContainerRegistry | None = None
+        self._began = trio.Event()
+        self._serves = trio.Event()
+        self._leaves = trio.Event()
+        self._assigned: frozenset[int] = frozenset()
+
+    @property
+    def root(self) -> str:
+        """The root of the cluster in ZooKeeper."""
+        return self._paths.root
+
+    async def run(self) -> None:
+        """Have a session with ZooKeeper, and another whenever one is lost, until cancelled."""
+        await live_in_sessions(self._open_session, self._live)
+
+    async def begin(self, registry: ContainerRegistry) -> None:
+        """Let the registry, which runs, host what the map says, from the first look on."""
+        self._registry = registry
+        registry.on_stopped = self._apply
+        self._began.set()
+        await self.looked.wait()
+
+    def note_serving(self) -> None:
+        """Connections are accepted: register the host."""
+        self._serves.set()
+
+    async def wait_assigned(self, container_id: int) -> None:
+        """Wait until a look at the map finds that the container is this host's."""
+        while True:
+            try:
+                found = await read_map(self.zookeeper, self._paths)
+            except (ZooKeeperError, ClusterRecordError) as error:
+                logger.warning("a container waits", container=container_id, error=str(error))
+            else:
+                if found is not None and container_id in self._numbers(found):
+                    return
+            await trio.sleep(RETRY_SECONDS)
+
+    async def hand_over(self) -> None:
+        """Take the registration back, and wait until others have the containers.
+
+        Not longer than ``hand_over_seconds_max``, and not where nobody can give or take them.
+        """
+        assert self._registry is not None
+        self._leaves.set()
+        with trio.move_on_after(self._hand_over_seconds_max):
+            while self._registry.hosted_numbers():
+                if not await self._can_be_replaced():
+                    break
+                await trio.sleep(LEFT_LOOK_SECONDS)
+        left = len(self._registry.hosted_numbers())
+        logger.info("containers are handed over", left=left)
+
+    async def _can_be_replaced(self) -> bool:
+        """Whether there are another host and a controller that changes the map."""
+        try:
+            hosts = await read_hosts(self.zookeeper, self._paths.hosts)
+            leaders = await self.zookeeper.children(self._paths.leader)
+        except NoNodeError:
+            return False
+        except ZooKeeperError:
+            return True
+        return bool(hosts - {self.host} and leaders)
+
+    async def _live(self, session: ZooKeeper) -> None:
+        with self.zookeeper.using(session):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_end_with, session)
+                await self._began.wait()
+                nursery.start_soon(
+                    follow, session, partial(read_map, session, self._paths), self._use
+                )
+                await self._serves.wait()
+                await self.looked.wait()
+                if not self._leaves.is_set():
+                    async with trio.open_nursery() as registering:
+                        registering.start_soon(
+                            keep_registered, session, self._paths.hosts, self.host
+                        )
+                        await self._leaves.wait()
+                        registering.cancel_scope.cancel()
+                await unregister(session, self._paths.hosts, self.host)
+
+    def _use(self, found: VersionedMap | None) -> None:
+        if found is not None:
+            self._assigned = self._numbers(found)
+            self._apply()
+        self.looked.set()
+
+    def _numbers(self, found: VersionedMap) -> frozenset[int]:
+        return found.containers.get(self.host, frozenset())
+
+    def _apply(self) -> None:
+        """Let the registry host what it is to host. What still stops is hosted again after that."""
+        registry = self._registry
+        assert registry is not None
+        strange = {number for number in self._assigned if number >= registry.container_count}
+        if strange:
+            logger.error("the map has containers that this store does not know", numbers=strange)
+        for number in registry.numbers() - self._assigned:
+            logger.info("container is another host's", container=number)
+            registry.release(number)
+        for number in sorted(self._assigned - registry.hosted_numbers() - strange):
+            logger.info("container is this host's", container=number)
+            registry.host(number)
+
+
+async def _end_with(session: ZooKeeper) -> None:
+    """Raise the error of calls in a session that has ended."""
+    await session.lost.wait()
+    raise SessionLostError("the session with ZooKeeper has ended")
+
+
+def make_membership(settings: ClusterSettings, address: tuple[str, int]) -> Membership:
+    """The membership with the address that is published, else with this one."""
+    open_session = partial(_open_session, settings)
+    return Membership(
+        settings.name,
+        Host(*(settings.published or address)),
+        open_session,
+        hand_over_seconds_max=settings.hand_over_seconds_max,
+    )
+
+
+def _open_session(
+    settings: ClusterSettings, nursery: trio.Nursery
+) -> AbstractAsyncContextManager[ZooKeeper]:
+    return open_zookeeper(settings.zookeeper, nursery, session_seconds=settings.session_seconds)
