@@ -10,12 +10,14 @@ a turn would take up megabytes.
 Invariants:
 1. While no reader is behind, nobody waits.
 2. A reader counts as behind for ``BEHIND_SECONDS`` after it got bytes with more behind them.
-3. While one is, at most ``places`` bulk receives happen in a turn of the event loop, in the order
-   in which they were asked for: every writer gets on, a bounded number of turns later.
+3. While one is, connections that send much are let through in the order in which they asked, until
+   ``bytes_max`` bytes are; the next ones when these have received. One is always let through: every
+   writer gets on, a bounded number of turns later.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -28,12 +30,14 @@ BULK_BYTES_MIN: Final = 64 * 1024
 
 
 class BulkTurns:
-    """See the module. ``places`` is 0 where nobody shall wait; ``now`` is a steady clock."""
+    """See the module. ``bytes_max`` is 0 where nobody shall wait; ``now`` is a steady clock."""
 
-    def __init__(self, places: int, now: Callable[[], float] = trio.current_time) -> None:
-        self._limiter = trio.CapacityLimiter(places) if places else None
+    def __init__(self, bytes_max: int, now: Callable[[], float] = trio.current_time) -> None:
+        self._bytes_max = bytes_max
         self._now = now
         self._behind_until = -1.0
+        self._admitted_bytes = 0
+        self._waiting: deque[_WaitingReceive] = deque()
 
     def note_behind(self) -> None:
         """Note that a reader got bytes, and has more to read."""
@@ -42,10 +46,46 @@ class BulkTurns:
     @property
     def are_needed(self) -> bool:
         """Whether those that send much have to take turns now."""
-        return self._limiter is not None and self._now() < self._behind_until
+        return self._bytes_max > 0 and self._now() < self._behind_until
 
-    async def take(self) -> None:
-        """Return when it is the caller's turn; a checkpoint if that is needed at all."""
-        if self._limiter is not None and self.are_needed:
-            async with self._limiter:
-                await trio.lowlevel.checkpoint()
+    async def take(self, count: int) -> None:
+        """Return when about ``count`` bytes may be received; a checkpoint if turns are needed."""
+        if not self.are_needed:
+            return
+        if self._waiting or not self._has_room(count):
+            await self._wait(count)
+        else:
+            self._admitted_bytes += count
+        try:
+            await trio.lowlevel.checkpoint()
+        finally:
+            self._leave(count)
+
+    def _has_room(self, count: int) -> bool:
+        return not self._admitted_bytes or self._admitted_bytes + count <= self._bytes_max
+
+    async def _wait(self, count: int) -> None:
+        self._waiting.append(waiting := _WaitingReceive(count))
+        try:
+            await waiting.admitted.wait()
+        except BaseException:
+            if waiting.admitted.is_set():
+                self._leave(count)
+            else:
+                self._waiting.remove(waiting)
+            raise
+
+    def _leave(self, count: int) -> None:
+        self._admitted_bytes -= count
+        while self._waiting and self._has_room(self._waiting[0].count):
+            admitted = self._waiting.popleft()
+            self._admitted_bytes += admitted.count
+            admitted.admitted.set()
+
+
+class _WaitingReceive:
+    __slots__ = ("admitted", "count")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.admitted = trio.Event()

@@ -84,7 +84,7 @@ class ConnectionServer:
         self._outstanding_total = OutstandingTotal(settings, registry.container_count)
         self._receive_buffer = ReceiveBuffer(settings.receive_bytes)
         self._buffers = BufferBytes(settings, self._receive_buffer.narrow)
-        self._bulk_turns = BulkTurns(settings.bulk_receives_beside_readers)
+        self._bulk_turns = BulkTurns(settings.bulk_bytes_beside_readers)
         self.held_reads = HeldReads(settings.reply_age_seconds_min)
         # In the order in which they came.
         self._connections: dict[ServerConnection, None] = {}

@@ -111,7 +111,7 @@ class SocketTransport:
     ) -> None:
         self._stream = stream
         self._bulk_turns = BulkTurns(0) if bulk_turns is None else bulk_turns
-        self._sends_much = False
+        self._bulk_bytes = 0
         self._ready_sockets = ready_sockets
         self._buffer = buffer
         self._descriptor = stream.socket.fileno()
@@ -142,8 +142,8 @@ class SocketTransport:
                 await trio.lowlevel.wait_readable(self._descriptor)
             else:
                 await readiness.wait()
-            if self._sends_much:
-                await self._bulk_turns.take()
+            if self._bulk_bytes:
+                await self._bulk_turns.take(self._bulk_bytes)
             buffer = self._buffer.view
             try:
                 count = os.readv(self._descriptor, (buffer,))
@@ -153,7 +153,7 @@ class SocketTransport:
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
-            self._sends_much = count >= BULK_BYTES_MIN
+            self._bulk_bytes = count if count >= BULK_BYTES_MIN else 0
             if readiness is not None:
                 readiness.note_read(emptied=count < len(buffer))
             return bytes(buffer[:count])
@@ -166,7 +166,7 @@ class SocketTransport:
     def _receive_now(self) -> bool:
         buffer, readiness = self._buffer.view, self._readiness
         assert readiness is not None
-        if self._sends_much and self._bulk_turns.are_needed:
+        if self._bulk_bytes and self._bulk_turns.are_needed:
             return False  # ``receive`` takes its turn
         try:
             count = os.readv(self._descriptor, (buffer,))
@@ -176,7 +176,7 @@ class SocketTransport:
         except OSError as error:
             self._error = error  # the kernel tells it once: ``receive`` raises it
             return False
-        self._sends_much = count >= BULK_BYTES_MIN
+        self._bulk_bytes = count if count >= BULK_BYTES_MIN else 0
         readiness.note_read(emptied=count < len(buffer))
         # Still ready: there is more, or an end that no other edge will tell of.
         return self._take(bytes(buffer[:count])) and not readiness.ready

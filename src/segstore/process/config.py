@@ -39,9 +39,9 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     backlog: int = 1_000
     receive_bytes: int = 256 * KIB
     """Size of the receive buffer that all connections share."""
-    bulk_receives_beside_readers: int = 2
-    """While readers are behind, so many connections that send much are received from in one turn of
-    the event loop, so that readers have their share of it. 0 for all of them."""
+    bulk_bytes_beside_readers: int = 512 * KIB
+    """While readers are behind, so much is received at a time from connections that send much, so
+    that readers have their share of the event loop. 0 for no bound."""
     commands_per_turn: int = 200
     """Commands of one connection that are taken up before others get their turn."""
     first_command_seconds_max: float = 30.0
@@ -77,8 +77,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         """Refuse, with a ``ValueError``, what would end every connection."""
         if self.stalled_seconds_max <= 0:
             raise ValueError("stalled_seconds_max has to be more than 0")
-        if self.bulk_receives_beside_readers < 0:
-            raise ValueError("bulk_receives_beside_readers has to be 0 or more")
+        if self.bulk_bytes_beside_readers < 0:
+            raise ValueError("bulk_bytes_beside_readers has to be 0 or more")
         if not 0 <= self.reply_age_seconds_min <= 1:
             raise ValueError("reply_age_seconds_min has to be from 0 to 1")
 

@@ -34,54 +34,87 @@ class LoopTurns(trio.abc.Instrument):
         self.count += 1
 
 
-def run_writers(places: int, receives: list[int], *, behind: bool) -> list[tuple[int, int]]:
-    """Run writers that receive so often each; the loop's turn and the writer of each receive."""
-    done: list[tuple[int, int]] = []
+def run_writers(
+    bytes_max: int, receives: list[list[int]], *, behind: bool
+) -> list[tuple[int, int, int]]:
+    """Run writers that receive so much each time; the loop's turn, the writer and the bytes."""
+    done: list[tuple[int, int, int]] = []
     turns = LoopTurns()
 
-    async def write(bulk_turns: BulkTurns, writer: int, count: int) -> None:
-        for _ in range(count):
-            await bulk_turns.take()
-            done.append((turns.count, writer))
+    async def write(bulk_turns: BulkTurns, writer: int, counts: list[int]) -> None:
+        for count in counts:
+            await bulk_turns.take(count)
+            done.append((turns.count, writer, count))
             if not behind:
                 await trio.lowlevel.checkpoint()
 
     async def main() -> None:
-        bulk_turns = BulkTurns(places)
+        bulk_turns = BulkTurns(bytes_max)
         if behind:
             bulk_turns.note_behind()
         async with trio.open_nursery() as nursery:
-            for writer, count in enumerate(receives):
-                nursery.start_soon(write, bulk_turns, writer, count)
+            for writer, counts in enumerate(receives):
+                nursery.start_soon(write, bulk_turns, writer, counts)
+        assert bulk_turns._admitted_bytes == 0
 
     trio.run(main, clock=trio.testing.MockClock(), instruments=[turns])
     return done
 
 
+counts = st.lists(st.integers(1, 10), max_size=8)
+
+
 @settings(deadline=None)
-@given(places=st.integers(1, 4), receives=st.lists(st.integers(0, 8), max_size=8))
-def test_beside_readers_so_many_receive_in_a_turn_and_all_of_them_get_on(
-    places: int, receives: list[int]
+@given(bytes_max=st.integers(1, 30), receives=st.lists(counts, max_size=8))
+def test_beside_readers_so_much_comes_in_a_turn_and_all_writers_get_on(
+    bytes_max: int, receives: list[list[int]]
 ) -> None:
-    done = run_writers(places, receives, behind=True)
-    assert Counter(writer for _, writer in done) == Counter(
-        {writer: count for writer, count in enumerate(receives) if count}
-    )
-    assert max(Counter(turn for turn, _ in done).values(), default=0) <= places
+    done = run_writers(bytes_max, receives, behind=True)
+    for writer, wanted in enumerate(receives):
+        assert [count for _, each, count in done if each == writer] == wanted
+    in_turns = Counter[int]()
+    for turn, _, count in done:
+        in_turns[turn] += count
+    # What is longer than all that may come in a turn comes alone.
+    assert max(in_turns.values(), default=0) <= max(bytes_max, *(c for _, _, c in done), 0)
     # Who waits is overtaken a few times at most, however many receives the others want.
     for writer in range(len(receives)):
-        own = [place for place, (_, each) in enumerate(done) if each == writer]
+        own = [place for place, (_, each, _) in enumerate(done) if each == writer]
         for first, last in pairwise([-1, *own]):
-            others = Counter(each for _, each in done[first + 1 : last])
+            others = Counter(each for _, each, _ in done[first + 1 : last])
             assert max(others.values(), default=0) <= 3
 
 
-@given(places=st.integers(0, 4), receives=st.lists(st.integers(1, 3), min_size=2, max_size=8))
-def test_without_readers_that_are_behind_nobody_waits(places: int, receives: list[int]) -> None:
-    done = run_writers(places, receives, behind=False)
-    first = {turn for turn, _ in done[: len(receives)]}
-    assert len(first) == 1
-    assert {writer for _, writer in done[: len(receives)]} == set(range(len(receives)))
+@given(bytes_max=st.integers(0, 4), receives=st.lists(counts.filter(bool), min_size=2, max_size=8))
+def test_without_readers_that_are_behind_nobody_waits(
+    bytes_max: int, receives: list[list[int]]
+) -> None:
+    done = run_writers(bytes_max, receives, behind=False)
+    first = done[: len(receives)]
+    assert len({turn for turn, _, _ in first}) == 1
+    assert {writer for _, writer, _ in first} == set(range(len(receives)))
+
+
+async def test_a_writer_that_is_gone_keeps_no_others_waiting() -> None:
+    turns = BulkTurns(10)
+    done: list[str] = []
+
+    async def take(name: str, scope: trio.CancelScope) -> None:
+        with scope:
+            await turns.take(10)
+            done.append(name)
+
+    turns.note_behind()
+    scopes = [trio.CancelScope() for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take, "first", scopes[0])
+        await trio.lowlevel.checkpoint()
+        scopes[1].cancel()
+        nursery.start_soon(take, "gone", scopes[1])
+        nursery.start_soon(take, "last", scopes[2])
+    assert "last" in done
+    assert "gone" not in done
+    assert turns._admitted_bytes == 0
 
 
 def test_a_reader_counts_as_behind_for_a_while() -> None:
@@ -95,13 +128,13 @@ def test_a_reader_counts_as_behind_for_a_while() -> None:
     assert not BulkTurns(0, now=lambda: time).are_needed
 
 
-def test_no_places_means_no_turns() -> None:
+def test_no_bound_means_no_turns() -> None:
     time = 5.0
     turns = BulkTurns(0, now=lambda: time)
     turns.note_behind()
     assert not turns.are_needed
-    with pytest.raises(ValueError, match="bulk_receives_beside_readers"):
-        ConnectionSettings(bulk_receives_beside_readers=-1)
+    with pytest.raises(ValueError, match="bulk_bytes_beside_readers"):
+        ConnectionSettings(bulk_bytes_beside_readers=-1)
 
 
 # ---- Sockets -------------------------------------------------------------------------------------
