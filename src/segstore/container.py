@@ -20,6 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -91,7 +92,8 @@ from segstore.throttling.throttle import (
     ThrottleSnapshot,
 )
 from segstore.tiers.api import Buffer, DurableDataLog, DurableDataLogFactory
-from segstore.writer.storage_writer import HELD_BYTES_MAX, StorageWriter
+from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY, FlushPolicy
+from segstore.writer.storage_writer import StorageWriter
 
 DRAIN_SECONDS: Final = 5.0
 ATTRIBUTE_PAGES_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -100,75 +102,41 @@ ATTRIBUTE_PAGES_BYTES_MAX: Final = 8 * 1024 * 1024
 logger = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerParts:
+    """Everything that one container is made of. ``assemble`` makes it."""
+
+    metadata: ContainerMetadata
+    log: DurableDataLog
+    storage: SegmentStorage
+    cache_manager: CacheManager
+    read_index: ReadIndex
+    attribute_indexes: AttributeIndexes
+    records: SegmentRecords
+    state: CommittedState
+    pending: PendingState
+    prefetcher: AttributePrefetcher
+    processor: OperationProcessor
+    throttle: Throttle
+    writer: StorageWriter
+    activation: Activation
+    late_reads: LateReads
+    eviction: Eviction
+
+
 class Container:
     """A ``SegmentContainer`` that keeps its operations in a durable data log."""
 
-    def __init__(
-        self,
-        container_id: int,
-        log: DurableDataLog,
-        storage: SegmentStorage,
-        cache_manager: CacheManager,
-        now_ms: Callable[[], int],
-        held_bytes_max: int = HELD_BYTES_MAX,
-        attribute_pages: PageCache | None = None,
-        attribute_cache: AttributeCache | None = None,
-        throttling: ThrottlePolicy | None = None,
-        log_bytes: Callable[[], int] | None = None,
-        eviction: EvictionPolicy | None = None,
-        confirm_owner: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        attribute_cache = attribute_cache or AttributeCache()
-        self._metadata = ContainerMetadata(container_id, attribute_cache)
-        self._log = log
-        self._storage = storage
-        self._cache_manager = cache_manager
-        self._now_ms = now_ms
-        self._memory_log = MemoryLog()
-        self._read_index = ReadIndex(cache_manager, storage, trio.current_time, LoggedBytes(log))
-        self._attribute_indexes = AttributeIndexes(
-            storage, attribute_pages or PageCache(ATTRIBUTE_PAGES_BYTES_MAX), attribute_cache
-        )
-        self._state = CommittedState(self._metadata, self._read_index, self._memory_log, now_ms)
-        self._state.on_evicted = self._attribute_indexes.close
-        records = SegmentRecords(self._metadata, self._attribute_indexes, self._read_index)
-        self._records = records
-        self._activation = Activation(self._metadata, records, self._enqueue_first)
-        self._late_reads = LateReads(self._activation, self.read_nowait)
-        self._eviction_policy = eviction or ALL_STAY
-        self._writer = StorageWriter(
-            self._metadata,
-            self._memory_log,
-            self._read_index,
-            storage,
-            self._attribute_indexes,
-            log,
-            self._request_checkpoint,
-            self._record_attributes,
-            held_share=lambda: cache_manager.held_bytes / cache_manager.throttle_bytes,
-            held_bytes_max=held_bytes_max,
-            confirm_owner=confirm_owner,
-        )
-        policy = throttling or ThrottlePolicy()
-        if held_bytes_max > policy.log_bytes_max * policy.begin_share:
-            raise ValueError(
-                f"a container that flushes when it holds {held_bytes_max} bytes of tier 1 is too"
-                f" late: writers stop at {policy.log_bytes_max}"
-            )
-        self._throttle = Throttle(
-            policy,
-            cache=CacheReading(
-                lambda: cache_manager.held_bytes,
-                cache_manager.throttle_bytes,
-                cache_manager.writer_limit_bytes,
-            ),
-            log_bytes=log_bytes or (lambda: log.held_bytes),
-            operation_count=lambda: self._writer.operation_count,
-            dirty_count=lambda: self._metadata.dirty_count,
-        )
-        self._processor: OperationProcessor | None = None
-        self._prefetcher: AttributePrefetcher | None = None
-        self._eviction: Eviction | None = None
+    def __init__(self, parts: ContainerParts) -> None:
+        self.parts = parts
+        """For diagnostics and tests; what the parts do is their own business."""
+        self._metadata = parts.metadata
+        self._storage = parts.storage
+        self._read_index = parts.read_index
+        self._attribute_indexes = parts.attribute_indexes
+        self._processor = parts.processor
+        self._activation = parts.activation
+        self._late_reads = parts.late_reads
 
     @property
     def container_id(self) -> int:
@@ -176,43 +144,18 @@ class Container:
 
     async def recover(self) -> int:
         """Replay the log; returns the number of operations in it."""
+        parts = self.parts
         recovery = Recovery(
-            self._state,
-            self._storage,
-            self._writer.add_checkpoint,
-            self._cache_manager,
-            self._writer.make_room,
+            parts.state,
+            parts.storage,
+            parts.writer.add_checkpoint,
+            parts.cache_manager,
+            parts.writer.make_room,
         )
-        await recovery.run(self._log)
-        pending = PendingState(self._metadata, self._now_ms, self._records.offset_now)
-        prefetcher = AttributePrefetcher(
-            self._metadata, pending, self._attribute_indexes, self._activation
-        )
-        processor = OperationProcessor(
-            self._log,
-            self._state,
-            pending,
-            self._cache_manager,
-            self._throttle,
-            self._relieve,
-            prefetcher,
-        )
-        processor.on_checkpoint = self._writer.add_checkpoint
+        await recovery.run(parts.log)
+        parts.pending.begin()
         if recovery.operation_count == 0:
-            processor.request_checkpoint()
-        self._processor, self._prefetcher = processor, prefetcher
-        self._eviction = Eviction(
-            self._metadata,
-            self._eviction_policy,
-            self._writer,
-            self._read_index,
-            prefetcher,
-            wait=self._wait,
-            checkpoint=self._checkpoint,
-        )
-        self._eviction.compaction = RecordCompaction(
-            self._metadata, self._records, self._activation, self._eviction, self._wait
-        )
+            parts.processor.request_checkpoint()
         return recovery.operation_count
 
     async def run(
@@ -222,88 +165,83 @@ class Container:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Run the container's tasks until ``lifetime`` is cancelled or the log fails."""
-        assert self._processor is not None, "recover first"
-        assert self._prefetcher is not None
-        assert self._eviction is not None
+        parts = self.parts
         try:
             with lifetime:
                 async with trio.open_nursery() as nursery:
-                    self._read_index.start(nursery)
-                    self._late_reads.start(nursery)
-                    nursery.start_soon(self._processor.run)
-                    nursery.start_soon(self._prefetcher.run)
-                    nursery.start_soon(self._writer.run)
-                    nursery.start_soon(self._eviction.run)
-                    nursery.start_soon(self._storage.run)
+                    parts.read_index.start(nursery)
+                    parts.late_reads.start(nursery)
+                    nursery.start_soon(parts.processor.run)
+                    nursery.start_soon(parts.prefetcher.run)
+                    nursery.start_soon(parts.writer.run)
+                    nursery.start_soon(parts.eviction.run)
+                    nursery.start_soon(parts.storage.run)
                     self._delete_transient_segments()
                     task_status.started()
         finally:
             self.close("the container has stopped")
 
     def _delete_transient_segments(self) -> None:
-        """Transient segments end with their connection, and all connections ended."""
+        """Delete transient segments: they end with their connections, which a start has ended."""
         for segment in list(self._metadata.by_name.values()):
             if segment.is_transient:
-                self._enqueue(DeleteOperation(segment.name))
+                self._processor.enqueue(DeleteOperation(segment.name))
+
+    async def flush(self) -> None:
+        """Write everything that was committed before the call to tier 2.
+
+        Raises ``StorageError`` when tier 2 refuses a part of it.
+        """
+        await self.parts.writer.flush()
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint, and wait until it is durable."""
+        self._processor.request_checkpoint()
+        await self.wait_for(BarrierOperation(""))
 
     async def drain(self) -> None:
-        """Bring everything to tier 2 and leave a short log, so that the next start is quick."""
-        assert self._prefetcher is not None, "recover first"
+        """Write everything to tier 2 and leave a short log, so that the next start is quick."""
+        parts = self.parts
         try:
-            await self._wait(BarrierOperation(""))
-            while self._prefetcher.held_count:
-                await self._prefetcher.wait_idle()
-                await self._wait(BarrierOperation(""))
-            await self._writer.flush()
-            if self._log.bytes_since_truncation:
-                await self._checkpoint()
-                await self._writer.flush()
-            await self._writer.keep_container()
-            await self._storage.settle()
+            await self.wait_for(BarrierOperation(""))
+            while parts.prefetcher.held_count:
+                await parts.prefetcher.wait_idle()
+                await self.wait_for(BarrierOperation(""))
+            await parts.writer.flush()
+            if parts.log.bytes_since_truncation:
+                await self.checkpoint()
+                await parts.writer.flush()
+            await parts.writer.copy_metadata()
+            await parts.storage.settle()
         except (ContainerOfflineError, StorageError) as error:
-            # What is not in tier 2 stays in the log and is recovered at the next start.
+            # The rest stays in the log and is recovered at the next start.
             logger.warning("drain ended early", container=self.container_id, error=str(error))
 
     async def leave(self) -> None:
-        """Let go of both tiers: nothing is written any more, and tier 2 notes what was the last."""
-        await self._log.aclose()
+        """Close both tiers: nothing is written any more, and tier 2 records the last operation."""
+        await self.parts.log.aclose()
         await self._storage.close(last_operation=self._metadata.sequence_number)
 
     def close(self, reason: str) -> None:
-        """Refuse and answer everything that waits. Idempotent."""
+        """Refuse all waiting operations and reads, and later ones. Idempotent."""
         try:
-            if self._processor is not None:
-                self._processor.close(reason)
+            self._processor.close(reason)
         finally:
             self._late_reads.close()
             self._read_index.close()
 
     def throttle_snapshot(self) -> ThrottleSnapshot:
-        """What slows writers down now, and how much."""
-        return self._throttle.snapshot()
+        """Return what slows writers down now, and how much."""
+        return self.parts.throttle.snapshot()
 
-    def _relieve(self) -> None:
-        """Writes are held back: bring to tier 2 what holds them."""
-        dirty = self._throttle.dirty_attributes_delay
-        self._writer.request_flush(attributes=dirty)
-
-    def _request_checkpoint(self) -> None:
-        if self._processor is not None:
-            self._processor.request_checkpoint()
-
-    async def _checkpoint(self) -> None:
-        """Write a checkpoint, and wait until it is durable."""
-        self._request_checkpoint()
-        await self._wait(BarrierOperation(""))
-
-    def _record_attributes(
+    def record_attributes(
         self, segment: SegmentMetadata, values: AttributeValues
     ) -> Callable[[], Awaitable[int]]:
-        """Set core attributes of a segment, sealed or not; returns what waits until it is durable.
+        """Queue core attributes of a segment, sealed or not; the returned function waits for them.
 
-        It does not queue behind what waits for room in the cache: the storage writer makes room.
+        The operation passes the ones that wait for room in the cache: the storage writer, which
+        calls this, makes room.
         """
-        assert self._processor is not None, "the container is not serving yet"
         replace = AttributeUpdateType.REPLACE
         updates = [AttributeUpdate(each, replace, value) for each, value in values.items()]
         waiter = Waiter()
@@ -312,18 +250,11 @@ class Container:
         self._processor.enqueue_first(operation)
         return waiter.wait
 
-    def _enqueue_first(self, operation: Operation) -> None:
-        assert self._processor is not None, "the container is not serving yet"
-        self._processor.enqueue_first(operation)
-
-    def _enqueue(self, operation: Operation) -> None:
-        assert self._processor is not None, "the container is not serving yet"
-        self._processor.enqueue(operation)
-
-    async def _wait(self, operation: Operation) -> int:
+    async def wait_for(self, operation: Operation) -> int:
+        """Queue an operation and wait until it is durable; returns its offset, where it has one."""
         waiter = Waiter()
         operation.on_complete = waiter.complete
-        self._enqueue(operation)
+        self._processor.enqueue(operation)
         return await waiter.wait()
 
     def _segment(self, name: str) -> SegmentMetadata:
@@ -342,10 +273,10 @@ class Container:
     async def create_segment(
         self, name: str, *, attributes: Mapping[AttributeId, int] | None = None
     ) -> None:
-        await self._wait(MapOperation(name, dict(attributes or {})))
+        await self.wait_for(MapOperation(name, dict(attributes or {})))
 
     async def delete_segment(self, name: str) -> None:
-        await self._wait(DeleteOperation(name))
+        await self.wait_for(DeleteOperation(name))
 
     def append_nowait(
         self,
@@ -356,7 +287,7 @@ class Container:
         expected_offset: int | None = None,
         on_complete: OnAppended,
     ) -> None:
-        self._enqueue(
+        self._processor.enqueue(
             AppendOperation(
                 name,
                 data,
@@ -374,18 +305,18 @@ class Container:
         attribute_updates: Sequence[AttributeUpdate] = (),
         expected_offset: int | None = None,
     ) -> int:
-        return await self._wait(
+        return await self.wait_for(
             AppendOperation(name, data, updates=attribute_updates, expected_offset=expected_offset)
         )
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
-        await self._wait(UpdateAttributesOperation(name, updates))
+        await self.wait_for(UpdateAttributesOperation(name, updates))
 
     async def seal_segment(self, name: str) -> int:
-        return await self._wait(SealOperation(name))
+        return await self.wait_for(SealOperation(name))
 
     async def truncate_segment(self, name: str, *, offset: int) -> None:
-        await self._wait(TruncateOperation(name, offset))
+        await self.wait_for(TruncateOperation(name, offset))
 
     def merge_nowait(
         self,
@@ -395,14 +326,14 @@ class Container:
         attribute_updates: Sequence[AttributeUpdate] = (),
         on_complete: OnAppended,
     ) -> None:
-        self._enqueue(
+        self._processor.enqueue(
             MergeOperation(target, source, updates=attribute_updates, on_complete=on_complete)
         )
 
     async def merge_segment(
         self, target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
     ) -> int:
-        return await self._wait(MergeOperation(target, source, updates=attribute_updates))
+        return await self.wait_for(MergeOperation(target, source, updates=attribute_updates))
 
     def segment_info(self, name: str) -> SegmentInfo:
         segment = self._segment(name)
@@ -467,7 +398,7 @@ class Container:
         return len(self._segment(name).attribute_memory.dirty)
 
     async def wait_in_flight(self, name: str) -> None:
-        await self._wait(BarrierOperation(name))
+        await self.wait_for(BarrierOperation(name))
 
     async def plan_scan(
         self, name: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
@@ -530,6 +461,118 @@ class Container:
         )
 
 
+def assemble(
+    metadata: ContainerMetadata,
+    log: DurableDataLog,
+    storage: SegmentStorage,
+    cache_manager: CacheManager,
+    attribute_indexes: AttributeIndexes,
+    *,
+    now_ms: Callable[[], int],
+    flush_policy: FlushPolicy,
+    throttling: ThrottlePolicy,
+    log_bytes: Callable[[], int],
+    eviction: EvictionPolicy,
+    confirm_owner: Callable[[], Awaitable[None]] | None,
+) -> Container:
+    """Put the parts of one container together, which is then to be recovered.
+
+    The storage writer asks the operation processor for checkpoints, which asks the writer for
+    flushes: functions that are called later connect the parts that need each other.
+    """
+    if flush_policy.held_bytes_max > throttling.log_bytes_max * throttling.begin_share:
+        raise ValueError(
+            f"a container that flushes when it holds {flush_policy.held_bytes_max} bytes of tier 1"
+            f" is too late: writers stop at {throttling.log_bytes_max}"
+        )
+
+    def request_flush() -> None:
+        """Flush what holds writers back: bytes, and attributes if these are it."""
+        writer.request_flush(attributes=throttle.dirty_attributes_delay)
+
+    memory_log = MemoryLog()
+    read_index = ReadIndex(cache_manager, storage, trio.current_time, LoggedBytes(log))
+    state = CommittedState(
+        metadata, read_index, memory_log, now_ms, on_evicted=attribute_indexes.close
+    )
+    records = SegmentRecords(metadata, attribute_indexes, read_index)
+    activation = Activation(metadata, records, lambda operation: processor.enqueue_first(operation))
+    writer = StorageWriter(
+        metadata,
+        memory_log,
+        read_index,
+        storage,
+        attribute_indexes,
+        log,
+        lambda: processor.request_checkpoint(),
+        lambda segment, values: container.record_attributes(segment, values),
+        policy=flush_policy,
+        held_share=lambda: cache_manager.held_bytes / cache_manager.throttle_bytes,
+        confirm_owner=confirm_owner,
+    )
+    throttle = Throttle(
+        throttling,
+        cache=CacheReading(
+            lambda: cache_manager.held_bytes,
+            cache_manager.throttle_bytes,
+            cache_manager.writer_limit_bytes,
+        ),
+        log_bytes=log_bytes,
+        operation_count=lambda: writer.operation_count,
+        dirty_count=lambda: metadata.dirty_count,
+    )
+    pending = PendingState(metadata, now_ms, records.offset_now)
+    prefetcher = AttributePrefetcher(metadata, pending, attribute_indexes, activation)
+    processor = OperationProcessor(
+        log,
+        state,
+        pending,
+        cache_manager,
+        throttle,
+        request_flush,
+        prefetcher,
+        writer.add_checkpoint,
+    )
+    compaction = RecordCompaction(
+        metadata,
+        records,
+        activation,
+        lambda candidates: evicting.evict(candidates),
+        lambda operation: container.wait_for(operation),
+    )
+    evicting = Eviction(
+        metadata,
+        eviction,
+        writer,
+        read_index,
+        prefetcher,
+        compaction,
+        wait=lambda operation: container.wait_for(operation),
+        checkpoint=lambda: container.checkpoint(),
+    )
+    container = Container(
+        ContainerParts(
+            metadata,
+            log,
+            storage,
+            cache_manager,
+            read_index,
+            attribute_indexes,
+            records,
+            state,
+            pending,
+            prefetcher,
+            processor,
+            throttle,
+            writer,
+            activation,
+            LateReads(activation, lambda name, **how: container.read_nowait(name, **how)),
+            evicting,
+        )
+    )
+    return container
+
+
 @asynccontextmanager
 async def open_container(
     container_id: int,
@@ -539,12 +582,12 @@ async def open_container(
     *,
     now_ms: Callable[[], int] = wall_clock_ms,
     drain_seconds: float = DRAIN_SECONDS,
-    held_bytes_max: int = HELD_BYTES_MAX,
+    flush_policy: FlushPolicy = DEFAULT_FLUSH_POLICY,
     attribute_pages: PageCache | None = None,
     attribute_cache: AttributeCache | None = None,
     throttling: ThrottlePolicy | None = None,
     log_bytes: Callable[[], int] | None = None,
-    eviction: EvictionPolicy | None = None,
+    eviction: EvictionPolicy = ALL_STAY,
     confirm_owner: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Container]:
     """Recover a container, serve it inside the block, and drain it at the end.
@@ -561,19 +604,21 @@ async def open_container(
     log = await log_factory.open_log(container_id)
     opened = trio.current_time()
     log_bytes_replayed = log.bytes_since_truncation
-    container = Container(
-        container_id,
+    cache = attribute_cache or AttributeCache()
+    container = assemble(
+        ContainerMetadata(container_id, cache),
         log,
         storage,
         cache_manager,
-        now_ms,
-        held_bytes_max,
-        attribute_pages,
-        attribute_cache,
-        throttling,
-        log_bytes,
-        eviction,
-        confirm_owner,
+        AttributeIndexes(
+            storage, attribute_pages or PageCache(ATTRIBUTE_PAGES_BYTES_MAX), cache
+        ),
+        now_ms=now_ms,
+        flush_policy=flush_policy,
+        throttling=throttling or ThrottlePolicy(),
+        log_bytes=log_bytes or (lambda: log.held_bytes),
+        eviction=eviction,
+        confirm_owner=confirm_owner,
     )
     try:
         operation_count = await container.recover()
@@ -584,8 +629,8 @@ async def open_container(
             _log_recovery(
                 container_id, operation_count, log_bytes_replayed, [began, opened, replayed]
             )
-            # When the owner is cancelled the tasks go on until the drain is over. Not before they
-            # have started: whoever waits for that could not be cancelled, nor come to the drain.
+            # When the owner is cancelled, the tasks go on until the drain is over. The shield comes
+            # after their start: before, a cancelled owner could neither leave nor drain.
             lifetime.shield = True
             try:
                 yield container
@@ -602,7 +647,7 @@ async def open_container(
 def _log_recovery(
     container_id: int, operation_count: int, log_bytes: int, times: Sequence[float]
 ) -> None:
-    """Tell how long the stages took that began at these times."""
+    """Log how long the stages took that began at these times."""
     seconds = [end - begin for begin, end in pairwise([*times, trio.current_time()])]
     logger.info(
         "container recovered",

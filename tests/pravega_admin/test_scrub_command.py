@@ -44,7 +44,7 @@ async def serve(path: Path, *, meanwhile: Any = None) -> None:
             await container.append(name, DATA)
         if meanwhile is not None:
             for container in (first, second):
-                await container._writer.flush()  # type: ignore[attr-defined]
+                await container.flush()  # type: ignore[attr-defined]
             await meanwhile()
 
 

@@ -80,7 +80,7 @@ async def open_forgetful_container() -> AsyncIterator[SegmentContainer]:
 
 async def flush_always(container: Container) -> None:
     while True:
-        await container._writer.flush()
+        await container.flush()
         await trio.sleep(0.0005)
 
 

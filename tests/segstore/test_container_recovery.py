@@ -117,7 +117,7 @@ async def test_a_container_that_crashes_equals_the_model_after_recovery(seed: in
             for _ in range(workload.random.randrange(40)):
                 await workload.step(container, model)
                 if workload.random.random() < 0.05:
-                    container._writer.request_flush()
+                    container.parts.writer.request_flush()
                     await trio.sleep(0.001)
             in_doubt = await workload.crash_under_load(tiers, container, model)
     async with tiers.open() as container:
@@ -160,7 +160,7 @@ async def test_bytes_missing_from_both_tiers_stop_the_container_with_their_place
     async with tiers.open(drain_seconds=0) as container:
         await container.create_segment(NAMES[0])
         await container.append(NAMES[0], b"x" * 10)
-        container._request_checkpoint()
+        container.parts.processor.request_checkpoint()
         await container.wait_in_flight(NAMES[0])
     log = await tiers.logs.open_log(0)
     checkpoint = [entry.address async for entry in log.read()][-1]
@@ -255,13 +255,13 @@ async def test_room_is_made_although_a_segment_went_with_what_was_merged_into_it
         await container.append("source", b"merged")
         await checkpoint(container)
         await container.merge_segment("target", "source")
-        await container._writer.flush()
+        await container.flush()
         for _ in range(1500):
             await container.append("gone", bytes(3000))
             await container.append("kept", bytes(300))
         await container.delete_segment("target")
         await container.delete_segment("gone")
-        await container._writer.flush()
+        await container.flush()
         tiers.crash()
     async with tiers.open(cache_bytes=4 * 1024 * 1024) as container:
         assert container.segment_info("kept").length == 1500 * 300
@@ -279,24 +279,24 @@ async def test_a_recovery_does_not_stand_still_for_more_than_the_cache_behind_a_
         await container.append("source", b"merged")
         await checkpoint(container)
         await container.merge_segment("target", "source")
-        await container._writer.flush()
+        await container.flush()
         for number in range(1500):
             await container.append("target", bytes(3000))
             await container.append("kept", b"%04d" % number)
             await container.append("kept", bytes(1500))
         await container.delete_segment("target")
         with pytest.raises(StorageError):
-            await container._writer.flush()
-        assert not await container._storage.stored_length("target.S-1")
+            await container.flush()
+        assert not await container.parts.storage.stored_length("target.S-1")
         tiers.crash()
     monkeypatch.undo()
     expected = b"".join(b"%04d" % number + bytes(1500) for number in range(1500))
     with trio.fail_after(9):
         async with tiers.open(cache_bytes=cache_bytes, drain_seconds=0) as container:
-            assert container._read_index.index_of(container._segment("kept")).logged
+            assert container.parts.read_index.index_of(container.parts.metadata.by_name["kept"]).logged
             assert await everything(container, "kept") == expected
-            await container._writer.flush()
-            assert not container._read_index.index_of(container._segment("kept")).logged
+            await container.flush()
+            assert not container.parts.read_index.index_of(container.parts.metadata.by_name["kept"]).logged
             tiers.crash()
     async with tiers.open(cache_bytes=cache_bytes) as container:
         assert container.segment_info("kept").storage_length == len(expected)
@@ -329,7 +329,7 @@ async def leave_in_doubt(tiers: CrashingTiers, *, times: int = 1) -> None:
         await checkpoint(container)
         for number in range(6):
             await container.merge_segment(f"target {number}", f"source {number}")
-            container._metadata.by_name[f"target {number}"].user_count += number % 2
+            container.parts.metadata.by_name[f"target {number}"].user_count += number % 2
         for _ in range(times):
             await container.activate("inactive")
             await container.append("inactive", b"4567")
@@ -337,7 +337,7 @@ async def leave_in_doubt(tiers: CrashingTiers, *, times: int = 1) -> None:
             assert "inactive" not in active_names(container)
         for number in range(6):
             await container.delete_segment(f"target {number}")
-        await container._writer.flush()
+        await container.flush()
         tiers.crash()
     assert isinstance(tiers.chunks, MemoryChunkStorage)
     [chunk] = [data for name, data in tiers.chunks._chunks.items() if name.startswith("inactive")]
@@ -370,10 +370,10 @@ async def test_what_a_recovery_did_not_find_does_not_end_what_it_recovered() -> 
     tiers = CrashingTiers()
     await leave_in_doubt(tiers, times=6)
     async with tiers.open(drain_seconds=0) as container:
-        container._writer.request_flush()
+        container.parts.writer.request_flush()
         await trio.sleep(0.2)
         assert await everything(container, "inactive") == b"0123" + b"4567" * 6
-        assert not container._writer.failing_segments
+        assert not container.parts.writer.failing_segments
 
 
 async def test_what_is_in_doubt_and_cannot_be_written_now_stays_in_the_log() -> None:

@@ -75,9 +75,9 @@ class Store:
                     await container.append(
                         name, data[start : start + 50_000], attribute_updates=updates
                     )
-            await container._writer.flush()
+            await container.flush()
             if self.killed:
-                storage: Any = container._storage
+                storage: Any = container.parts.storage
                 await storage._journal.note_checksums()
                 self.tiers.crash()
 

@@ -106,16 +106,14 @@ class Machine:
     async def step(self, container: Container, kind: str) -> None:
         try:
             if kind == "flush":
-                await container._writer.flush()
+                await container.flush()
             elif kind == "evict":
                 await evict(container)
             elif kind == "checkpoint":
                 await checkpoint(container)
             elif kind == "compact":
-                if container._metadata.records is not None:
-                    assert container._eviction is not None
-                    assert container._eviction.compaction is not None
-                    await container._eviction.compaction.step()
+                if container.parts.metadata.records is not None:
+                    await container.parts.eviction.compaction.step()
             else:
                 await self.workload.operate(container, self.model, kind)
         except StorageError:
@@ -165,7 +163,7 @@ async def append_and_flush(container: Container, machine: Machine, length: int) 
         await container.append(name, data)
         await machine.model.append(name, data)
     try:
-        await container._writer.flush()
+        await container.flush()
     except StorageError:
         assert machine.cuts.is_off
 
@@ -218,11 +216,11 @@ def test_the_power_goes_when_a_file_is_longer_than_what_was_synced(tmp_path: Pat
         async with machine.tiers.open(drain_seconds=0) as container:
             await container.create_segment(NAMES[0])
             await container.append(NAMES[0], b"a" * 700)
-            await container._writer.flush()
+            await container.flush()
             await container.append(NAMES[0], b"b" * 900)
             machine.cuts.cut_when = lambda path: not path.startswith("_system")
             with pytest.raises(StorageError):
-                await container._writer.flush()
+                await container.flush()
             machine.tiers.crash()
         files.close()
 

@@ -37,12 +37,14 @@ class CommittedState:
         read_index: ReadIndex,
         memory_log: MemoryLog,
         now_ms: Callable[[], int],
+        *,
+        on_evicted: Callable[[SegmentMetadata], None] = lambda segment: None,
     ) -> None:
         self.metadata = metadata
         self.read_index = read_index
         self.memory_log = memory_log
         self.now_ms = now_ms
-        self.on_evicted: Callable[[SegmentMetadata], None] = lambda segment: None
+        self._on_evicted = on_evicted
 
     def apply(self, operation: Operation) -> None:
         """Let one durable operation take effect."""
@@ -86,4 +88,4 @@ class CommittedState:
         operation.data = b""
         for segment in leaving:
             self.read_index.delete(segment)
-            self.on_evicted(segment)
+            self._on_evicted(segment)

@@ -1,12 +1,12 @@
-"""Committed operations that tier 2 has not taken yet, in log order.
+"""Committed operations that are not in tier 2 yet, in log order.
 
-Owns: the in-memory operation log between the operation processor and the storage writer.
+Owns: the queue in memory between the operation processor and the storage writer.
 
 Invariants:
-1. Holds only operations that change tier 2; bytes of appends stay in the read index, here is just
-   which range is new.
-2. Neighbouring appends to one segment are one entry, so the log grows with the number of segment
-   switches and not with the number of appends.
+1. It holds only operations that change tier 2. The bytes of appends stay in the read index; an entry
+   here only tells their range.
+2. Neighbouring appends to one segment are one entry, so the queue grows with the number of changes
+   from one segment to another, and not with the number of appends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from segstore.model.operations import (
 
 
 class AppendedRange:
-    """Bytes of one segment that are new, and the first operation that brought some of them."""
+    """A range of new bytes of one segment, with the sequence number of its first operation."""
 
     __slots__ = ("end", "first_sequence_number", "offset", "segment_id")
 
@@ -39,7 +39,7 @@ StorageOperation = AppendedRange | MergeOperation | TruncateOperation | DeleteOp
 
 
 def first_sequence_number(operation: StorageOperation) -> int:
-    """The number below which the log is not needed for this operation."""
+    """Return the sequence number from which on the log is needed for this operation."""
     if isinstance(operation, AppendedRange):
         return operation.first_sequence_number
     return operation.sequence_number
@@ -55,7 +55,7 @@ class MemoryLog:
         return len(self._operations)
 
     def add(self, operation: Operation) -> None:
-        """Take in a committed operation, if it concerns tier 2 at all."""
+        """Add a committed operation if it changes tier 2."""
         if isinstance(operation, AppendOperation):
             self.add_range(
                 operation.segment_id,
@@ -67,7 +67,7 @@ class MemoryLog:
             self._operations.append(operation)
 
     def add_range(self, segment_id: int, offset: int, end: int, sequence_number: int) -> None:
-        """Take in bytes of committed appends; the number is that of the first of them."""
+        """Add bytes of committed appends; ``sequence_number`` is that of the first append."""
         if offset == end:
             return
         last = self._operations[-1] if self._operations else None
@@ -76,16 +76,16 @@ class MemoryLog:
             return
         self._operations.append(AppendedRange(segment_id, offset, end, sequence_number))
 
-    def waiting(self) -> Iterable[StorageOperation]:
-        """Everything, in order; to be looked at without waiting."""
+    def operations(self) -> Iterable[StorageOperation]:
+        """Return all operations in order. The result is valid until the next await."""
         return self._operations
 
-    def take(self) -> list[StorageOperation]:
-        """Remove and return everything, in order."""
+    def remove_all(self) -> list[StorageOperation]:
+        """Remove and return all operations, in order."""
         operations = list(self._operations)
         self._operations.clear()
         return operations
 
     def first_sequence_number(self) -> int | None:
-        """The lowest sequence number still in the log."""
+        """Return the lowest sequence number in the queue; None when it is empty."""
         return first_sequence_number(self._operations[0]) if self._operations else None

@@ -78,6 +78,7 @@ class OperationProcessor:
         throttle: Throttle,
         request_flush: Callable[[], None],
         prefetcher: AttributePrefetcher,
+        on_checkpoint: Callable[[int, LogAddress], None],
     ) -> None:
         self._log = log
         self._state = state
@@ -107,7 +108,7 @@ class OperationProcessor:
         self._checkpoint_address: dict[int, LogAddress] = {}
         self._failure: DataLogError | None = None
         self._closed = False
-        self.on_checkpoint: Callable[[int, LogAddress], None] = lambda number, address: None
+        self._on_checkpoint = on_checkpoint
 
     @property
     def queued_count(self) -> int:
@@ -467,7 +468,7 @@ class OperationProcessor:
                 apply(operation)
             if isinstance(operation, CheckpointOperation):
                 address = self._checkpoint_address.pop(operation.sequence_number)
-                self.on_checkpoint(operation.sequence_number, address)
+                self._on_checkpoint(operation.sequence_number, address)
             elif not isinstance(operation, BarrierOperation):
                 committed(operation)
             transaction.answered_count = position

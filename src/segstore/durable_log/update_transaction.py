@@ -133,9 +133,14 @@ class PendingState:
         self._metadata = metadata
         self._now_ms = now_ms
         self._offset_now = offset_now
-        self._records_id = 0 if metadata.records is None else metadata.records.segment_id
         self._segments: dict[int, PendingSegment] = {}
         self._names: dict[str, int | None] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Go on from what the metadata say now, at the beginning and after a recovery."""
+        metadata = self._metadata
+        self._records_id = 0 if metadata.records is None else metadata.records.segment_id
         self._next_sequence_number = metadata.sequence_number + 1
         self._next_segment_id = metadata.next_segment_id
 

@@ -19,7 +19,7 @@ import trio
 from segstore.durable_log.update_transaction import NO_RECORD
 from segstore.errors import StorageError
 from segstore.inactive.activation import Activation
-from segstore.inactive.eviction import TOGETHER_MAX, Eviction
+from segstore.inactive.eviction import TOGETHER_MAX
 from segstore.inactive.records import SegmentRecords
 from segstore.model.attributes import RECORDS_LIVE_BYTES
 from segstore.model.metadata import ContainerMetadata
@@ -45,7 +45,7 @@ class RecordCompaction:
         metadata: ContainerMetadata,
         records: SegmentRecords,
         activation: Activation,
-        eviction: Eviction,
+        evict: Callable[[list[int]], Awaitable[None]],
         wait: Callable[[TruncateOperation], Awaitable[int]],
         *,
         bytes_min: int = BYTES_MIN,
@@ -53,7 +53,7 @@ class RecordCompaction:
         self._metadata = metadata
         self._records = records
         self._activation = activation
-        self._eviction = eviction
+        self._evict = evict
         self._wait = wait
         self._bytes_min = bytes_min
 
@@ -131,4 +131,4 @@ class RecordCompaction:
         if failures:
             raise failures[0]
         by_name = self._metadata.by_name
-        await self._eviction.evict([by_name[name].segment_id for name in names if name in by_name])
+        await self._evict([by_name[name].segment_id for name in names if name in by_name])

@@ -92,6 +92,7 @@ class Eviction:
         writer: StorageWriter,
         read_index: ReadIndex,
         prefetcher: AttributePrefetcher,
+        compaction: Compaction,
         *,
         wait: Callable[[EvictOperation], Awaitable[int]],
         checkpoint: Callable[[], Awaitable[None]],
@@ -105,7 +106,7 @@ class Eviction:
         self._checkpoint = checkpoint
         self._checkpoint_at = trio.current_time()
         self._change_count = 0
-        self.compaction: Compaction | None = None
+        self.compaction = compaction
 
     async def run(self) -> None:
         """Look for idle segments until cancelled or the container stops."""
@@ -157,7 +158,7 @@ class Eviction:
                 await trio.lowlevel.checkpoint()
 
     def _choose(self, segments: list[SegmentMetadata]) -> list[SegmentMetadata]:
-        owed = self._writer.owed_segments()
+        owed = self._writer.unflushed_segments()
         return [
             segment
             for segment in segments
@@ -183,7 +184,7 @@ class Eviction:
     async def _compact_when_due(self) -> None:
         """Take records together, a step after the other, as long as tier 2 lets it."""
         try:
-            while self.compaction is not None and self.compaction.is_due:
+            while self.compaction.is_due:
                 if not await self.compaction.step():
                     return
         except StorageError as error:

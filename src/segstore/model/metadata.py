@@ -437,12 +437,12 @@ class ContainerMetadata:
         segment = self.segments[operation.segment_id]
         values = operation.attribute_values
         if ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO in values:
-            self.note_persisted(segment, values, values[ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO])
+            self.mark_persisted(segment, values, values[ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO])
             return
         self._change_attributes(segment, values, operation.sequence_number)
         segment.last_modified_ms = now_ms
 
-    def note_persisted(
+    def mark_persisted(
         self, segment: SegmentMetadata, pointers: AttributeValues, sequence_number: int
     ) -> None:
         """The segment's index has its attributes up to an operation, and is where they say."""

@@ -28,6 +28,7 @@ from segstore.process.config import SegmentStoreConfig
 from segstore.process.tier_two import EpochNotingLogs, StorageOfOwner
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
+from segstore.writer.flush_policy import FlushPolicy
 
 
 class ContainerOpening:
@@ -94,7 +95,7 @@ class ContainerOpening:
             self._cache_manager,
             drain_seconds=config.drain_seconds,
             confirm_owner=confirm,
-            held_bytes_max=config.held_bytes_max,
+            flush_policy=FlushPolicy(held_bytes_max=config.held_bytes_max),
             throttling=_throttle_policy(config),
             log_bytes=log_bytes,
             eviction=EvictionPolicy(

@@ -26,6 +26,7 @@ from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY, FlushPolicy
 
 BY_HAND = EvictionPolicy(active_count_max=0, look_seconds=1e9)
 
@@ -68,6 +69,7 @@ class CrashingTiers:
         container_count_max: int = 65536,
         page_bytes_max: int = 1 << 20,
         policy: EvictionPolicy | None = None,
+        flush_policy: FlushPolicy = DEFAULT_FLUSH_POLICY,
     ) -> AsyncIterator[Container]:
         """A container that keeps so many attributes of a segment, and of all, in memory: with 1 it
         forgets what it found in the index."""
@@ -89,6 +91,7 @@ class CrashingTiers:
                 attribute_pages=PageCache(page_bytes_max),
                 attribute_cache=self.attribute_cache,
                 eviction=policy or self.policy,
+                flush_policy=flush_policy,
             ) as self.container:
                 yield self.container
         except* DataLogError:
@@ -115,18 +118,17 @@ class CrashingTiers:
 async def evict(container: Container, *, flush: bool = True) -> None:
     """Let all segments leave that may; ``flush`` brings everything to tier 2 before."""
     if flush:
-        await container._writer.flush()
-    assert container._eviction is not None
-    container._eviction.look(trio.current_time())
-    await container._eviction.evict(container._eviction.look(trio.current_time()))
+        await container.flush()
+    container.parts.eviction.look(trio.current_time())
+    await container.parts.eviction.evict(container.parts.eviction.look(trio.current_time()))
 
 
 def active_names(container: Container) -> set[str]:
     """The segments that are in memory."""
-    return set(container._metadata.by_name)
+    return set(container.parts.metadata.by_name)
 
 
 async def checkpoint(container: Container) -> None:
     """Let the log begin anew: what is needed of the past is in the checkpoint, or in tier 2."""
-    await container._checkpoint()
-    await container._writer.flush()
+    await container.checkpoint()
+    await container.flush()

@@ -41,7 +41,7 @@ from segstore.tiers.api import (
 )
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.journal import JournalSettings, open_journal
-from segstore.writer.storage_writer import HELD_BYTES_MAX
+from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY, FlushPolicy
 
 MIB = 1024 * 1024
 
@@ -289,7 +289,7 @@ class LocalTiers:
         crashes: bool = False,
         refused: Sequence[str] = (),
         cache_bytes: int = 32 * MIB,
-        held_bytes_max: int = HELD_BYTES_MAX,
+        held_bytes_max: int = DEFAULT_FLUSH_POLICY.held_bytes_max,
         garbage_delay_seconds: float = 1.0,
         throttling: ThrottlePolicy | None = None,
         now_ms: Callable[[], int] = lambda: 0,
@@ -316,7 +316,7 @@ class LocalTiers:
                     self.storage,
                     CacheManager(self.cache),
                     drain_seconds=0 if crashes else 600,
-                    held_bytes_max=held_bytes_max,
+                    flush_policy=FlushPolicy(held_bytes_max=held_bytes_max),
                     throttling=throttling,
                     now_ms=now_ms,
                 ) as container:

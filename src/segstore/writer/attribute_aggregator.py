@@ -1,15 +1,16 @@
-"""Gathers changes of attributes and writes them to the segments' indexes.
+"""Writes changed attributes to the segments' indexes.
 
-Owns: when a segment's changed attributes go to its index, and how the log learns of it.
+Owns: when a segment's changed attributes are written to its index, and how the log learns where.
 
 Invariants:
-1. However often an attribute changes between two flushes, its latest value is written once.
-2. The log learns where an index is only when that is durable in tier 2, and the index is truncated
-   only when the log has learned it: after a crash every root pointer leads to a whole tree.
-3. Until then the changes are dirty, and every checkpoint has them: the log need not be kept for
-   them.
-4. The log is not waited for when it stands still: it may have to be truncated first. No index is
-   written until it has the places of those that were.
+1. However often an attribute changes between two flushes, only its latest value is written.
+2. The log learns the place of an index only after the index is durable in tier 2, and the index is
+   truncated only after the log has the place: after a crash every root pointer leads to a complete
+   tree.
+3. Until then the changes are dirty, and every checkpoint contains them, so the log need not be kept
+   for them.
+4. The wait for the log is bounded, because the log may have to be truncated before it goes on. No
+   further index is written until the log has the places of the written ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Final
 
 import trio
 
@@ -32,69 +32,53 @@ from segstore.model.attributes import (
 from segstore.model.metadata import ContainerMetadata, SegmentMetadata
 from segstore.model.operations import AttributeValues
 from segstore.runtime.parallel import work_together
-
-# The original's threshold.
-FLUSH_COUNT: Final = 200
-UPDATE_COUNT_MAX: Final = 1000
-"""One update of an index has about this many attributes: it may rewrite as many pages."""
-
-TOGETHER_MAX: Final = 64
-"""So many segments' indexes are written before the log is waited for."""
-WRITES_TOGETHER_MAX: Final = 16
-"""So many of them at once; one with many changes alone."""
-LOG_SECONDS_MAX: Final = 1.0
-"""The log is waited for so long; then the storage writer does the rest of its work before."""
-FEW_DIRTY: Final = 8192
-"""Up to so many changes of a container are kept for longer: they are in every checkpoint, and an
-index of its own for each of many segments costs a synced file."""
+from segstore.writer.flush_policy import FlushPolicy
 
 Wait = Callable[[], Awaitable[object]]
 Record = Callable[[SegmentMetadata, AttributeValues], Wait]
-"""Queues internal attributes of a segment for the log; what it returns waits until it has them."""
+"""Queues core attributes of a segment for the log; the returned function waits until they are
+durable."""
 
 
 class AttributeAggregator:
-    """All segments' way to their indexes. Used by the storage writer's task alone."""
+    """Flushes the attributes of one container. Only the storage writer's task uses it."""
 
     def __init__(
         self,
         metadata: ContainerMetadata,
         indexes: AttributeIndexes,
         record: Record,
-        *,
-        flush_seconds: float,
-        flush_seconds_few: float,
+        policy: FlushPolicy,
     ) -> None:
         self._metadata = metadata
         self._indexes = indexes
         self._record = record
-        self._flush_seconds = flush_seconds
-        self._flush_seconds_few = flush_seconds_few
+        self._policy = policy
         self._dirty_since: dict[int, float] = {}
         self._in_use = ExitStack()
         self._unsettled: deque[tuple[SegmentMetadata, AttributeIndex, Wait]] = deque()
-        """What was written, and the log may not have the places of."""
+        """Indexes that were written and whose places the log may not have yet."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether the log has the places of all that was written."""
+        """Whether the log has the places of all written indexes."""
         return not self._unsettled
 
     async def flush(self, now: float, *, everything: bool) -> bool:
-        """Write the changes of ``TOGETHER_MAX`` segments where it is time to, or everywhere;
-        returns whether it is time at more.
+        """Write the indexes of the segments that are due, at most ``attribute_indexes_max``, or of
+        all changed segments; returns whether more are due.
 
-        A segment whose index fails does not keep others from theirs. Raises ``StorageError`` at
-        the end when there was one.
+        A failing index does not block others. Raises the first ``StorageError`` at the end.
         """
+        count_max = self._policy.attribute_indexes_max
         failures: list[StorageError] = []
         end = 0
         due: list[SegmentMetadata] = []
         if await self._settle(failures):
             due = self._due(now, everything=everything)
-            end = len(due) if everything else min(len(due), TOGETHER_MAX)
-            for start in range(0, end, TOGETHER_MAX):
-                await self._write_together(due[start : start + TOGETHER_MAX], failures)
+            end = len(due) if everything else min(len(due), count_max)
+            for start in range(0, end, count_max):
+                await self._write_indexes(due[start : start + count_max], failures)
                 if not await self._settle(failures):
                     break
         if failures:
@@ -102,9 +86,11 @@ class AttributeAggregator:
         return end < len(due) or not self.is_settled
 
     async def _settle(self, failures: list[StorageError]) -> bool:
-        """Let the log have the places of what was written, and cut off what lies before; returns
-        whether that is done."""
-        deadline = trio.current_time() + LOG_SECONDS_MAX
+        """Wait until the log has the places of the written indexes, then truncate the indexes.
+
+        Returns whether that is done; False when the log took too long.
+        """
+        deadline = trio.current_time() + self._policy.log_wait_seconds
         while self._unsettled:
             segment, index, wait = self._unsettled[0]
             with trio.move_on_at(deadline) as patience, suppress(NoSuchSegmentError):
@@ -115,17 +101,17 @@ class AttributeAggregator:
                 if not segment.is_gone:
                     await index.truncate()
             except NoSuchSegmentError:
-                pass  # deleted or merged meanwhile, and its index with it
+                pass  # deleted or merged meanwhile, together with its index
             except StorageError as error:
                 failures.append(error)
             self._unsettled.popleft()
         self._in_use.close()
         return True
 
-    async def _write_together(
+    async def _write_indexes(
         self, segments: Sequence[SegmentMetadata], failures: list[StorageError]
     ) -> None:
-        """Write several indexes, and let the log know."""
+        """Write several indexes and queue their places for the log."""
         with ExitStack() as stack:
 
             async def write(segment: SegmentMetadata) -> None:
@@ -135,24 +121,25 @@ class AttributeAggregator:
                 except StorageError as error:
                     failures.append(error)
 
-            many = [each for each in segments if _has_many(each)]
-            few = [each for each in segments if not _has_many(each)]
-            await work_together(few, write, tasks_max=WRITES_TOGETHER_MAX)
+            many = [each for each in segments if self._has_many(each)]
+            few = [each for each in segments if not self._has_many(each)]
+            await work_together(few, write, tasks_max=self._policy.attribute_writes_max)
             for segment in many:
                 await write(segment)
             self._in_use.push(stack.pop_all())
 
     def _due(self, now: float, *, everything: bool) -> list[SegmentMetadata]:
+        policy = self._policy
         unpersisted = self._metadata.unpersisted
         self._dirty_since = {number: self._dirty_since.get(number, now) for number in unpersisted}
-        is_few = self._metadata.dirty_count <= FEW_DIRTY
-        seconds = self._flush_seconds_few if is_few else self._flush_seconds
+        is_few = self._metadata.dirty_count <= policy.few_dirty_attributes
+        seconds = policy.attribute_flush_seconds_few if is_few else policy.attribute_flush_seconds
         due = [
             segment
             for number, segment in unpersisted.items()
-            if everything or _has_many(segment) or now - self._dirty_since[number] >= seconds
+            if everything or self._has_many(segment) or now - self._dirty_since[number] >= seconds
         ]
-        # Those that were just tried in vain come after the others.
+        # Segments that have just failed come last.
         due.sort(key=lambda segment: self._dirty_since[segment.segment_id])
         return due
 
@@ -161,16 +148,17 @@ class AttributeAggregator:
         segment: SegmentMetadata,
         index: AttributeIndex,
     ) -> None:
-        """Write what is dirty now, in updates of bounded size, and let the log know."""
+        """Write the attributes that are dirty now, in updates of bounded size, and queue the place
+        of the new tree for the log."""
         memory = segment.attribute_memory
         changes = memory.unpersisted()
         self._dirty_since.pop(segment.segment_id, None)
         if not changes:
-            self._metadata.note_persisted(segment, {}, 0)
+            self._metadata.mark_persisted(segment, {}, 0)
         places: AttributeValues = {}
         try:
             while changes and not segment.is_gone:
-                batch = _first_batch(changes)
+                batch = self._first_batch(changes)
                 persisted = await index.write(
                     {attribute_id: memory.values[attribute_id] for _, attribute_id in batch},
                     sequence_number=batch[-1][0],
@@ -178,28 +166,26 @@ class AttributeAggregator:
                 if persisted.sequence_number == batch[-1][0]:
                     del changes[: len(batch)]
                 if persisted.root_pointer is None:
-                    # Only what was never there was removed.
-                    self._metadata.note_persisted(segment, {}, persisted.sequence_number)
+                    # The changes removed only attributes that the index never had.
+                    self._metadata.mark_persisted(segment, {}, persisted.sequence_number)
                     continue
                 places = {
                     ATTRIBUTE_SEGMENT_ROOT_POINTER: persisted.root_pointer,
                     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: persisted.sequence_number,
                 }
         finally:
-            # Of the last tree alone: it is what the index is truncated to, and records do not wait
-            # for each other.
+            # Only the place of the last tree: the index is truncated to it, and several records are
+            # not queued one after the other.
             if places:
                 self._unsettled.append((segment, index, self._record(segment, places)))
 
+    def _has_many(self, segment: SegmentMetadata) -> bool:
+        return len(segment.attribute_memory.dirty) >= self._policy.attribute_flush_count
 
-def _has_many(segment: SegmentMetadata) -> bool:
-    return len(segment.attribute_memory.dirty) >= FLUSH_COUNT
-
-
-def _first_batch(changes: list[tuple[int, AttributeId]]) -> list[tuple[int, AttributeId]]:
-    """The oldest changes; those of one operation are not taken apart."""
-    count = min(UPDATE_COUNT_MAX, len(changes))
-    last = changes[count - 1][0]
-    while count < len(changes) and changes[count][0] == last:
-        count += 1
-    return changes[:count]
+    def _first_batch(self, changes: list[tuple[int, AttributeId]]) -> list[tuple[int, AttributeId]]:
+        """Return the oldest changes. Changes of one operation stay together."""
+        count = min(self._policy.attribute_update_count, len(changes))
+        last = changes[count - 1][0]
+        while count < len(changes) and changes[count][0] == last:
+            count += 1
+        return changes[:count]

@@ -1,49 +1,43 @@
-"""Which segments tier 2 refuses while it takes others, and when each is tried again.
+"""Segments that tier 2 refuses while it accepts others, and when each is tried again.
 
-Owns: the failures of one container's segments, from the first until it succeeds or owes nothing.
+Owns: the failures of one container's segments. A failure is kept until the segment is flushed or has
+nothing to flush.
 
-Invariants:
-1. A segment that fails keeps no other from tier 2: it is tried after those that do not fail, and
-   the less often the longer it fails, up to ``PAUSE_SECONDS_MAX``.
-2. A pause is only for segments that failed while others succeeded: when nothing succeeds it may be
-   tier 2 that fails, and every segment may be the one that tells when it is back.
-3. Every failure that is a segment's own is in the log, and so is its end; after
-   ``ERROR_SECONDS`` as an error that says what it holds up.
+Invariants (values are those of ``FlushPolicy``):
+1. A failing segment does not block others: it is tried after the sound ones, and less often the
+   longer it fails, with pauses up to ``pause_seconds_max``.
+2. Only a segment that failed while others succeeded pauses. When nothing succeeds, tier 2 itself may
+   fail, and any segment can find out when it is back.
+3. Each failure of a single segment is logged, and so is its end; after ``error_seconds`` as an error
+   that tells how much of the journal it keeps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.writer.flush_policy import FlushPolicy
 from segstore.writer.segment_aggregator import SegmentAggregator
-
-PAUSE_SECONDS_MIN: Final = 1.0
-PAUSE_SECONDS_MAX: Final = 30.0
-ERROR_SECONDS: Final = 60.0
-"""From then on a failure is an error: the container's log is kept until it ends."""
-STRANGE_ATTEMPTS_MAX: Final = 5
-"""So many attempts in a row may find chunks missing, or of other lengths."""
 
 logger = structlog.get_logger(__name__)
 
 
 def is_strange(error: StorageError) -> bool:
-    """Whether tier 2 is not what its writer left there."""
+    """Return whether the error shows that tier 2 is not as its writer left it."""
     return isinstance(error, ChunkNotFoundError | InvalidChunkOffsetError)
 
 
 @dataclass(slots=True)
 class Failure:
-    """The failures in a row of one segment."""
+    """One segment's failures since its last success."""
 
     error: StorageError
     success_count: int
-    """Successes of others when it was paused last."""
+    """Count of other segments' successes when this one began its last pause."""
     attempt_count: int = 0
     strange_count: int = 0
     pause_seconds: float = 0.0
@@ -52,12 +46,20 @@ class Failure:
 
 
 class FailingSegments:
-    """Those of one container; ``name_of`` tells a segment's name for the log, ``held_bytes`` what
-    the container holds of tier 1."""
+    """The failing segments of one container.
+
+    ``name_of`` returns a segment's name for log lines, ``held_bytes`` how much the container holds
+    of tier 1.
+    """
 
     def __init__(
-        self, container_id: int, name_of: Callable[[int], str], held_bytes: Callable[[], int]
+        self,
+        container_id: int,
+        name_of: Callable[[int], str],
+        held_bytes: Callable[[], int],
+        policy: FlushPolicy,
     ) -> None:
+        self._policy = policy
         self._held_bytes = held_bytes
         self._container_id = container_id
         self._name_of = name_of
@@ -67,23 +69,23 @@ class FailingSegments:
 
     @property
     def failures(self) -> Mapping[int, Failure]:
-        """By segment id; the one that failed the longest time ago comes first."""
+        """The failures by segment id, ordered by the last attempt, the earliest first."""
         return self._failures
 
     @property
     def hopeless(self) -> StorageError | None:
-        """The error of a segment that only a recovery can help, if there is one."""
+        """The error of a segment that only a recovery can repair, if there is one."""
         for failure in self._failures.values():
-            if failure.strange_count >= STRANGE_ATTEMPTS_MAX:
+            if failure.strange_count >= self._policy.strange_attempts_max:
                 return failure.error
         return None
 
-    def in_turn(
+    def order(
         self, aggregators: Iterable[SegmentAggregator], now: float | None
     ) -> list[SegmentAggregator]:
-        """Those to try, in which order; all of them, whatever their pauses, when ``now`` is None.
+        """Return the aggregators to try now: sound ones first, then failing ones by last attempt.
 
-        Of those that fail, the one whose attempt was first comes first.
+        Segments that pause are left out, unless ``now`` is None.
         """
         self._success_count_before = self._success_count
         sound: list[SegmentAggregator] = []
@@ -96,8 +98,8 @@ class FailingSegments:
                 failing[aggregator.segment_id] = aggregator
         return sound + [failing[number] for number in self._failures if number in failing]
 
-    def note_failure(self, segment_id: int, error: StorageError) -> None:
-        """It was tried and failed."""
+    def record_failure(self, segment_id: int, error: StorageError) -> None:
+        """Record that an attempt to flush the segment failed."""
         failure = self._failures.pop(segment_id, None)
         if failure is None:
             failure = Failure(error, self._success_count_before)
@@ -106,8 +108,8 @@ class FailingSegments:
         failure.attempt_count += 1
         failure.strange_count = failure.strange_count + 1 if is_strange(error) else 0
 
-    def note_success(self, segment_id: int) -> None:
-        """It owes nothing."""
+    def record_success(self, segment_id: int) -> None:
+        """Record that the segment is flushed, and end its failures."""
         self._success_count += 1
         failure = self._failures.pop(segment_id, None)
         if failure is not None and failure.pause_seconds:
@@ -119,18 +121,23 @@ class FailingSegments:
             )
 
     def pause(self, segment_ids: Iterable[int], now: float) -> None:
-        """Leave those in peace for a while that failed while others succeeded, now or before; for
-        a longer while if others have succeeded since the last time."""
+        """Pause the segments that failed while others succeeded, now or before.
+
+        The pause doubles if others have succeeded since the last one.
+        """
+        policy = self._policy
         for segment_id in segment_ids:
             failure = self._failures[segment_id]
             seconds = failure.pause_seconds
             if self._success_count > failure.success_count:
                 failure.success_count = self._success_count
-                seconds = min(PAUSE_SECONDS_MAX, max(PAUSE_SECONDS_MIN, 2 * seconds))
+                seconds = min(
+                    policy.pause_seconds_max, max(policy.pause_seconds_min, 2 * seconds)
+                )
             if not seconds:
                 continue
             if failure.strange_count:
-                seconds = PAUSE_SECONDS_MIN
+                seconds = policy.pause_seconds_min
             if not failure.pause_seconds:
                 failure.paused_since = now
             failure.pause_seconds = seconds
@@ -142,7 +149,7 @@ class FailingSegments:
                 "attempts": failure.attempt_count,
                 "retry_seconds": seconds,
             }
-            if now - failure.paused_since < ERROR_SECONDS:
+            if now - failure.paused_since < policy.error_seconds:
                 logger.warning("segment does not reach tier 2", **facts)
             else:
                 logger.error(
@@ -152,7 +159,7 @@ class FailingSegments:
                     **facts,
                 )
 
-    def keep(self, segment_ids: Collection[int]) -> None:
-        """Forget those that owe nothing any more, whoever took it over."""
+    def forget_others(self, segment_ids: Collection[int]) -> None:
+        """Forget the failures of all segments but these, which are still unflushed."""
         for segment_id in self._failures.keys() - segment_ids:
             del self._failures[segment_id]

@@ -1,21 +1,20 @@
-"""Gathers what one segment owes to tier 2 and writes it there in order.
+"""Collects the unflushed operations of one segment and writes them to tier 2 in order.
 
 Owns: the queue of one segment's storage operations.
 
 Invariants:
-1. Operations reach tier 2 in log order; none is left out, none is doubled: every step can be
-   repeated after a crash with the same outcome.
-2. ``storage_length`` moves up only after the bytes are durable in tier 2.
+1. Operations reach tier 2 in log order, each exactly once: every step can be repeated after a crash
+   with the same outcome.
+2. ``storage_length`` grows only after the bytes are durable in tier 2.
 3. An operation leaves the queue only when it is done, so the log is kept until then.
-4. Of a short segment that is merged before tier 2 has any of it, tier 2 gets the bytes once: in
-   their place in the target, with those of the merges that follow.
+4. If a short segment is merged before tier 2 has any of its bytes, they are written once: directly
+   into the target, together with the bytes of the following merges.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from pravega_wire.names import is_transient_segment
 from segstore.attributes.attribute_indexes import AttributeIndexes
@@ -28,15 +27,11 @@ from segstore.durable_log.memory_log import (
 from segstore.model.metadata import ContainerMetadata, SegmentMetadata, storage_name
 from segstore.model.operations import DeleteOperation, MergeOperation, TruncateOperation
 from segstore.read_index.read_index import ReadIndex
-
-WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""One write to tier 2 is at most this long."""
-SHORT_SOURCE_BYTES_MAX: Final = 1024 * 1024
-"""A longer segment that is merged gets chunks of its own first, which the target takes over."""
+from segstore.writer.flush_policy import FlushPolicy
 
 
 class SegmentAggregator:
-    """One segment's way to tier 2. Used by the storage writer's task alone."""
+    """Flushes one segment. Only the storage writer's task uses it."""
 
     def __init__(
         self,
@@ -46,7 +41,9 @@ class SegmentAggregator:
         storage: SegmentStorage,
         indexes: AttributeIndexes,
         now: float,
+        policy: FlushPolicy,
     ) -> None:
+        self._policy = policy
         self.segment_id = segment_id
         self._metadata = metadata
         self._read_index = read_index
@@ -59,16 +56,16 @@ class SegmentAggregator:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the segment owes nothing."""
+        """Whether the segment is completely flushed."""
         return not self._operations
 
     @property
     def operation_count(self) -> int:
-        """How many operations the segment owes."""
+        """Count of unflushed operations."""
         return len(self._operations)
 
     def first_sequence_number(self) -> int | None:
-        """The lowest sequence number that tier 2 has not taken."""
+        """Return the lowest sequence number of an unflushed operation; None when there is none."""
         return first_sequence_number(self._operations[0]) if self._operations else None
 
     def add(self, operation: StorageOperation, now: float) -> None:
@@ -79,13 +76,13 @@ class SegmentAggregator:
             self.pending_bytes += operation.end - operation.offset
             last = self._operations[-1] if self._operations else None
             if isinstance(last, AppendedRange) and last.end == operation.offset:
-                # In the log, other segments' appends lay in between: in tier 2 it is one write.
+                # Other segments' appends lie between the two in the log; tier 2 gets one write.
                 last.end = operation.end
                 return
         else:
             self.must_flush = True
         if isinstance(operation, DeleteOperation):
-            # What was not stored yet need not be: nobody can read it any more.
+            # Bytes that are not stored yet need not be: nobody can read them any more.
             self._operations = deque(
                 entry for entry in self._operations if isinstance(entry, MergeOperation)
             )
@@ -93,7 +90,7 @@ class SegmentAggregator:
         self._operations.append(operation)
 
     async def flush(self, flush_source: Callable[[int], Awaitable[None]]) -> None:
-        """Write everything that is queued; on an error what is left stays queued."""
+        """Write all queued operations. After an error the remaining ones stay queued."""
         while self._operations:
             operation = self._operations[0]
             if isinstance(operation, AppendedRange):
@@ -110,7 +107,7 @@ class SegmentAggregator:
                 # The attributes of transient segments are never stored.
                 if not is_transient_segment(operation.name):
                     await self._indexes.delete(operation.segment_id, name)
-            # A delete that came in meanwhile may have emptied the queue in front of itself.
+            # A deletion that was added meanwhile may have removed the operations before it.
             if self._operations and self._operations[0] is operation:
                 self._operations.popleft()
         self.pending_bytes = 0
@@ -125,7 +122,7 @@ class SegmentAggregator:
             if offset >= appended.end:
                 return
             parts: list[bytes] = []
-            position, end = offset, min(appended.end, offset + WRITE_BYTES_MAX)
+            position, end = offset, min(appended.end, offset + self._policy.write_bytes_max)
             while position < end:
                 part = await self._read_index.unstored(
                     segment, offset=position, length=end - position
@@ -148,12 +145,12 @@ class SegmentAggregator:
             self._read_index.note_segment_stored(segment)
 
     def _is_in_place(self, operation: MergeOperation) -> bool:
-        """Whether there is nothing to be written for a merge."""
+        """Return whether tier 2 has the merged bytes in the target already."""
         target = self._segment()
         return target is None or operation.offset + operation.length <= target.storage_length
 
     async def _write_sources(self) -> None:
-        """Write to their places the short sources of the next merges that tier 2 has nothing of."""
+        """Write the short sources of the next merges into the target, if tier 2 has none of them."""
         target = self._segment()
         if target is None:
             return
@@ -165,10 +162,10 @@ class SegmentAggregator:
                 break
             source = self._metadata.segments.get(operation.source_id)
             merged_end = operation.offset + operation.length
-            if source is None or source.storage_length or merged_end - start > WRITE_BYTES_MAX:
+            if source is None or source.storage_length or merged_end - start > self._policy.write_bytes_max:
                 break
             if merged_end > end:
-                # A part of the first may be there: an earlier attempt came as far.
+                # An earlier attempt may have written a part of the first source.
                 data = await self._read_short(source, end - operation.offset, operation.length)
                 if not data:
                     break
@@ -182,17 +179,20 @@ class SegmentAggregator:
         )
         if self._segment() is not target:  # it was deleted meanwhile
             return
-        # In one step: who reads a source from now on would look for it in tier 2.
+        # Without an await in between: a read of a source would look for its bytes in tier 2.
         target.storage_length = max(target.storage_length, end)
         for source in sources:
             source.storage_length = source.length
             self._read_index.merge_stored(target, source)
 
     async def _read_short(self, source: SegmentMetadata, start: int, end: int) -> list[bytes]:
-        """The bytes of a short source from ``start`` on; none of one that is long, or of which some
-        belong to a segment merged into it."""
+        """Return the bytes of a source from ``start`` to ``end``.
+
+        Returns nothing if the source is long, or if some of its bytes belong to another segment that
+        was merged into it.
+        """
         parts: list[bytes] = []
-        if start < 0 or end > SHORT_SOURCE_BYTES_MAX:
+        if start < 0 or end > self._policy.short_source_bytes_max:
             return parts
         while start < end:
             part = await self._read_index.unstored(source, offset=start, length=end - start)
@@ -211,7 +211,7 @@ class SegmentAggregator:
         target = self._segment()
         end = operation.offset + operation.length
         if target is not None:
-            # Also one that is in its place already: it owes nothing any more.
+            # Also when its bytes are in the target already: its queue becomes empty.
             await flush_source(operation.source_id)
         if target is not None and not self._is_in_place(operation):
             await self._storage.concat(
@@ -228,8 +228,8 @@ class SegmentAggregator:
         await self._storage.delete(source.storage_name, merged_into=merged_into)
         if not source.is_transient:
             await self._indexes.delete(source.segment_id, source.storage_name)
-        # Of a target that is gone the source is still owed: when a deletion fails, it may be
-        # written before the next try, and needs its bytes for that.
+        # If the target is gone, the source is still unflushed. When the deletion above fails, the
+        # source may be written before the next attempt, which needs its bytes: so delete last.
         self._read_index.delete(source)
         self._metadata.forget(operation.source_id)
 

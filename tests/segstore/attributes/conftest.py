@@ -15,7 +15,7 @@ class Tiers(CrashingTiers):
 
     def memory(self, name: str) -> SegmentAttributes:
         """What is in memory of a segment's attributes."""
-        return self.container._metadata.by_name[name].attribute_memory
+        return self.container.parts.metadata.by_name[name].attribute_memory
 
     def forget_clean(self, name: str) -> None:
         """Evict everything that may go."""
@@ -26,7 +26,7 @@ class Tiers(CrashingTiers):
 
     async def index_bytes(self, name: str) -> int:
         """How much tier 2 has of a segment's attributes."""
-        segment = self.container._metadata.by_name[name]
+        segment = self.container.parts.metadata.by_name[name]
         chunks = await self.chunks.list_chunks(attribute_segment_name(segment.storage_name))
         return sum(chunk.length for chunk in chunks)
 

@@ -18,8 +18,8 @@ from segstore.model.attributes import (
     AttributeUpdate,
     AttributeUpdateType,
 )
-from segstore.writer import attribute_aggregator
-from segstore.writer.storage_writer import FLUSH_SECONDS, FLUSH_SECONDS_FEW_ATTRIBUTES
+from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY as POLICY
+from segstore.writer.flush_policy import FlushPolicy
 
 W1, W2 = b"\x01" * 16, b"\x02" * 16
 VERB = AttributeUpdateType
@@ -50,7 +50,7 @@ async def test_figure_1_conditional_appends_of_two_writers_to_two_segments(
                     name, b"-", attribute_updates=event(writer, NULL_ATTRIBUTE_VALUE, 0)
                 )
         if where == "in the index":
-            await container._writer.flush()
+            await container.flush()
             for name in "AB":
                 tiers.forget_clean(name)
         await container.append("A", b"e1", attribute_updates=event(W1, 0, 1))
@@ -91,7 +91,7 @@ async def test_the_verbs(
         if present is not None:
             await container.update_attributes("s", [AttributeUpdate(W1, VERB.REPLACE, present)])
         if where == "in the index":
-            await container._writer.flush()
+            await container.flush()
             tiers.forget_clean("s")
             assert W1 not in tiers.memory("s").values
         update = AttributeUpdate(W1, verb, value, expected)
@@ -104,7 +104,7 @@ async def test_the_verbs(
         else:
             await container.update_attributes("s", [update])
         assert await values(container, "s", W1, W2) == [outcome, 1]
-        await container._writer.flush()
+        await container.flush()
         tiers.forget_clean("s")
         assert await values(container, "s", W1, W2) == [outcome, 1]
 
@@ -119,7 +119,7 @@ async def test_core_attributes_are_pinned_and_extended_ones_evicted(tiers: Any) 
             )
         memory = tiers.memory("s")
         assert len(memory.values) == 50 + 2, "nothing dirty is evicted"
-        await container._writer.flush()
+        await container.flush()
         assert len(memory.cached) == 10
         assert len(memory.values) - len(memory.core) == 10
         assert {EVENT_COUNT, SCALE_POLICY_RATE, ATTRIBUTE_SEGMENT_ROOT_POINTER} <= memory.core
@@ -133,17 +133,17 @@ async def test_the_least_recently_used_attribute_is_evicted_first(tiers: Any) ->
     async with tiers.open(segment_count_max=3) as container:
         ids = [bytes([number]) * 16 for number in range(1, 5)]
         await container.create_segment("s", attributes=dict.fromkeys(ids[:3], 1))
-        await container._writer.flush()
+        await container.flush()
         await container.get_attributes("s", [ids[0]])
         await container.update_attributes("s", [AttributeUpdate(ids[3], VERB.REPLACE, 4)])
-        await container._writer.flush()
+        await container.flush()
         assert [each in tiers.memory("s").values for each in ids] == [True, False, True, True]
 
 
 async def test_prefetch_steps_1_1_to_1_3(tiers: Any) -> None:
     async with tiers.open(page_bytes_max=0) as container:
         await container.create_segment("s", attributes={W1: 1, W2: 2})
-        await container._writer.flush()
+        await container.flush()
         # 1.1: what is in memory is not asked for in the index.
         tiers.calls.clear()
         await container.update_attributes("s", [AttributeUpdate(W1, VERB.ACCUMULATE, 1)])
@@ -168,7 +168,7 @@ async def test_prefetch_does_not_overwrite_what_was_changed_meanwhile(
 ) -> None:
     async with tiers.open(page_bytes_max=0) as container:
         await container.create_segment("s", attributes={W1: 1, W2: 2})
-        await container._writer.flush()
+        await container.flush()
         tiers.forget_clean("s")
         tiers.read_seconds = 3.0
         found: list[Any] = []
@@ -192,7 +192,7 @@ async def test_an_operation_that_waits_for_prefetch_holds_up_its_segment_only(
     async with tiers.open(page_bytes_max=0) as container:
         for name in "st":
             await container.create_segment(name, attributes={W1: 1, W2: 2})
-        await container._writer.flush()
+        await container.flush()
         tiers.forget_clean("s")
         tiers.read_seconds = 1.0
         answers: list[tuple[str, int | None]] = []
@@ -222,7 +222,7 @@ async def test_seals_and_deletions_wait_behind_what_waits(
         await container.create_segment("s", attributes={W1: 1})
         await container.create_segment("source")
         await container.append("source", b"merged")
-        await container._writer.flush()
+        await container.flush()
         tiers.forget_clean("s")
         tiers.read_seconds = 1.0
         answers: dict[str, object] = {}
@@ -253,7 +253,7 @@ async def test_aggregation_keeps_only_the_latest_value(tiers: Any) -> None:
             await container.append(
                 "s", b"", attribute_updates=[AttributeUpdate(W1, VERB.REPLACE, number)]
             )
-        await container._writer.flush()
+        await container.flush()
         # The claim, the first snapshot, the chunk's name, and the index.
         assert tiers.calls.count("write") == 4
         assert await tiers.index_bytes("s") < 300
@@ -276,7 +276,7 @@ async def test_attributes_are_flushed_when_200_have_changed_or_after_a_while(
         first = await tiers.index_bytes("s")
         assert first > 200 * 24
         await container.update_attributes("s", [AttributeUpdate(W2, VERB.REPLACE, 1)])
-        await trio.sleep(FLUSH_SECONDS_FEW_ATTRIBUTES - 2)
+        await trio.sleep(POLICY.attribute_flush_seconds_few - 2)
         assert await tiers.index_bytes("s") == first
         await trio.sleep(4)
         assert await tiers.index_bytes("s") > first
@@ -284,23 +284,23 @@ async def test_attributes_are_flushed_when_200_have_changed_or_after_a_while(
 
 
 async def test_many_changed_attributes_are_flushed_sooner_a_part_of_the_segments_at_a_time(
-    tiers: Any, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tiers: Any, autojump_clock: trio.testing.MockClock
 ) -> None:
-    monkeypatch.setattr(attribute_aggregator, "FEW_DIRTY", 200)
+    policy = FlushPolicy(few_dirty_attributes=200)
     names = [f"s{number}" for number in range(201)]
-    async with tiers.open() as container:
+    async with tiers.open(flush_policy=policy) as container:
         for name in names[:200]:
             await container.create_segment(name)
             await container.update_attributes(name, [AttributeUpdate(W1, VERB.REPLACE, 1)])
-        await trio.sleep(FLUSH_SECONDS + 2)
+        await trio.sleep(POLICY.flush_seconds + 2)
         assert [await tiers.index_bytes(name) for name in names[:200]] == [0] * 200
         await container.create_segment(names[200])
         await container.update_attributes(names[200], [AttributeUpdate(W1, VERB.REPLACE, 1)])
         await trio.sleep(2)
         # As soon as there are few again the others have time, too.
         stored = sum([bool(await tiers.index_bytes(name)) for name in names])
-        assert stored == attribute_aggregator.TOGETHER_MAX
-        await trio.sleep(FLUSH_SECONDS_FEW_ATTRIBUTES)
+        assert stored == policy.attribute_indexes_max
+        await trio.sleep(POLICY.attribute_flush_seconds_few)
         assert not any(tiers.memory(name).dirty for name in names)
 
 
@@ -312,6 +312,6 @@ async def test_hot_attributes_cost_no_read_of_tier_2(tiers: Any) -> None:
             await container.append("s", b"x", attribute_updates=event(W1, last, number))
             last = number
             if number % 50 == 0:
-                await container._writer.flush()
+                await container.flush()
         assert "read" not in tiers.calls
         assert math.isclose(container.segment_info("s").length, 300)

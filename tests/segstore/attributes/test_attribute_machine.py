@@ -124,7 +124,7 @@ class World:
                 for item in items
             ]
             assert found == page
-            memory = container._metadata.by_name[name].attribute_memory
+            memory = container.parts.metadata.by_name[name].attribute_memory
             assert len(memory.cached) <= max(1, self.cached_max)
 
     async def both(
@@ -191,7 +191,7 @@ class World:
             async with self.open() as container:
                 await self.equal(container)
                 for name in NAMES:
-                    if name not in container._metadata.by_name:
+                    if name not in container.parts.metadata.by_name:
                         await self.both(container, "create_segment", name)
                 while count > 0:
                     count -= 1
@@ -215,11 +215,11 @@ class World:
             await flush(container)
         elif kind == "flush_data":
             with suppress(StorageError):
-                await container._writer._flush(everything=True, all_attributes=False)
+                await container.parts.writer._flush(everything=True, all_attributes=False)
         elif kind == "race":
             await self.race(container, *arguments)
         elif kind == "checkpoint":
-            container._request_checkpoint()
+            container.parts.processor.request_checkpoint()
             await container.wait_in_flight("a")
         elif kind == "burst":
             await self.burst(container, *arguments)
@@ -235,7 +235,7 @@ class World:
 
 async def flush(container: Container) -> None:
     with suppress(StorageError):
-        await container._writer.flush()
+        await container.flush()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -50,7 +50,7 @@ async def everything(container: Any, name: str = "s") -> dict[bytes, int]:
 
 
 async def checkpoint(container: Any) -> None:
-    container._request_checkpoint()
+    container.parts.processor.request_checkpoint()
     await container.wait_in_flight("s")
 
 
@@ -92,15 +92,15 @@ async def test_a_crash(
             if checkpointed:
                 # The log is cut off here: the checkpoint has what is not in the index.
                 await checkpoint(container)
-                await container._writer._flush(everything=True, all_attributes=False)
+                await container.parts.writer._flush(everything=True, all_attributes=False)
             tiers.next_fault = crash_at
-            await container._writer.flush()
-            await container._storage.collect()
+            await container.flush()
+            await container.parts.storage.collect()
 
     async with tiers.open(drain_seconds=0) as container:
         await container.create_segment("s")
         await container.update_attributes("s", replace(model))
-        await container._writer.flush()
+        await container.flush()
         with trio.CancelScope(shield=True), pytest.raises(StorageError):
             await change_until_the_crash(container)
     assert tiers.crashed
@@ -109,7 +109,7 @@ async def test_a_crash(
             assert await everything(container) == model
             model[key(7)] = model.get(key(7), 0) + 1
             await container.update_attributes("s", [AttributeUpdate(key(7), VERB.ACCUMULATE, 1)])
-            await container._writer.flush()
+            await container.flush()
             tiers.forget_clean("s")
             assert await everything(container) == model
             assert await container.get_attributes("s", [key(7), key(8)]) == {
@@ -124,7 +124,7 @@ async def test_a_power_cut_may_leave_an_update_in_any_state(tiers: Any, cut: str
     async with tiers.open() as container:
         await container.create_segment("s")
         await container.update_attributes("s", replace(model))
-        await container._writer.flush()
+        await container.flush()
     [chunk] = await index_chunks(tiers)
     length = 7000
     choose = random.Random(3)
@@ -147,7 +147,7 @@ async def test_operations_that_the_index_has_are_not_written_again(tiers: Any) -
     async with tiers.open(drain_seconds=0) as container:
         await container.create_segment("s", attributes={key(1): 1})
         await container.update_attributes("s", replace({key(1): 2, key(2): 2}))
-        await container._writer.flush()
+        await container.flush()
         await container.update_attributes("s", replace({key(2): NULL_ATTRIBUTE_VALUE}))
         tiers.crash()
     async with tiers.open() as container:
@@ -163,14 +163,14 @@ async def test_what_the_index_got_behind_a_checkpoint_is_not_written_again(tiers
         await container.create_segment("s", attributes={key(1): 1})
         await container.update_attributes("s", replace({key(1): 2, key(2): 2}))
         await checkpoint(container)
-        await container._writer.flush()
+        await container.flush()
         assert tiers.memory("s").dirty == {}
         await container.update_attributes("s", replace({key(3): 3}))
         await checkpoint(container)
         tiers.crash()
     async with tiers.open(drain_seconds=0) as container:
         assert set(tiers.memory("s").dirty) == {key(3)}, "the checkpoint has no other"
-        await container._writer.flush()
+        await container.flush()
         tiers.crash()
     async with tiers.open() as container:
         assert tiers.memory("s").dirty == {}, "the index got it behind the checkpoint"
@@ -180,23 +180,23 @@ async def test_what_the_index_got_behind_a_checkpoint_is_not_written_again(tiers
 async def test_what_changed_while_the_index_was_written_is_written_again(tiers: Any) -> None:
     async with tiers.open(drain_seconds=0) as container:
         await container.create_segment("s", attributes={key(1): 1})
-        await container._writer.flush()
+        await container.flush()
         await container.update_attributes("s", replace({key(1): 2}))
         changed_by = tiers.memory("s").changed_by
         await container.update_attributes("s", replace({key(2): 2}))
         await checkpoint(container)
         # As if the index had been asked for the first change alone, and the second came later.
-        segment = container._metadata.by_name["s"]
+        segment = container.parts.metadata.by_name["s"]
         place = segment.attribute_memory.root_pointer
         pointers = {
             ATTRIBUTE_SEGMENT_ROOT_POINTER: place,
             ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: changed_by,
         }
-        await container._record_attributes(segment, pointers)()
+        await container.record_attributes(segment, pointers)()
         tiers.crash()
     async with tiers.open() as container:
         assert set(tiers.memory("s").dirty) == {key(1), key(2)}
-        await container._writer.flush()
+        await container.flush()
         assert await everything(container) == {key(1): 2, key(2): 2}
 
 
@@ -220,15 +220,15 @@ def test_a_snapshot_that_does_not_tell_which_operation_was_the_last_takes_the_ch
 async def test_a_removed_attribute_does_not_come_back_from_the_index(tiers: Any) -> None:
     async with tiers.open(drain_seconds=0) as container:
         await container.create_segment("s", attributes={key(1): 1, key(2): 2})
-        await container._writer.flush()
+        await container.flush()
         await container.update_attributes("s", replace({key(1): NULL_ATTRIBUTE_VALUE}))
         await checkpoint(container)
-        await container._writer._flush(everything=True, all_attributes=False)
+        await container.parts.writer._flush(everything=True, all_attributes=False)
         assert await everything(container) == {key(2): 2}
         tiers.crash()
     async with tiers.open() as container:
         assert await everything(container) == {key(2): 2}
-        await container._writer.flush()
+        await container.flush()
         tiers.forget_clean("s")
         assert await container.get_attributes("s", [key(1), key(2)]) == {key(2): 2}
 
@@ -255,7 +255,7 @@ async def test_tier_2_failing_while_attributes_are_loaded_refuses_in_order(
 ) -> None:
     async with tiers.open(page_bytes_max=0) as container:
         await container.create_segment("s", attributes={key(1): 1})
-        await container._writer.flush()
+        await container.flush()
         tiers.forget_clean("s")
         tiers.next_fault = lambda call: Fault.REFUSED if call == "read" else Fault.NONE
         answers: list[tuple[str, str]] = []
@@ -288,7 +288,7 @@ async def test_deleted_and_merged_segments_leave_no_attributes_in_tier_2(tiers: 
         for name in ("s", "source", "target"):
             await container.create_segment(name, attributes={key(1): 1})
         await container.append("source", b"data")
-        await container._writer.flush()
+        await container.flush()
         assert len(await index_chunks(tiers)) == 3
         await container.delete_segment("s")
         await container.merge_segment("target", "source")
@@ -296,8 +296,8 @@ async def test_deleted_and_merged_segments_leave_no_attributes_in_tier_2(tiers: 
     async with tiers.open() as container:
         await container.create_segment("s", attributes={key(2): 2})
         assert await everything(container) == {key(2): 2}
-        await container._writer.flush()
-        await container._storage.collect()
+        await container.flush()
+        await container.parts.storage.collect()
         names = [chunk.name for chunk in await index_chunks(tiers)]
         assert [name.partition(".S-")[0] for name in names] == ["s", "target"]
         assert await container.get_attributes("target", [key(1)]) == {key(1): 1}
@@ -305,7 +305,7 @@ async def test_deleted_and_merged_segments_leave_no_attributes_in_tier_2(tiers: 
         await container.delete_segment("s")
         await container.delete_segment("target")
     async with tiers.open() as container:
-        await container._storage.collect()
+        await container.parts.storage.collect()
     names = [chunk.name for chunk in await tiers.chunks.list_chunks("")]
     assert [name for name in names if not name.startswith("_system/chunks-0$")] == []
 
@@ -315,7 +315,7 @@ async def test_a_segment_that_is_deleted_while_its_index_is_read_is_gone(
 ) -> None:
     async with tiers.open(page_bytes_max=0) as container:
         await container.create_segment("s", attributes={key(1): 1})
-        await container._writer.flush()
+        await container.flush()
         tiers.forget_clean("s")
         tiers.read_seconds = 1.0
 
@@ -337,7 +337,7 @@ async def test_a_sealed_segment_gets_its_last_flush(tiers: Any) -> None:
         await container.create_segment("s", attributes={key(1): 1})
         await container.seal_segment("s")
         modified = container.segment_info("s").last_modified_ms
-        await container._writer.flush()
+        await container.flush()
         assert not tiers.memory("s").dirty
         assert container.segment_info("s").last_modified_ms == modified
     async with tiers.open() as container:
@@ -354,7 +354,7 @@ async def test_transient_segments_have_no_index_and_few_attributes(tiers: Any) -
         await container.update_attributes("s", replace({key(number): 1 for number in range(16)}))
         with pytest.raises(InvalidRequestError):
             await container.update_attributes("s", replace({key(16): 1}))
-        await container._writer.flush()
+        await container.flush()
         assert await index_chunks(tiers) == []
         assert len(tiers.memory("s").values) == 17
         assert len(await everything(container)) == 16
@@ -369,11 +369,11 @@ async def test_a_checkpoint_does_not_grow_with_attributes_that_are_persisted(tie
                 await container.update_attributes(
                     "s", replace({key(each): each for each in range(number, number + 500)})
                 )
-            await container._writer.flush()
-            sizes.append(len(container._metadata.snapshot(1)))
+            await container.flush()
+            sizes.append(len(container.parts.metadata.snapshot(1)))
         assert sizes[0] == sizes[1] < 300
         await container.update_attributes("s", replace({key(1): 7}))
-        assert sizes[0] < len(container._metadata.snapshot(1)) < sizes[0] + 50
+        assert sizes[0] < len(container.parts.metadata.snapshot(1)) < sizes[0] + 50
 
 
 async def test_100_000_attributes_of_one_segment_take_bounded_memory(tiers: Any) -> None:
@@ -389,10 +389,10 @@ async def test_100_000_attributes_of_one_segment_take_bounded_memory(tiers: Any)
                 )
                 if start % 10_000 == 0:
                     await container.wait_in_flight("s")
-                    await container._writer.flush()
+                    await container.flush()
                     await checkpoint(container)
             await container.wait_in_flight("s")
-            await container._writer.flush()
+            await container.flush()
             held_bytes, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -419,7 +419,7 @@ async def test_a_container_bounds_the_attributes_of_all_its_segments(tiers: Any)
         for number in range(8):
             values = {key(each): number for each in range(20)}
             await container.create_segment(f"s{number}", attributes=values)
-        await container._writer.flush()
+        await container.flush()
         cached = [len(tiers.memory(f"s{number}").cached) for number in range(8)]
         assert sum(cached) == tiers.attribute_cache.count == 25
         assert max(cached) == 10, "the segment that was flushed last keeps its attributes"
@@ -431,8 +431,8 @@ async def test_a_container_bounds_the_attributes_of_all_its_segments(tiers: Any)
 async def test_the_log_has_the_place_of_the_index(tiers: Any) -> None:
     async with tiers.open() as container:
         await container.create_segment("s", attributes={key(1): 1})
-        await container._writer.flush()
-        segment = container._metadata.by_name["s"]
+        await container.flush()
+        segment = container.parts.metadata.by_name["s"]
         pointer = segment.attributes[ATTRIBUTE_SEGMENT_ROOT_POINTER]
         [chunk] = await index_chunks(tiers)
         assert chunk.name.startswith(attribute_segment_name(segment.storage_name))
@@ -448,7 +448,7 @@ def test_attributes_of_a_segment_that_is_gone_do_not_count(gone: str) -> None:
         made.segment_id = made.sequence_number = number
         metadata.apply(made, 0)
     segment = metadata.by_name["s"]
-    metadata.note_persisted(segment, {}, 1)
+    metadata.mark_persisted(segment, {}, 1)
     assert metadata.attribute_cache.count == 1
     ended: Operation = DeleteOperation("s")
     ended.segment_id = 1
@@ -459,7 +459,7 @@ def test_attributes_of_a_segment_that_is_gone_do_not_count(gone: str) -> None:
     metadata.apply(ended, 0)
     assert metadata.attribute_cache.count == 0
     segment.attribute_memory.apply({key(2): 2}, 2)
-    metadata.note_persisted(segment, {}, 2)
+    metadata.mark_persisted(segment, {}, 2)
     assert metadata.attribute_cache.count == 0
     assert list(metadata.unpersisted) == [2]
 
@@ -484,14 +484,14 @@ async def test_a_later_tree_is_not_forgotten_for_an_earlier_one_of_the_same_flus
         tiers.logs._flush_scheduled = True  # the log stands still
         container.append_nowait("s", b"in flight", on_complete=lambda error, length: None)
         await trio.testing.wait_all_tasks_blocked()
-        container._request_checkpoint()
-        nursery.start_soon(container._writer.flush)
+        container.parts.processor.request_checkpoint()
+        nursery.start_soon(container.flush)
         await trio.testing.wait_all_tasks_blocked()
         tiers.logs._flush()
         await trio.testing.wait_all_tasks_blocked()
         await checkpoint(container)
-        segment = container._metadata.by_name["s"]
-        with container._attribute_indexes.use(segment) as index:
+        segment = container.parts.metadata.by_name["s"]
+        with container.parts.attribute_indexes.use(segment) as index:
             assert segment.attribute_memory.root_pointer == index._present_root_pointer()
         tiers.crash()
     async with tiers.open(page_bytes_max=0) as container:
@@ -505,7 +505,7 @@ async def test_no_tree_is_cut_off_before_the_log_has_the_place_of_the_one_that_t
     async with tiers.open(page_bytes_max=0) as container, trio.open_nursery() as nursery:
         model = await change_more_than_one_update_takes(container)
         tiers.logs._flush_scheduled = True  # the log stands still
-        nursery.start_soon(container._writer.flush)
+        nursery.start_soon(container.flush)
         await trio.testing.wait_all_tasks_blocked()
         queued = tiers.logs._queue.popleft()
         queued.on_durable(queued.log._store(queued))

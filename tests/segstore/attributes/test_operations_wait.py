@@ -35,7 +35,7 @@ class Answers:
 
 
 async def forget_all(tiers: Any, *names: str) -> None:
-    await tiers.container._writer.flush()
+    await tiers.container.flush()
     for name in names:
         tiers.forget_clean(name)
 
@@ -110,7 +110,7 @@ async def test_what_was_loaded_for_lines_that_a_refused_merge_joined_may_go_agai
             with pytest.raises(SegmentTruncatedError):
                 await container.merge_segment("target", "source")
             for name in ("target", "source"):
-                memory = container._metadata.by_name[name].attribute_memory
+                memory = container.parts.metadata.by_name[name].attribute_memory
                 assert memory.values[W1] == 1
                 assert W1 in memory.cached, name
         assert answers.lengths == [("refused", None)] * 40
@@ -167,8 +167,7 @@ async def test_whoever_waits_is_answered_when_the_container_stops(
                 label = f"{name}{number}"
                 answers.append(name, label, AttributeUpdate(W1, IF_EQUALS, 2, 1))
         await trio.sleep(1)
-        assert container._prefetcher is not None
-        assert container._prefetcher.held_count == 6
+        assert container.parts.prefetcher.held_count == 6
     assert answers.lengths == [(f"{name}{number}", None) for number in range(3) for name in "st"]
 
 
@@ -223,7 +222,7 @@ async def test_a_refusal_is_answered_before_a_later_append_that_needs_no_room(
     the system's next append on the same segment does not."""
     is_full = False
     async with tiers.open(page_bytes_max=0) as container:
-        manager = container._cache_manager
+        manager = container.parts.cache_manager
         has_room = manager.has_room
 
         def may_be_full(length: int, *, system: bool = False) -> bool:

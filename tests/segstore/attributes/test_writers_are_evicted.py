@@ -66,7 +66,7 @@ async def served(tiers: Any) -> AsyncIterator[Served]:
 
 
 async def evict(tiers: Any) -> None:
-    await tiers.container._writer.flush()
+    await tiers.container.flush()
     tiers.forget_clean(SEGMENT)
     assert not any(writer in tiers.memory(SEGMENT).values for writer in WRITERS)
 

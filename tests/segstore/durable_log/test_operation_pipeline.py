@@ -111,7 +111,7 @@ class Container:
     def ranges(self) -> dict[int, list[tuple[int, int]]]:
         """What is new in each segment, ends to beginnings put together."""
         ranges: dict[int, list[tuple[int, int]]] = {}
-        for entry in self.memory_log.take():
+        for entry in self.memory_log.remove_all():
             assert isinstance(entry, AppendedRange)
             known = ranges.setdefault(entry.segment_id, [])
             if known and known[-1][1] == entry.offset:
@@ -247,7 +247,7 @@ def test_the_usual_append_goes_the_fast_way() -> None:
     assert container.answers == [(n, 100 * (n + 1)) for n in range(200)]
     values = container.metadata.by_name["s"].attributes
     assert (values[WRITERS[0]], values[EVENT_COUNT]) == (200, 600)
-    [entry] = container.memory_log.take()
+    [entry] = container.memory_log.remove_all()
     assert isinstance(entry, AppendedRange)
     assert (entry.offset, entry.end) == (0, 20_000)
     assert len(FrameReader().feed(container.frame.seal(), 0)) == 5 + 200

@@ -351,7 +351,7 @@ async def test_a_defect_in_taking_effect_is_the_containers_and_not_its_logs(
     raised = (ZeroDivisionError, ContainerOfflineError)
     with pytest.RaisesGroup(*raised, flatten_subgroups=True):
         async with opened(log) as container, trio.open_nursery() as nursery:
-            monkeypatch.setattr(container._state, "apply", defect)
+            monkeypatch.setattr(container.parts.state, "apply", defect)
             log.held = True
             nursery.start_soon(container.create_segment, "u")
             await settle()
@@ -381,7 +381,7 @@ async def test_a_defect_in_taking_effect_leaves_no_operation_of_its_frame_unansw
             await settle()
             container.append_nowait("s", b"z", on_complete=answers.of("behind"))
             await settle()
-            monkeypatch.setattr(container._state, "apply", defect)
+            monkeypatch.setattr(container.parts.state, "apply", defect)
             log.complete()
             await settle()
             log.complete()
@@ -430,7 +430,7 @@ async def test_a_defect_in_taking_up_an_operation_leaves_none_unanswered(
         async with opened(log) as container:
             monkeypatch.setattr(*place, zero_division)
             for number in range(3):
-                container._enqueue(TruncateOperation("st"[number % 2], 0, answers.of(number)))
+                container.parts.processor.enqueue(TruncateOperation("st"[number % 2], 0, answers.of(number)))
             await trio.sleep_forever()
     assert answers.all == [(number, ContainerOfflineError) for number in range(3)]
 
@@ -446,14 +446,13 @@ async def test_a_defect_in_what_overtakes_leaves_no_operation_unanswered(
 
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         async with opened(log) as container:
-            assert container._processor is not None
-            monkeypatch.setattr(container._cache_manager, "has_room", has_room)
-            monkeypatch.setattr(container._processor._pending, "accept", zero_division)
+            monkeypatch.setattr(container.parts.cache_manager, "has_room", has_room)
+            monkeypatch.setattr(container.parts.processor._pending, "accept", zero_division)
             container.append_nowait("s", b"x", on_complete=answers.of("no room"))
             await settle()
             room["_system/x"] = True
             for name in ("s", "t", "u"):
-                container._enqueue(TruncateOperation(name, 0, answers.of(name)))
+                container.parts.processor.enqueue(TruncateOperation(name, 0, answers.of(name)))
             await trio.sleep_forever()
     assert sorted(answers.all, key=str) == [
         (label, ContainerOfflineError) for label in ("no room", "s", "t", "u")
@@ -472,8 +471,7 @@ async def test_a_defect_in_sealing_a_frame_leaves_nothing_in_it_unanswered() -> 
     log, answers = HandLog(), Answers()
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         async with opened(log) as container:
-            assert container._processor is not None
-            container._processor._frame = UnsealableFrame(4096)
+            container.parts.processor._frame = UnsealableFrame(4096)
             container.append_nowait("s", b"x", on_complete=answers.of("append"))
             await trio.sleep_forever()
     assert answers.all == [("append", ContainerOfflineError)]

@@ -72,12 +72,12 @@ async def test_its_outstanding_metadata_are_flushed_to_tier_2_before(
 async def test_a_reactivated_segment_has_the_same_id(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await container.create_segment("s")
-        segment_id = container._metadata.by_name["s"].segment_id
+        segment_id = container.parts.metadata.by_name["s"].segment_id
         for _ in range(3):
             await evict(container)
             await container.append("s", b"x")
-            assert container._metadata.by_name["s"].segment_id == segment_id
+            assert container.parts.metadata.by_name["s"].segment_id == segment_id
         await evict(container)
     async with tiers.open() as container:
         await container.activate("s")
-        assert container._metadata.by_name["s"].segment_id == segment_id
+        assert container.parts.metadata.by_name["s"].segment_id == segment_id

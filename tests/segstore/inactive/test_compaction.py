@@ -19,7 +19,7 @@ def name_of(number: int) -> str:
 
 
 def compaction_of(container: Container, bytes_min: int = 0) -> RecordCompaction:
-    compaction = container._eviction.compaction  # type: ignore[union-attr]
+    compaction = container.parts.eviction.compaction  # type: ignore[union-attr]
     assert isinstance(compaction, RecordCompaction)
     compaction._bytes_min = bytes_min
     return compaction
@@ -46,7 +46,7 @@ async def compact(container: Container) -> None:
 async def test_the_head_of_the_records_goes_and_nobody_sees_it(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         await leave_often(container, count=50, times=4)
-        records = container._metadata.records
+        records = container.parts.metadata.records
         assert records is not None
         assert compaction_of(container).is_due
         before = records.length
@@ -65,7 +65,7 @@ async def test_all_records_that_count_are_written_anew_when_the_end_is_reached(
 ) -> None:
     async with tiers.open() as container:
         await leave_often(container, count=30, times=1)
-        records = container._metadata.records
+        records = container.parts.metadata.records
         assert records is not None
         live = records.attributes[RECORDS_LIVE_BYTES]
         compaction = compaction_of(container)
@@ -95,7 +95,7 @@ async def test_records_are_compacted_where_segments_were_deleted(tiers: Crashing
         await leave_often(container, count=40, times=0)
         for number in range(40):
             await container.delete_segment(name_of(number))
-        records = container._metadata.records
+        records = container.parts.metadata.records
         assert records is not None
         assert records.attributes[RECORDS_LIVE_BYTES] == 0
         await compact(container)
@@ -146,7 +146,7 @@ async def test_a_tier_2_that_cannot_be_read_keeps_the_records(tiers: CrashingTie
     async with tiers.open() as container:
         await leave_often(container, count=40, times=2)
     async with tiers.open() as container:
-        records = container._metadata.records
+        records = container.parts.metadata.records
         assert records is not None
         tiers.refuse_reads()
         with pytest.raises(StorageError):

@@ -34,14 +34,14 @@ WRITER = bytes([1]) * 16
 def count_activations(container: Container) -> list[str]:
     """The names of the segments that become active, from now on."""
     activated: list[str] = []
-    apply = container._state.apply
+    apply = container.parts.state.apply
 
     def noting(operation: object) -> None:
         if isinstance(operation, ActivateOperation):
             activated.append(operation.name)
         apply(operation)  # type: ignore[arg-type]
 
-    container._state.apply = noting  # type: ignore[method-assign]
+    container.parts.state.apply = noting  # type: ignore[method-assign]
     return activated
 
 
@@ -53,7 +53,7 @@ async def test_an_idle_segment_leaves_memory_and_comes_back_as_it_was(tiers: Cra
         await container.truncate_segment("s", offset=10)
         await container.seal_segment("s")
         before = container.segment_info("s")
-        segment_id = container._metadata.by_name["s"].segment_id
+        segment_id = container.parts.metadata.by_name["s"].segment_id
         await evict(container)
         assert active_names(container) == set()
         await container.activate("s")
@@ -64,7 +64,7 @@ async def test_an_idle_segment_leaves_memory_and_comes_back_as_it_was(tiers: Cra
             True,
             before.last_modified_ms,
         )
-        assert container._metadata.by_name["s"].segment_id == segment_id
+        assert container.parts.metadata.by_name["s"].segment_id == segment_id
         assert await container.get_attributes("s", [WRITER]) == {WRITER: 5}
         assert (await container.read("s", offset=10, length_max=90)).data == b"x" * 90
 
@@ -89,7 +89,7 @@ async def test_what_tier_2_has_not_cut_off_or_merged_keeps_a_segment(tiers: Cras
             await container.create_segment(name)
             await container.append(name, b"xy")
         await container.create_segment("source")
-        await container._writer.flush()
+        await container.flush()
         await container.truncate_segment("truncated", offset=1)
         await container.merge_segment("target", "source")
         await evict(container, flush=False)
@@ -102,13 +102,13 @@ async def test_a_record_of_an_earlier_time_makes_nothing_active(tiers: CrashingT
     async with tiers.open() as container:
         await container.create_segment("s")
         await evict(container)
-        offset = container._records.offset_now("s")
+        offset = container.parts.records.offset_now("s")
         assert offset is not None
-        record, record_bytes = await container._records.read(offset)
+        record, record_bytes = await container.parts.records.read(offset)
 
         async def activate_late() -> None:
             late = ActivateOperation(record, offset=offset, record_bytes=record_bytes)
-            await container._wait(late)
+            await container.wait_for(late)
 
         await container.append("s", b"x")
         with pytest.raises(SegmentExistsError):
@@ -130,7 +130,7 @@ async def test_a_recovery_asks_tier_2_anew_about_a_segment_that_came_back(
         await container.append("s", b"abc")
         await evict(container)
         await container.append("s", b"def")
-        await container._writer.flush()
+        await container.flush()
         tiers.crash()
     async with tiers.open() as container:
         assert container.segment_info("s").storage_length == 6
@@ -141,8 +141,8 @@ async def test_a_segment_that_is_used_between_two_looks_stays(tiers: CrashingTie
         for name in ("read", "asked", "idle"):
             await container.create_segment(name)
             await container.append(name, b"x")
-        await container._writer.flush()
-        eviction = container._eviction
+        await container.flush()
+        eviction = container.parts.eviction
         assert eviction is not None
         eviction.look(trio.current_time())
         await container.read("read", offset=0, length_max=1)
@@ -156,8 +156,8 @@ async def test_use_after_the_second_look_keeps_a_segment_too(tiers: CrashingTier
         for name in ("read", "idle"):
             await container.create_segment(name)
             await container.append(name, b"x")
-        await container._writer.flush()
-        eviction = container._eviction
+        await container.flush()
+        eviction = container.parts.eviction
         assert eviction is not None
         eviction.look(trio.current_time())
         candidates = eviction.look(trio.current_time())
@@ -207,7 +207,7 @@ async def test_tables_transient_segments_and_those_with_waiting_readers_stay(
 async def test_the_idlest_leave_when_there_are_too_many(tiers: CrashingTiers) -> None:
     policy = EvictionPolicy(active_count_max=3, look_seconds=1e9)
     async with tiers.open(policy=policy) as container:
-        eviction = container._eviction
+        eviction = container.parts.eviction
         assert eviction is not None
         names = [f"s{number}" for number in range(6)]
         for now, name in enumerate(names):
@@ -230,8 +230,8 @@ async def test_the_task_lets_idle_segments_leave_and_the_log_begin_anew(
             await container.create_segment(f"s{number}")
         await trio.sleep(30)
         assert len(active_names(container)) == 50
-        assert container._metadata.change_count < 100, "a checkpoint came after the creations"
-        assert not container._writer._checkpoints, "the log begins there"
+        assert container.parts.metadata.change_count < 100, "a checkpoint came after the creations"
+        assert not container.parts.writer._checkpoints, "the log begins there"
         await trio.sleep(60)
         assert active_names(container) == set()
         await container.append("s7", b"x")
@@ -264,13 +264,13 @@ async def test_no_checkpoint_comes_early_after_a_few_changes_or_while_others_fol
         for number in range(QUIET_CHANGES_MAX):
             await container.create_segment(f"few{number}")
         await trio.sleep(5)
-        assert container._metadata.change_count == QUIET_CHANGES_MAX
+        assert container.parts.metadata.change_count == QUIET_CHANGES_MAX
         for number in range(QUIET_CHANGES_MAX):
             await container.create_segment(f"following{number}")
             await trio.sleep(0.5)
-        assert container._metadata.change_count == 2 * QUIET_CHANGES_MAX
+        assert container.parts.metadata.change_count == 2 * QUIET_CHANGES_MAX
         await trio.sleep(3)
-        assert container._metadata.change_count == 0
+        assert container.parts.metadata.change_count == 0
 
 
 async def test_what_leaves_counts_for_the_time_that_a_start_takes_for_it(
@@ -279,20 +279,20 @@ async def test_what_leaves_counts_for_the_time_that_a_start_takes_for_it(
     async with tiers.open() as container:
         for number in range(300):
             await container.create_segment(f"s{number}")
-        before = container._metadata.change_count
+        before = container.parts.metadata.change_count
         await evict(container)
-        assert container._metadata.change_count - before >= 300 // RECORDS_PER_CHANGE
+        assert container.parts.metadata.change_count - before >= 300 // RECORDS_PER_CHANGE
 
 
 async def test_a_checkpoint_has_active_segments_only(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         for number in range(300):
             await container.create_segment(f"scope/stream{number}/0.#epoch.0")
-        everything = len(container._metadata.snapshot(1))
+        everything = len(container.parts.metadata.snapshot(1))
         await evict(container)
         await container.append("scope/stream7/0.#epoch.0", b"x")
-        await container._writer.flush()
-        assert len(container._metadata.snapshot(1)) < everything / 50
+        await container.flush()
+        assert len(container.parts.metadata.snapshot(1)) < everything / 50
 
 
 async def test_a_start_reads_no_records(tiers: CrashingTiers) -> None:
@@ -302,7 +302,7 @@ async def test_a_start_reads_no_records(tiers: CrashingTiers) -> None:
         await evict(container)
     tiers.calls.clear()
     async with tiers.open() as container:
-        assert container._metadata.by_name == {}
+        assert container.parts.metadata.by_name == {}
         reads_to_start = tiers.calls.count("read")
         assert reads_to_start <= 2, "the chunks' metadata"
         await container.append("s7", b"x")
@@ -346,7 +346,7 @@ async def test_a_name_of_no_segment_is_refused_without_asking_tier_2_twice(
         for number in range(50):
             await container.create_segment(f"s{number}")
         await evict(container)
-        await container._writer.flush()
+        await container.flush()
     async with tiers.open() as container:
         for _ in range(3):
             with pytest.raises(NoSuchSegmentError):
@@ -448,13 +448,13 @@ async def test_ids_are_never_given_twice(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         for _ in range(3):
             await container.create_segment("s")
-            given.append(container._metadata.by_name["s"].segment_id)
+            given.append(container.parts.metadata.by_name["s"].segment_id)
             await evict(container)
             await container.delete_segment("s")
             await checkpoint(container)
     async with tiers.open() as container:
         await container.create_segment("s")
-        given.append(container._metadata.by_name["s"].segment_id)
+        given.append(container.parts.metadata.by_name["s"].segment_id)
     assert len(set(given)) == 4
 
 

@@ -30,8 +30,8 @@ async def leave_and_checkpoint(container: Container) -> None:
 async def leave_and_checkpoint_without_tier_2(container: Container) -> None:
     """The checkpoint has the records' places, since their index has not."""
     await leave(container)
-    await container._checkpoint()
-    await container._writer._flush(everything=True, all_attributes=False)
+    await container.checkpoint()
+    await container.parts.writer._flush(everything=True, all_attributes=False)
 
 
 async def leave_twice(container: Container) -> None:
@@ -133,7 +133,7 @@ CHANGES: dict[str, Step] = {
 }
 AFTERWARDS: dict[str, Step] = {
     "at once": nothing,
-    "after a flush": lambda container: container._writer.flush(),
+    "after a flush": lambda container: container.flush(),
     "after a checkpoint": checkpoint,
     "inactive again": evict,
     "inactive again, after a checkpoint": leave_and_checkpoint,
@@ -167,7 +167,7 @@ async def test_a_crash_loses_and_brings_back_nothing(
             tiers.crash()
     async with tiers.open() as container:
         assert await contents(container) == expected
-        ids = [segment.segment_id for segment in container._metadata.by_name.values()]
+        ids = [segment.segment_id for segment in container.parts.metadata.by_name.values()]
         assert len(ids) == len(set(ids))
 
 
@@ -176,9 +176,9 @@ async def test_what_was_not_durable_when_the_process_died_did_not_leave(
 ) -> None:
     async with tiers.open(drain_seconds=0) as container:
         await fill(container)
-        await container._writer.flush()
+        await container.flush()
         expected = await contents(container)
-        eviction = container._eviction
+        eviction = container.parts.eviction
         assert eviction is not None
         eviction.look(trio.current_time())
         candidates = eviction.look(trio.current_time())
@@ -200,7 +200,7 @@ async def test_a_deleted_segment_that_was_inactive_once_stays_deleted(
     async with tiers.open() as container:
         await fill(container)
         await leave(container)
-        await container._writer.flush()
+        await container.flush()
         await container.delete_segment(STREAM)
         await container.merge_segment(TRANSACTION, await made(container))
         await checkpoint(container)

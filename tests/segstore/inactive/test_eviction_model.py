@@ -80,16 +80,14 @@ class Run:
         elif kind == "compare":
             await self.compare(container)
         elif kind == "compact":
-            if container._metadata.records is not None:
-                assert container._eviction is not None
-                assert container._eviction.compaction is not None
-                await container._eviction.compaction.step()
+            if container.parts.metadata.records is not None:
+                await container.parts.eviction.compaction.step()
         else:
             await self.workload.operate(container, self.model, kind)
 
     async def compare(self, container: Container) -> None:
         await self.workload.compare(container, self.model)
-        by_id = [segment.segment_id for segment in container._metadata.by_name.values()]
+        by_id = [segment.segment_id for segment in container.parts.metadata.by_name.values()]
         assert len(by_id) == len(set(by_id))
 
 

@@ -213,14 +213,14 @@ async def test_a_tier_2_that_goes_away_meanwhile_is_not_replaced(
     async with open_containers(config) as opener, opener(0) as container:
         await container.create_segment(SEGMENT)
         await container.append(SEGMENT, b"one")
-        await container._writer.flush()  # type: ignore[attr-defined]
+        await container.flush()  # type: ignore[attr-defined]
         place.storage.rename(away)
         place.storage.mkdir()
         for number in range(3):
             await container.create_segment(f"other/{number}")
             await container.append(f"other/{number}", b"new")
         await container.append(SEGMENT, b"two")
-        await container._writer.flush()  # type: ignore[attr-defined]
+        await container.flush()  # type: ignore[attr-defined]
     assert list(place.storage.iterdir()) == []
     place.storage.rmdir()
     away.rename(place.storage)
@@ -543,10 +543,10 @@ async def test_an_owner_that_lost_tier_2_keeps_its_log_and_ends(place: Place, ho
 
     async def serve(opener: OpenContainer) -> None:
         async with opener(0) as container:
-            log = container._log  # type: ignore[attr-defined]
+            log = container.parts.log  # type: ignore[attr-defined]
             await container.create_segment(SEGMENT)
             await container.append(SEGMENT, bytes(100_000))
-            await container._writer.flush()  # type: ignore[attr-defined]
+            await container.flush()  # type: ignore[attr-defined]
             before = log.bytes_since_truncation
             if how == "emptied":
                 shutil.rmtree(place.storage)
@@ -556,7 +556,7 @@ async def test_an_owner_that_lost_tier_2_keeps_its_log_and_ends(place: Place, ho
                 number = claim.name.rpartition("-")[0].replace("0001", "0002")
                 claim.with_name(f"{number}-{'5' * 16}.chunk").write_text("another store")
             try:
-                await container._checkpoint()  # type: ignore[attr-defined]
+                await container.checkpoint()  # type: ignore[attr-defined]
                 await trio.sleep_forever()
             finally:
                 assert log.bytes_since_truncation >= before
@@ -587,10 +587,10 @@ async def test_the_claim_of_a_refused_start_does_not_end_the_owner(place: Place)
         # Both found the same last claim; the other one met ours, and was killed or deletes it soon.
         number = claim.name.rpartition("-")[0]
         claim.with_name(f"{number}-{'f' * 16}.chunk").write_text("a refused start")
-        log = container._log  # type: ignore[attr-defined]
+        log = container.parts.log  # type: ignore[attr-defined]
         before = log.bytes_since_truncation
-        await container._checkpoint()  # type: ignore[attr-defined]
-        await container._writer.flush()  # type: ignore[attr-defined]
+        await container.checkpoint()  # type: ignore[attr-defined]
+        await container.flush()  # type: ignore[attr-defined]
         assert log.bytes_since_truncation != before
     assert await place.start(b"two") == b"onetwo"
 
@@ -606,15 +606,15 @@ async def test_tier_2_that_cannot_be_asked_for_its_owner_keeps_the_log(place: Pl
     async with open_containers(config, chunk_storage=chunks) as opener, opener(0) as container:
         await container.create_segment(SEGMENT)
         await container.append(SEGMENT, bytes(100_000))
-        log = container._log  # type: ignore[attr-defined]
+        log = container.parts.log  # type: ignore[attr-defined]
         before = log.bytes_since_truncation
-        await container._checkpoint()  # type: ignore[attr-defined]
+        await container.checkpoint()  # type: ignore[attr-defined]
         chunks.list_chunks = refuse  # type: ignore[method-assign]
         with pytest.raises(StorageError, match="away"):
-            await container._writer.flush()  # type: ignore[attr-defined]
+            await container.flush()  # type: ignore[attr-defined]
         assert log.bytes_since_truncation >= before
         chunks.list_chunks = listed  # type: ignore[method-assign]
-        await container._writer.flush()  # type: ignore[attr-defined]
+        await container.flush()  # type: ignore[attr-defined]
         assert log.bytes_since_truncation < before
 
 
@@ -899,14 +899,14 @@ async def test_an_older_store_may_have_lost_what_its_log_begins_with(
             await container.create_segment(target)
             await container.append(target, b"zero")
             await container.merge_segment(target, SEGMENT)
-        await container._writer.flush()  # type: ignore[attr-defined]
+        await container.flush()  # type: ignore[attr-defined]
         if end == "merged and deleted":
             await container.delete_segment(target)
-            await container._writer.flush()  # type: ignore[attr-defined]
-        await container._storage.collect()  # type: ignore[attr-defined]
+            await container.flush()  # type: ignore[attr-defined]
+        await container.parts.storage.collect()  # type: ignore[attr-defined]
         await container.create_segment(kept)
         await container.append(kept, b"acknowledged")
-        await container._writer.flush()  # type: ignore[attr-defined]
+        await container.flush()  # type: ignore[attr-defined]
         for each in (place.data, place.storage):
             copy_tree(each, tmp_path / "killed" / each.name)
     for each in (place.data, place.storage):

@@ -63,7 +63,7 @@ async def live(
     async with living(disk, chunks, random, gently=random.random() < 0.5) as container:
         for _ in range(random.randrange(1, 8)):
             name = random.choice(NAMES)
-            if container._metadata.by_name.get(name) is None:
+            if container.parts.metadata.by_name.get(name) is None:
                 await container.create_segment(name)
             await container.append(name, random.randbytes(random.randrange(1, 3000)))
             if random.random() < 0.3:
@@ -80,7 +80,7 @@ async def try_older(
         try:
             async with living(older, chunks, random, gently=False) as container:
                 served = {
-                    name: segment.length for name, segment in container._metadata.by_name.items()
+                    name: segment.length for name, segment in container.parts.metadata.by_name.items()
                 }
         except* PermanentError:
             pass
@@ -118,7 +118,7 @@ async def run_lives(seed: int) -> int:
             stored = await stored_bytes(chunks)
             refused += await try_older(older, copy_of(chunks), random, stored)
     async with living(disk, chunks, random) as container:
-        served = container._metadata.by_name
+        served = container.parts.metadata.by_name
         assert all(served[name].length >= n for name, n in (await stored_bytes(chunks)).items())
     return refused
 

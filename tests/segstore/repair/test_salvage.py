@@ -158,8 +158,8 @@ async def test_inactive_segments_come_back_without_a_journal(tmp_path: Path) -> 
         async with living(tmp_path, active_segment_seconds=0.1) as container:
             await fill(container)
             assert isinstance(container, Container)
-            while len(container._metadata.by_name) > 1:  # a table stays
-                await container._writer.flush()
+            while len(container.parts.metadata.by_name) > 1:  # a table stays
+                await container.flush()
                 await trio.sleep(0.2)
     shutil.rmtree(journal(tmp_path))
     await recovered(tmp_path)
@@ -225,7 +225,7 @@ async def test_what_lies_before_the_damage_of_a_journal_is_kept(tmp_path: Path, 
             await container.append(NAME, event)
             written.append(written_end(newest_file(journal(tmp_path))))
         if "copy" in harm:
-            await container._writer.keep_container()  # type: ignore[attr-defined]
+            await container.parts.writer.copy_metadata()  # type: ignore[attr-defined]
 
     await kill(tmp_path, append)
     file = newest_file(journal(tmp_path))
@@ -260,15 +260,15 @@ async def test_files_are_used_of_which_an_earlier_one_was_let_go_behind_the_dama
         await container.create_segment("scope/bulk/0.#epoch.0")
         for _ in range(9):
             await container.append("scope/bulk/0.#epoch.0", bytes(MIB))
-        log, held = container._writer._log, list[LogAddress]()
+        log, held = container.parts.writer._log, list[LogAddress]()
 
         async def hold(address: LogAddress) -> None:
             held.append(address)
 
         with monkeypatch.context() as patched:
             patched.setattr(log, "truncate", hold)
-            await container._checkpoint()
-            await container._writer.flush()
+            await container.checkpoint()
+            await container.flush()
         let_go.extend(each for each in used_files(tmp_path) if each != used_files(tmp_path)[-1])
         for event in EVENTS[:20]:
             await container.append(NAME, event)
@@ -305,13 +305,13 @@ async def test_after_a_wrong_start_on_an_older_tier_2_the_right_one_is_recovered
 
     async def write(container: Container) -> None:
         await fill(container)
-        await container._writer.flush()
+        await container.flush()
         shutil.copytree(storage, older)
         for event in EVENTS[:20]:
             await container.append(NAME, event)
-        await container._writer.flush()
-        await container._checkpoint()
-        await container._writer.flush()
+        await container.flush()
+        await container.checkpoint()
+        await container.flush()
         await container.append(NAME, EVENTS[20])
 
     with monkeypatch.context() as patched:

@@ -31,6 +31,7 @@ from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from segstore.writer.flush_policy import FlushPolicy
 
 SYSTEM = "_system/_tables/t"
 settle = trio.testing.wait_all_tasks_blocked
@@ -59,7 +60,7 @@ async def opened(
         next_owner(tier_2.chunks),
         CacheManager(StreamingCache(cache_bytes)),
         drain_seconds=0.1,
-        held_bytes_max=MIB,
+        flush_policy=FlushPolicy(held_bytes_max=MIB),
         throttling=policy,
     ) as container:
         for name in ("a", "b", "c", SYSTEM):
@@ -277,7 +278,7 @@ async def test_the_batching_delay_gathers_what_comes_meanwhile(
     tier_2.away = False
     policy = ThrottlePolicy(batching_seconds_max=0.05)
     async with opened(tier_2, policy) as container:
-        throttle = container._throttle
+        throttle = container.parts.throttle
         throttle.note_write(length=0, seconds=1)
         assert throttle.batching_seconds() > 0
         began = trio.current_time()

@@ -11,14 +11,15 @@ import pytest
 
 from segstore.attributes.attribute_index import Persisted
 from segstore.errors import StorageError
-from segstore.writer.attribute_aggregator import FLUSH_COUNT, TOGETHER_MAX, AttributeAggregator
+from segstore.writer.attribute_aggregator import AttributeAggregator
+from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY as POLICY
 
 
 class Memory:
     """Of a segment with many changed attributes."""
 
     def __init__(self) -> None:
-        self.values = {number.to_bytes(16, "big"): 1 for number in range(FLUSH_COUNT)}
+        self.values = {number.to_bytes(16, "big"): 1 for number in range(POLICY.attribute_flush_count)}
         self.dirty = dict.fromkeys(self.values, 5)
 
     def unpersisted(self) -> list[tuple[int, bytes]]:
@@ -36,30 +37,29 @@ class Index:
 
 
 async def test_indexes_that_fail_keep_no_others_from_their_turn() -> None:
+    count_max = POLICY.attribute_indexes_max
     segments = {
         number: SimpleNamespace(segment_id=number, is_gone=False, attribute_memory=Memory())
-        for number in range(TOGETHER_MAX + 3)
+        for number in range(count_max + 3)
     }
     unpersisted = dict(segments)
     persisted: list[int] = []
 
-    def note_persisted(segment: Any, *_: object) -> None:
+    def mark_persisted(segment: Any, *_: object) -> None:
         persisted.append(segment.segment_id)
         del unpersisted[segment.segment_id]
 
     @contextmanager
     def use(segment: Any) -> Iterator[Index]:
-        yield Index(fails=segment.segment_id < TOGETHER_MAX)
+        yield Index(fails=segment.segment_id < count_max)
 
     metadata: Any = SimpleNamespace(
-        unpersisted=unpersisted, dirty_count=0, note_persisted=note_persisted
+        unpersisted=unpersisted, dirty_count=0, mark_persisted=mark_persisted
     )
     indexes: Any = SimpleNamespace(use=use)
     record: Any = None
-    aggregator = AttributeAggregator(
-        metadata, indexes, record, flush_seconds=5.0, flush_seconds_few=30.0
-    )
+    aggregator = AttributeAggregator(metadata, indexes, record, POLICY)
     for now in (1.0, 2.0):
         with pytest.raises(StorageError, match="this index fails"):
             await aggregator.flush(now, everything=False)
-    assert persisted == [TOGETHER_MAX, TOGETHER_MAX + 1, TOGETHER_MAX + 2]
+    assert persisted == [count_max, count_max + 1, count_max + 2]

@@ -17,20 +17,13 @@ from segstore.inactive.eviction import BACKLOG_MAX
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
-from segstore.writer import storage_writer
-from segstore.writer.flush_timing import (
-    FEW_SEGMENTS,
-    FLUSH_SECONDS,
-    FLUSH_SECONDS_MAX,
-    MANY_SEGMENTS,
-    SHORT_BYTES_MAX,
-    FlushTiming,
-)
+from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY as POLICY
+from segstore.writer.flush_policy import FlushPolicy
+from segstore.writer.flush_timing import FlushTiming
 from segstore.writer.segment_aggregator import SegmentAggregator
-from segstore.writer.storage_writer import ROUND_MAX, ROUNDS_MAX
 
 MIB = 1024 * 1024
-MANY = FEW_SEGMENTS + 44
+MANY = POLICY.few_segments + 44
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(MANY)]
 
 
@@ -64,7 +57,7 @@ async def create(container: Container, names: Sequence[str]) -> None:
     for name in names:
         await container.create_segment(name)
     # What is new makes a checkpoint due, and a flush.
-    await trio.sleep(FLUSH_SECONDS)
+    await trio.sleep(POLICY.flush_seconds)
 
 
 async def append(container: Container, names: Sequence[str], length: int) -> None:
@@ -78,36 +71,36 @@ def stored(container: Container, names: Sequence[str]) -> set[int]:
 
 @pytest.mark.parametrize("held_share", [0.0, 0.5, 2.0])
 def test_few_segments_wait_as_long_whatever_is_held(held_share: float) -> None:
-    assert FlushTiming(lambda: held_share).seconds(FEW_SEGMENTS) == FLUSH_SECONDS
+    assert FlushTiming(lambda: held_share, POLICY).seconds(POLICY.few_segments) == POLICY.flush_seconds
 
 
 def test_many_segments_wait_the_less_the_more_is_held() -> None:
     held_share = 0.0
-    timing = FlushTiming(lambda: held_share)
+    timing = FlushTiming(lambda: held_share, POLICY)
     found = []
     for percent in range(0, 120, 10):
         held_share = percent / 100
         found.append(timing.seconds(MANY))
-    assert found[0] == FLUSH_SECONDS_MAX
+    assert found[0] == POLICY.flush_seconds_max
     assert all(before > after for before, after in pairwise(found[:11]))
     assert found[10:] == [0.0, 0.0]
 
 
 def test_very_many_segments_or_a_long_log_wait_for_no_more_bytes() -> None:
-    timing = FlushTiming(lambda: 0.0)
-    assert timing.seconds(2 * MANY_SEGMENTS) == FLUSH_SECONDS_MAX / 4
-    assert timing.seconds(100 * MANY_SEGMENTS) == FLUSH_SECONDS
+    timing = FlushTiming(lambda: 0.0, POLICY)
+    assert timing.seconds(2 * POLICY.many_segments) == POLICY.flush_seconds_max / 4
+    assert timing.seconds(100 * POLICY.many_segments) == POLICY.flush_seconds
     timing.log_is_long = True
-    assert timing.seconds(MANY) == FLUSH_SECONDS
+    assert timing.seconds(MANY) == POLICY.flush_seconds
 
 
 @pytest.mark.parametrize("rate", [500, 1_000, 1_500, 1_950])
 def test_new_segments_do_not_owe_so_much_that_none_leaves_memory(rate: int) -> None:
     # With BACKLOG_MAX operations owed no segment becomes inactive, for as long as that lasts: so
     # many must not be owed for the sake of longer flushes alone.
-    timing = FlushTiming(lambda: 0.0)
+    timing = FlushTiming(lambda: 0.0, POLICY)
     owed = max(count for count in range(1, 50_000) if count <= rate * timing.seconds(count))
-    assert rate * FLUSH_SECONDS < BACKLOG_MAX
+    assert rate * POLICY.flush_seconds < BACKLOG_MAX
     assert owed < BACKLOG_MAX
 
 
@@ -119,13 +112,13 @@ async def test_short_flushes_of_many_segments_wait_for_more_bytes_and_long_ones_
     manager = CacheManager(StreamingCache(64 * MIB))
     async with open_container(0, MemoryDataLogFactory(), next_owner(chunks), manager) as container:
         await create(container, NAMES)
-        await append(container, [long], SHORT_BYTES_MAX + 1)
+        await append(container, [long], POLICY.short_bytes_max + 1)
         await append(container, short, 100)
-        await trio.sleep(2 * FLUSH_SECONDS)
-        assert stored(container, [long]) == {SHORT_BYTES_MAX + 1}
+        await trio.sleep(2 * POLICY.flush_seconds)
+        assert stored(container, [long]) == {POLICY.short_bytes_max + 1}
         assert stored(container, short) == {0}
         await append(container, short, 100)
-        await trio.sleep(FLUSH_SECONDS_MAX)
+        await trio.sleep(POLICY.flush_seconds_max)
         assert stored(container, short) == {200}
         assert {len(chunks.written[name]) for name in short} == {1}
 
@@ -146,57 +139,61 @@ async def test_many_segments_take_turns_when_their_bytes_fill_the_cache(
         assert most < manager.throttle_bytes
         times = [times for name in NAMES for times in pairwise(chunks.written[name])]
         waits = sorted(after - before for before, after in times)
-        assert waits[len(waits) // 2] > 1.5 * FLUSH_SECONDS
+        assert waits[len(waits) // 2] > 1.5 * POLICY.flush_seconds
 
 
 async def test_a_round_that_is_cut_goes_on_at_once_and_tries_what_fails(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     bad, *fine = NAMES
-    assert len(fine) > 2 * ROUND_MAX
+    assert len(fine) > 2 * POLICY.round_flushes_max
     chunks = NotingChunkStorage(bad)
     manager = CacheManager(StreamingCache(64 * MIB))
     async with open_container(0, MemoryDataLogFactory(), next_owner(chunks), manager) as container:
         await create(container, NAMES)
         for number in range(1, 4):
             await append(container, NAMES, 100)
-            container._writer.request_flush()
+            container.parts.writer.request_flush()
             await trio.sleep(1.5)
             assert stored(container, fine) == {100 * number}
             assert chunks.attempt_count >= number
         with pytest.raises(StorageError, match="this one not"):
-            await container._writer.flush()
+            await container.flush()
         chunks.refused = ()
         await append(container, NAMES, 100)
-        await container._writer.flush()
+        await container.flush()
         assert stored(container, NAMES) == {400}
 
 
 async def test_more_segments_take_longer_rounds_and_not_more_of_them(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each round looks at all that owe something: with rounds of one length many segments would
+    # Each round looks at all unflushed segments: with rounds of one length many segments would
     # keep the event loop busy for the square of their number.
-    monkeypatch.setattr(storage_writer, "ROUND_MAX", 4)
+    policy = FlushPolicy(round_flushes_max=4)
     manager = CacheManager(StreamingCache(64 * MIB))
     async with open_container(
-        0, MemoryDataLogFactory(), next_owner(NotingChunkStorage()), manager
+        0,
+        MemoryDataLogFactory(),
+        next_owner(NotingChunkStorage()),
+        manager,
+        flush_policy=policy,
     ) as container:
         await create(container, NAMES)
         await append(container, NAMES, 100)
-        writer = container._writer
-        cut = writer._cut
+        writer = container.parts.writer
+        limit = writer._limit_round
         rounds: list[bool] = []
 
         def noted(due: list[SegmentAggregator]) -> bool:
-            rounds.append(cut(due))
+            rounds.append(limit(due))
             return rounds[-1]
 
-        monkeypatch.setattr(writer, "_cut", noted)
+        monkeypatch.setattr(writer, "_limit_round", noted)
         writer.request_flush()
         await trio.sleep(1.0)
         assert stored(container, NAMES) == {100}
-        assert sum(rounds) < 3 * ROUNDS_MAX
+        assert sum(rounds) < 3 * policy.rounds_max
 
 
 async def test_few_attributes_wait_while_bytes_of_many_segments_are_due(
@@ -208,7 +205,7 @@ async def test_few_attributes_wait_while_bytes_of_many_segments_are_due(
         await create(container, NAMES)
         await append(container, NAMES, 100)
         asked: list[bool] = []
-        writer = container._writer
+        writer = container.parts.writer
         flush = writer._attributes.flush
 
         async def noted(now: float, *, everything: bool) -> bool:
@@ -225,11 +222,11 @@ async def test_few_attributes_wait_while_bytes_of_many_segments_are_due(
 async def test_a_log_that_many_segments_hold_is_let_go_while_all_of_them_owe_something(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    held_bytes_max = 2 * MIB
+    policy = FlushPolicy(held_bytes_max=2 * MIB)
     logs = MemoryDataLogFactory()
     manager = CacheManager(StreamingCache(64 * MIB))
     async with open_container(
-        0, logs, next_owner(NotingChunkStorage()), manager, held_bytes_max=held_bytes_max
+        0, logs, next_owner(NotingChunkStorage()), manager, flush_policy=policy
     ) as container:
         await create(container, NAMES)
         most = 0
@@ -237,5 +234,5 @@ async def test_a_log_that_many_segments_hold_is_let_go_while_all_of_them_owe_som
             # 600 kB a second: longer waits alone would hold 18 MB.
             await append(container, NAMES, 2000)
             await trio.sleep(1.0)
-            most = max(most, container._log.held_bytes)
-        assert most < 5 * held_bytes_max
+            most = max(most, container.parts.log.held_bytes)
+        assert most < 5 * policy.held_bytes_max

@@ -16,7 +16,7 @@ from segstore.testing.chunk_owners import next_owner
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
-from segstore.writer.storage_writer import FLUSH_SECONDS, SHORT_BYTES_MAX, TOGETHER_MAX
+from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY as POLICY
 
 MIB = 1024 * 1024
 
@@ -54,7 +54,7 @@ async def test_appends_that_took_turns_with_those_of_other_segments_are_one_writ
         for _ in range(50):
             for name in names:
                 await container.append(name, bytes(100))
-        await trio.sleep(2 * FLUSH_SECONDS)
+        await trio.sleep(2 * POLICY.flush_seconds)
         assert sorted(length for _, length in chunks.written) == [5_000] * 3
         assert len({name for name, _ in chunks.written}) == 3
         for name in names:
@@ -85,7 +85,7 @@ class SlowChunkStorage(CountedChunkStorage):
             return
         self.under_way.add(name)
         self.most_under_way = max(self.most_under_way, len(self.under_way))
-        if sum(map(len, data)) > SHORT_BYTES_MAX:
+        if sum(map(len, data)) > POLICY.short_bytes_max:
             self.long_beside_others |= len(self.under_way) > 1
         await trio.sleep(1)
         await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
@@ -104,11 +104,11 @@ async def test_short_writes_of_many_segments_are_under_way_together(
             await container.create_segment(name)
             await container.append(name, bytes(100))
         for name in names[:3]:
-            await container.append(name, bytes(SHORT_BYTES_MAX))
+            await container.append(name, bytes(POLICY.short_bytes_max))
         begun = trio.current_time()
-        await container._writer.flush()
-        assert trio.current_time() - begun < 3 + 100 / TOGETHER_MAX + 2
-        assert chunks.most_under_way == TOGETHER_MAX
+        await container.flush()
+        assert trio.current_time() - begun < 3 + 100 / POLICY.short_flushes_max + 2
+        assert chunks.most_under_way == POLICY.short_flushes_max
         assert not chunks.long_beside_others
         # The first goes alone; then as many become known with each write as are under way.
         assert chunks.system_write_count < 20
@@ -131,15 +131,15 @@ async def test_a_merge_beside_short_writes_finds_its_source_stored(
         for target, source in zip(names[:10], names[10:20], strict=True):
             await container.seal_segment(source)
             await container.merge_segment(target, source)
-        await container._writer.flush()
+        await container.flush()
         for target, source in zip(names[:10], names[10:20], strict=True):
             info = container.segment_info(target)
             assert info.storage_length == info.length
             stored = await storage.read(
-                container._metadata.by_name[target].storage_name, offset=0, length=100
+                container.parts.metadata.by_name[target].storage_name, offset=0, length=100
             )
             assert bytes(stored) in (target + source).encode()
-        assert not container._writer.owed_segments()
+        assert not container.parts.writer.unflushed_segments()
 
 
 async def test_a_flush_whose_container_stops_tells_why_as_it_is(
@@ -156,12 +156,12 @@ async def test_a_flush_whose_container_stops_tells_why_as_it_is(
 
         async def stop() -> None:
             await trio.sleep(0.5)
-            container._read_index.close()
+            container.parts.read_index.close()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stop)
             with pytest.raises(ContainerOfflineError):
-                await container._writer.flush()
+                await container.flush()
 
 
 TARGET = "scope/stream/0.#epoch.0"
@@ -172,7 +172,7 @@ async def merge_short_sources(container: Container) -> bytes:
     """Merge sources one after the other, each third one without a byte; returns all bytes."""
     await container.create_segment(TARGET)
     await container.append(TARGET, b"before")
-    await container._writer.flush()
+    await container.flush()
     expected = b"before"
     for number, source in enumerate(SOURCES):
         await container.create_segment(source)
@@ -194,12 +194,12 @@ async def test_short_segments_that_are_merged_soon_get_no_chunks_and_one_write(
         await trio.sleep(2)
         info = container.segment_info(TARGET)
         assert info.storage_length == info.length == len(expected)
-        stored_name = container._metadata.by_name[TARGET].storage_name
+        stored_name = container.parts.metadata.by_name[TARGET].storage_name
         assert await storage.read(stored_name, offset=0, length=10_000) == expected
         assert [length for _, length in chunks.written] == [6, len(expected) - 6]
         assert len({name for name, _ in chunks.written}) == 1
-        assert not container._writer.owed_segments()
-        assert list(container._metadata.segments.values()) == [container._segment(TARGET)]
+        assert not container.parts.writer.unflushed_segments()
+        assert list(container.parts.metadata.segments.values()) == [container.parts.metadata.by_name[TARGET]]
 
 
 async def test_long_segments_that_are_merged_give_their_chunks(
@@ -218,7 +218,7 @@ async def test_long_segments_that_are_merged_give_their_chunks(
         info = container.segment_info(TARGET)
         assert info.storage_length == info.length == 200 + 3 * MIB
         assert sorted(length for _, length in chunks.written) == [100, 100, 3 * MIB]
-        assert not container._writer.owed_segments()
+        assert not container.parts.writer.unflushed_segments()
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.PARTIAL, Fault.REPLY_LOST])
@@ -237,22 +237,22 @@ async def test_a_write_of_merged_segments_that_fails_is_repeated(
         expected = await merge_short_sources(container)
         faults.append(fault)
         with pytest.raises(StorageError):
-            await container._writer.flush()
+            await container.flush()
         assert not faults
         result = await container.read(TARGET, offset=6, length_max=100)
         assert bytes(result.data) == expected[6 : 6 + len(result.data)]
         if crashes:
             faulty.abandon()
         else:
-            await container._writer.flush()
+            await container.flush()
     storage = next_owner(chunks)
     async with open_container(0, logs, storage, manager) as container:
-        await container._writer.flush()
+        await container.flush()
         info = container.segment_info(TARGET)
         assert info.storage_length == info.length == len(expected)
-        stored_name = container._metadata.by_name[TARGET].storage_name
+        stored_name = container.parts.metadata.by_name[TARGET].storage_name
         stored = b""
         while len(stored) < len(expected):
             stored += await storage.read(stored_name, offset=len(stored), length=10_000)
         assert stored == expected
-        assert not container._writer.owed_segments()
+        assert not container.parts.writer.unflushed_segments()

@@ -17,9 +17,7 @@ from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import Buffer, LogAddress
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory
-from segstore.writer.attribute_aggregator import FLUSH_COUNT
-from segstore.writer.failing_segments import PAUSE_SECONDS_MAX
-from segstore.writer.storage_writer import FLUSH_SECONDS
+from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY as POLICY
 
 MIB = 1024 * 1024
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(20)]
@@ -66,12 +64,12 @@ async def test_a_segment_that_tier_2_refuses_keeps_no_other_from_it(
         for round_number in range(1, 20):
             for name in NAMES:
                 await container.append(name, bytes(100))
-            await trio.sleep(2 * FLUSH_SECONDS)
+            await trio.sleep(2 * POLICY.flush_seconds)
             assert {stored(container, name) for name in fine} == {100 * round_number}
         assert {stored(container, name) for name in refused} == {0}
-        assert container._writer._lowest_unflushed() < container._metadata.sequence_number
+        assert container.parts.writer._lowest_unflushed() < container.parts.metadata.sequence_number
         with pytest.raises(StorageError, match="this one not"):
-            await container._writer.flush()
+            await container.flush()
 
 
 KEEPS = "segment keeps the journal from being let go; writers stop when it is full"
@@ -92,13 +90,13 @@ async def test_a_segment_that_tier_2_takes_again_lets_the_log_go(
             for _ in range(60):
                 for name in fine:
                     await container.append(name, bytes(10))
-                await trio.sleep(FLUSH_SECONDS)
-            assert 5 <= chunks.attempt_count <= 60 * FLUSH_SECONDS / PAUSE_SECONDS_MAX + 20
-            failures = container._writer.failing_segments
+                await trio.sleep(POLICY.flush_seconds)
+            assert 5 <= chunks.attempt_count <= 60 * POLICY.flush_seconds / POLICY.pause_seconds_max + 20
+            failures = container.parts.writer.failing_segments
             assert {name: str(error) for name, error in failures.items()} == {bad: "this one not"}
-            held = container._log.bytes_since_truncation
+            held = container.parts.log.bytes_since_truncation
             chunks.refused.clear()
-            await trio.sleep(PAUSE_SECONDS_MAX + 1)
+            await trio.sleep(POLICY.pause_seconds_max + 1)
         told = [entry["event"] for entry in entries if entry.get("segment") == bad]
         errors = [entry for entry in entries if entry["log_level"] == "error"]
         assert set(told[:-1]) == {"segment does not reach tier 2", KEEPS}
@@ -108,10 +106,10 @@ async def test_a_segment_that_tier_2_takes_again_lets_the_log_go(
         assert errors[0]["seconds"] >= 60
         assert told[-1] == "segment reaches tier 2 again"
         assert stored(container, bad) == 7
-        assert not container._writer.failing_segments
-        container._request_checkpoint()
-        await trio.sleep(2 * FLUSH_SECONDS)
-        assert container._log.bytes_since_truncation < held
+        assert not container.parts.writer.failing_segments
+        container.parts.processor.request_checkpoint()
+        await trio.sleep(2 * POLICY.flush_seconds)
+        assert container.parts.log.bytes_since_truncation < held
 
 
 async def test_a_segment_whose_chunks_are_strange_asks_for_a_recovery_although_others_are_fine(
@@ -131,7 +129,7 @@ async def test_a_segment_whose_chunks_are_strange_asks_for_a_recovery_although_o
             for _ in range(60):
                 for name in fine:
                     await container.append(name, bytes(10))
-                await trio.sleep(FLUSH_SECONDS / 2)
+                await trio.sleep(POLICY.flush_seconds / 2)
 
 
 async def test_a_source_whose_target_is_gone_is_owed_until_it_is_deleted(
@@ -145,20 +143,20 @@ async def test_a_source_whose_target_is_gone_is_owed_until_it_is_deleted(
         for name in (target, source):
             await container.create_segment(name)
         await container.append(source, b"stored, ")
-        await trio.sleep(2 * FLUSH_SECONDS)
+        await trio.sleep(2 * POLICY.flush_seconds)
         # Neither can the rest be written, nor the list of chunks that the deletion changes.
         chunks.refused = {source, "_system"}
         await container.append(source, b"not stored")
         await container.seal_segment(source)
         await container.merge_segment(target, source)
         await container.delete_segment(target)
-        await trio.sleep(4 * PAUSE_SECONDS_MAX)
-        assert container._writer.failing_segments
+        await trio.sleep(4 * POLICY.pause_seconds_max)
+        assert container.parts.writer.failing_segments
         chunks.refused.clear()
-        await trio.sleep(2 * PAUSE_SECONDS_MAX)
-        assert not container._writer.failing_segments
-        await container._writer.flush()
-        left = {segment.name for segment in container._metadata.segments.values()}
+        await trio.sleep(2 * POLICY.pause_seconds_max)
+        assert not container.parts.writer.failing_segments
+        await container.flush()
+        left = {segment.name for segment in container.parts.metadata.segments.values()}
         assert left.isdisjoint({target, source})
 
 
@@ -194,15 +192,15 @@ async def test_a_log_that_is_full_until_it_is_truncated_is_not_waited_for(
     async with open_container(0, logs, next_owner(MemoryChunkStorage()), manager) as container:
         for each in (name, late):
             await container.create_segment(each)
-        values = {number.to_bytes(16, "big"): number for number in range(FLUSH_COUNT + 1)}
+        values = {number.to_bytes(16, "big"): number for number in range(POLICY.attribute_flush_count + 1)}
         replace = AttributeUpdateType.REPLACE
         await container.append(late, b"not due yet")
         await container.update_attributes(
             name, [AttributeUpdate(each, replace, value) for each, value in values.items()]
         )
-        await container._checkpoint()
+        await container.checkpoint()
         logs.is_full = True
-        with trio.fail_after(10 * FLUSH_SECONDS):
+        with trio.fail_after(10 * POLICY.flush_seconds):
             length = await container.append(name, b"waits for room in the log")
         assert length == 25
         assert stored(container, late) == 11

@@ -48,6 +48,7 @@ from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.journal import Journal
 from segstore.writer.failing_segments import is_strange
+from segstore.writer.flush_policy import FlushPolicy
 from simulation.buffers import check_buffers
 from simulation.checked_container import CheckedContainer
 from simulation.damage import DamagedReads
@@ -318,7 +319,9 @@ class Host:
                 life.manager,
                 now_ms=lambda: int(trio.current_time() * 1000),
                 drain_seconds=CALM_DRAIN_SECONDS if store.calm else plan.drain_seconds,
-                held_bytes_max=min(plan.held_bytes_max, store.settings.journal_bytes_max // 4),
+                flush_policy=FlushPolicy(
+                    held_bytes_max=min(plan.held_bytes_max, store.settings.journal_bytes_max // 4)
+                ),
                 throttling=ThrottlePolicy(
                     log_bytes_max=store.settings.journal_bytes_max * 3 // 4,
                     operations_max=plan.operations_max,

@@ -52,6 +52,7 @@ from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.journal import JournalSettings
 from segstore.tiers.memory import MemoryChunkStorage
+from segstore.writer.flush_policy import FlushPolicy
 from simulation.logs import logs_dropped
 from simulation.scheduler import Trace, run_seeded
 from simulation.stored import parse_chunk_name
@@ -208,7 +209,7 @@ class Process:
                 CacheManager(StreamingCache(CACHE_BYTES)),
                 now_ms=lambda: int(trio.current_time() * 1000),
                 drain_seconds=random.choice([0, 1, 5]),
-                held_bytes_max=random.choice([1, 1000, 1_000_000]),
+                flush_policy=FlushPolicy(held_bytes_max=random.choice([1, 1000, 1_000_000])),
             ) as container:
                 try:
                     await self.work(container)

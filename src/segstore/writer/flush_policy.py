@@ -1,0 +1,106 @@
+"""The sizes, counts and times by which a container's data go to tier 2.
+
+Owns: ``FlushPolicy``, which the storage writer and its parts are given. A test that needs other
+values passes a policy of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPolicy:
+    """Values of one container. Sizes are in bytes, times in seconds."""
+
+    # ---- When the bytes of a segment are flushed -------------------------------------------------
+
+    flush_bytes: int = 4 * MIB
+    """A segment with this many unflushed bytes is flushed at once, as by the original."""
+    flush_seconds: float = 5.0
+    """Maximum wait of a flush while few segments are unflushed. The original waits 30 s; a restart
+    replays less this way."""
+    flush_seconds_max: float = 30.0
+    """Maximum wait of a short flush while many segments are unflushed."""
+    few_segments: int = 256
+    """Maximum count of unflushed segments that is few."""
+    many_segments: int = 2_500
+    """Above this count of unflushed segments the wait becomes shorter again: an unflushed segment
+    cannot be evicted from memory, and ``inactive.eviction.BACKLOG_MAX`` of them stop eviction."""
+    short_bytes_max: int = 256 * 1024
+    """Maximum length of a short flush. Short flushes run together: they mostly wait for the disk."""
+
+    # ---- How a flush is done ---------------------------------------------------------------------
+
+    write_bytes_max: int = 4 * MIB
+    """Maximum length of one write to tier 2."""
+    short_source_bytes_max: int = MIB
+    """Maximum length of a merged segment whose bytes are written directly into the target. A longer
+    one gets chunks of its own first, which the target takes over."""
+    short_flushes_max: int = 32
+    """Maximum count of short flushes at the same time."""
+    round_flushes_max: int = 128
+    """Maximum count of flushes in one round. Between rounds the writer looks at new operations, the
+    log and attributes."""
+    rounds_max: int = 16
+    """Maximum count of rounds that flush everything: each round scans all unflushed segments."""
+    first_failures_max: int = 4
+    """After this many failures in a row, without any success, the round ends."""
+
+    # ---- When tier 2 fails -----------------------------------------------------------------------
+
+    retry_seconds: float = 1.0
+    """Pause after a round that failed."""
+    pause_seconds_min: float = 1.0
+    """First pause of a segment that fails while others succeed; it doubles with each failure."""
+    pause_seconds_max: float = 30.0
+    """Maximum pause of such a segment."""
+    error_seconds: float = 60.0
+    """A segment that fails for longer than this is logged as an error: it keeps the log."""
+    strange_attempts_max: int = 5
+    """After this many attempts in a row that found chunks missing or of another length, the writer
+    ends with the error."""
+
+    # ---- Attributes ------------------------------------------------------------------------------
+
+    attribute_flush_seconds: float = 5.0
+    """Maximum wait of changed attributes while the container has many of them."""
+    attribute_flush_seconds_few: float = 30.0
+    """Maximum wait of changed attributes while the container has few; the original's time."""
+    few_dirty_attributes: int = 8192
+    """Maximum count of changed attributes that is few. Few may wait for longer because every
+    checkpoint contains them, and each index that is written costs a synced file."""
+    attribute_flush_count: int = 200
+    """A segment with this many changed attributes is written at once, as by the original."""
+    attribute_update_count: int = 1000
+    """About how many attributes one update of an index has: each may rewrite a page."""
+    attribute_indexes_max: int = 64
+    """Maximum count of indexes that are written before the writer waits for the log."""
+    attribute_writes_max: int = 16
+    """Maximum count of indexes that are written at the same time."""
+    log_wait_seconds: float = 1.0
+    """Maximum wait for the log to store the places of indexes; then other work goes first."""
+
+    # ---- Checkpoints, and the truncation of the log ----------------------------------------------
+
+    poll_seconds: float = 0.5
+    """Interval between rounds while operations or checkpoints wait."""
+    idle_poll_seconds: float = 1.0
+    """Interval between rounds while nothing waits."""
+    held_bytes_max: int = 256 * MIB
+    """When the container holds more than this of a shared tier 1, it flushes everything and writes a
+    checkpoint. With many unflushed segments, short flushes wait less from twice as much on."""
+    checkpoint_seconds: float = 2.5
+    """Minimum interval between checkpoints while the log is too long."""
+    checkpoints_max: int = 8
+    """Maximum count of checkpoints that wait for tier 2 meanwhile."""
+    idle_checkpoint_bytes: int = 4 * MIB
+    """When everything is flushed and the log is longer than this, a checkpoint is written so that
+    the log can be truncated."""
+    metadata_copy_seconds: float = 60.0
+    """Minimum interval between copies of the container's metadata in tier 2."""
+
+
+DEFAULT_FLUSH_POLICY = FlushPolicy()
