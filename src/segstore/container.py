@@ -22,7 +22,7 @@ from collections.abc import (
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
@@ -475,16 +475,37 @@ def assemble(
     eviction: EvictionPolicy,
     confirm_owner: Callable[[], Awaitable[None]] | None,
 ) -> Container:
-    """Put the parts of one container together, which is then to be recovered.
-
-    The storage writer asks the operation processor for checkpoints, which asks the writer for
-    flushes: functions that are called later connect the parts that need each other.
-    """
+    """Put the parts of one container together. ``recover`` comes next."""
     if flush_policy.held_bytes_max > throttling.log_bytes_max * throttling.begin_share:
         raise ValueError(
             f"a container that flushes when it holds {flush_policy.held_bytes_max} bytes of tier 1"
             f" is too late: writers stop at {throttling.log_bytes_max}"
         )
+
+    # Parts that need each other call through these functions, which look at the other part later.
+
+    def enqueue_first(operation: Operation) -> None:
+        processor.enqueue_first(operation)
+
+    def request_checkpoint() -> None:
+        processor.request_checkpoint()
+
+    async def evict(candidates: list[int]) -> None:
+        await evicting.evict(candidates)
+
+    async def wait_for(operation: Operation) -> int:
+        return await container.wait_for(operation)
+
+    async def checkpoint() -> None:
+        await container.checkpoint()
+
+    def record_attributes(
+        segment: SegmentMetadata, values: AttributeValues
+    ) -> Callable[[], Awaitable[int]]:
+        return container.record_attributes(segment, values)
+
+    def read_nowait(name: str, **how: Any) -> ReadHandle | None:
+        return container.read_nowait(name, **how)
 
     def request_flush() -> None:
         """Flush what holds writers back: bytes, and attributes if these are it."""
@@ -496,7 +517,7 @@ def assemble(
         metadata, read_index, memory_log, now_ms, on_evicted=attribute_indexes.close
     )
     records = SegmentRecords(metadata, attribute_indexes, read_index)
-    activation = Activation(metadata, records, lambda operation: processor.enqueue_first(operation))
+    activation = Activation(metadata, records, enqueue_first)
     writer = StorageWriter(
         metadata,
         memory_log,
@@ -504,8 +525,8 @@ def assemble(
         storage,
         attribute_indexes,
         log,
-        lambda: processor.request_checkpoint(),
-        lambda segment, values: container.record_attributes(segment, values),
+        request_checkpoint,
+        record_attributes,
         policy=flush_policy,
         held_share=lambda: cache_manager.held_bytes / cache_manager.throttle_bytes,
         confirm_owner=confirm_owner,
@@ -533,13 +554,7 @@ def assemble(
         prefetcher,
         writer.add_checkpoint,
     )
-    compaction = RecordCompaction(
-        metadata,
-        records,
-        activation,
-        lambda candidates: evicting.evict(candidates),
-        lambda operation: container.wait_for(operation),
-    )
+    compaction = RecordCompaction(metadata, records, activation, evict, wait_for)
     evicting = Eviction(
         metadata,
         eviction,
@@ -547,8 +562,8 @@ def assemble(
         read_index,
         prefetcher,
         compaction,
-        wait=lambda operation: container.wait_for(operation),
-        checkpoint=lambda: container.checkpoint(),
+        wait=wait_for,
+        checkpoint=checkpoint,
     )
     container = Container(
         ContainerParts(
@@ -566,7 +581,7 @@ def assemble(
             throttle,
             writer,
             activation,
-            LateReads(activation, lambda name, **how: container.read_nowait(name, **how)),
+            LateReads(activation, read_nowait),
             evicting,
         )
     )
@@ -610,9 +625,7 @@ async def open_container(
         log,
         storage,
         cache_manager,
-        AttributeIndexes(
-            storage, attribute_pages or PageCache(ATTRIBUTE_PAGES_BYTES_MAX), cache
-        ),
+        AttributeIndexes(storage, attribute_pages or PageCache(ATTRIBUTE_PAGES_BYTES_MAX), cache),
         now_ms=now_ms,
         flush_policy=flush_policy,
         throttling=throttling or ThrottlePolicy(),

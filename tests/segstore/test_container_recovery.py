@@ -293,10 +293,14 @@ async def test_a_recovery_does_not_stand_still_for_more_than_the_cache_behind_a_
     expected = b"".join(b"%04d" % number + bytes(1500) for number in range(1500))
     with trio.fail_after(9):
         async with tiers.open(cache_bytes=cache_bytes, drain_seconds=0) as container:
-            assert container.parts.read_index.index_of(container.parts.metadata.by_name["kept"]).logged
+            assert container.parts.read_index.index_of(
+                container.parts.metadata.by_name["kept"]
+            ).logged
             assert await everything(container, "kept") == expected
             await container.flush()
-            assert not container.parts.read_index.index_of(container.parts.metadata.by_name["kept"]).logged
+            assert not container.parts.read_index.index_of(
+                container.parts.metadata.by_name["kept"]
+            ).logged
             tiers.crash()
     async with tiers.open(cache_bytes=cache_bytes) as container:
         assert container.segment_info("kept").storage_length == len(expected)

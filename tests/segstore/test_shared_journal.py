@@ -27,7 +27,10 @@ async def test_a_quiet_container_does_not_keep_the_journal_of_a_busy_one(tmp_pat
     storage = next_owner(MemoryChunkStorage())
     cache_manager = CacheManager(StreamingCache(64 * MIB))
     async with open_journal(tmp_path, settings) as journal:
-        opening = {"cache_manager": cache_manager, "flush_policy": FlushPolicy(held_bytes_max=3 * FILE_BYTES)}
+        opening = {
+            "cache_manager": cache_manager,
+            "flush_policy": FlushPolicy(held_bytes_max=3 * FILE_BYTES),
+        }
         async with (
             open_container(0, journal, storage, **opening) as quiet,
             open_container(1, journal, storage, **opening) as busy,

@@ -1,4 +1,4 @@
-"""What happens to a container when an operation is durable.
+"""Applies durable operations to a container.
 
 Owns: the order in which a durable operation reaches metadata, read index and memory log. Recovery
 and the operation processor both go through here, so that a recovered container equals one that
@@ -6,7 +6,7 @@ never stopped.
 
 Invariants:
 1. Operations come in sequence order, each once.
-2. Metadata first: whoever is woken by the read index sees the new lengths.
+2. Metadata change first: a reader that the read index wakes sees the new lengths.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CommittedState:
             # While recovering, bytes that tier 2 has already need no place in the cache.
             if operation.offset + operation.length > segment.storage_length:
                 self.read_index.append(segment, operation.offset, operation.data)
-            # The bytes are in the cache now: let go of the connection's copy.
+            # The bytes are in the cache now: free the connection's copy.
             operation.data = b""
         elif isinstance(operation, SealOperation):
             self.read_index.seal(segment)

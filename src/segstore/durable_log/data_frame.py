@@ -1,15 +1,15 @@
 """Data frames: how operations are packed into entries of the durable data log.
 
-Owns: which frames a container fills, and what a damaged one means. The bytes are
-``_fast.data_frame``'s (``docs/formats/data-frame.md``).
+Owns: the frames that a container fills, and the errors for damaged ones. ``_fast.data_frame`` has
+the layout of the bytes (``docs/formats/data-frame.md``).
 
 Invariants:
 1. Records lie in frames in the order in which they were added; a record that does not fit goes on
    in the next frame, so a frame holds whole records and at most one tail and one head of others.
-2. A frame is never longer than the durable data log takes in one entry.
+2. A frame is never longer than one entry of the durable data log may be.
 3. A record that is cut off by the end of the log was never acknowledged and is dropped; a part
    without its beginning anywhere else is damage.
-4. A frame is filled again only when the log has let go of its bytes.
+4. A frame is reused only when the log needs its bytes no more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from segstore.errors import DataLogCorruptError
 from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, DigestedEntry
 
 SPARE_FRAMES_MAX: Final = 2
-"""Frames kept for later; under full load more may be in flight, and their memory goes again."""
+"""Maximum count of spare frames. Under full load more are in flight; their memory is freed."""
 
 __all__ = ["DataFrame", "FramePool", "FrameReplay"]
 
@@ -37,12 +37,12 @@ class FramePool:
         self._limit = limit
         self._spare: list[DataFrame] = []
 
-    def take(self) -> DataFrame:
-        """An empty frame."""
+    def get(self) -> DataFrame:
+        """Return an empty frame."""
         return self._spare.pop() if self._spare else DataFrame(self._limit)
 
-    def give_back(self, frame: DataFrame) -> None:
-        """Keep a frame whose bytes are durable; one that somebody still looks at goes its way."""
+    def recycle(self, frame: DataFrame) -> None:
+        """Keep a frame whose bytes are durable for reuse, unless views of it still exist."""
         if frame.is_free and len(self._spare) < SPARE_FRAMES_MAX:
             frame.clear()
             self._spare.append(frame)
@@ -55,8 +55,9 @@ class FrameReplay:
         self._reader = DigestReader()
 
     def feed(self, entry: DigestedEntry) -> list[AppendBatch | tuple[int, bytes]]:
-        """See ``DigestReader``. Raises ``DataLogCorruptError`` for anything that is no frame.
+        """Return the operations that the entry completes; see ``DigestReader``.
 
+        Raises ``DataLogCorruptError`` for bytes that are not a frame.
         Raises ``EntryNeededError`` when ``feed_whole`` has to be called instead.
         """
         position = entry.address.position
@@ -65,7 +66,7 @@ class FrameReplay:
             return self._reader.feed(digest, position)
 
     def feed_whole(self, frame: Buffer, position: int) -> list[AppendBatch | tuple[int, bytes]]:
-        """The same for a frame whose digest leaves out too much."""
+        """Do the same with the bytes of a frame whose digest is not enough."""
         with _damage_told(position):
             return self._reader.feed(digest_frame(frame, whole=True), position)
 

@@ -3,8 +3,8 @@
 Owns: the queue in memory between the operation processor and the storage writer.
 
 Invariants:
-1. It holds only operations that change tier 2. The bytes of appends stay in the read index; an entry
-   here only tells their range.
+1. It holds only operations that change tier 2. The bytes of appends stay in the read index; an
+   entry here only tells their range.
 2. Neighbouring appends to one segment are one entry, so the queue grows with the number of changes
    from one segment to another, and not with the number of appends.
 """

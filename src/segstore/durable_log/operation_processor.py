@@ -1,4 +1,4 @@
-"""Turns queued operations into durable ones.
+"""Makes queued operations durable, and lets them take effect.
 
 Owns: the operation queue of a container, the data frame being filled, and the frames in flight.
 
@@ -8,12 +8,12 @@ Invariants:
    load frames fill up while the log is busy, without load an operation leaves at once.
 3. Bytes in flight are bounded; beyond the bound operations wait in the queue.
 4. A failed log write fails everything in flight and queued, and ends ``run`` with the error.
-5. While the throttle or the cache holds writes back, what relieves and what the system needs goes
-   on, unless something on the same segment waits before it.
-6. What waits for attributes to be loaded is put aside with all later operations on its segment, and
-   comes back to the front of the queue in the same order.
-7. While ``run`` waits for nothing but work, the queue is taken up at the end of the step that
-   filled it (see ``turns``); whatever has to wait is left to ``run``.
+5. While the throttle or the cache holds writes back, operations that free memory and those of
+   system segments go on, unless another operation on the same segment waits before them.
+6. An operation that waits for attributes is held together with all later operations on its segment,
+   and they return to the front of the queue in the same order.
+7. While ``run`` only waits for work, the queue is processed at the end of the event loop's step
+   that filled it (see ``turns``); anything that has to wait is left to ``run``.
 """
 
 from __future__ import annotations
@@ -56,14 +56,15 @@ from segstore.throttling.throttle import Throttle
 from segstore.tiers.api import DurableDataLog, LogAddress
 
 IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Maximum of bytes in frames that are not durable yet."""
 CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024
 """A checkpoint is written after this many bytes of log, so that recovery reads little more."""
 BATCH_BLOCK_BYTES: Final = 1024 * 1024
-"""Appends are accepted many at a time; the cache is asked once for up to so much room."""
+"""Maximum of cache room for the appends that are accepted at once."""
 GRANT_BYTES: Final = BATCH_BLOCK_BYTES
-"""What passes after each of the throttle's delays."""
+"""Bytes of users' writes that pass after each delay of the throttle."""
 OPERATION_GRANT_BYTES: Final = 512
-"""An operation counts as much against a grant, however short it is."""
+"""Minimum that one operation counts against a grant, in bytes."""
 
 
 class OperationProcessor:
@@ -87,7 +88,7 @@ class OperationProcessor:
         self._throttle = throttle
         self._request_flush = request_flush
         self._prefetcher = prefetcher
-        prefetcher.give_back = self._enqueue_first
+        prefetcher.requeue = self._enqueue_first
         self._queue: deque[Operation] = deque()
         self._overtakers = Overtakers(self._queue)
         self._delayed_since: float | None = None
@@ -99,7 +100,7 @@ class OperationProcessor:
         self._asked = False
         self._defect: Exception | None = None
         self._frames = FramePool()
-        self._frame = self._frames.take()
+        self._frame = self._frames.get()
         self._transaction = UpdateTransaction()
         self._in_flight: deque[tuple[UpdateTransaction, DataFrame, memoryview]] = deque()
         self._in_flight_bytes = 0
@@ -112,7 +113,7 @@ class OperationProcessor:
 
     @property
     def queued_count(self) -> int:
-        """How many operations wait to be put into a frame."""
+        """Count of operations that are not in a frame yet."""
         return len(self._queue)
 
     def enqueue(self, operation: Operation) -> None:
@@ -121,7 +122,7 @@ class OperationProcessor:
             operation.on_complete(ContainerOfflineError("the container is stopping"), -1)
             return
         self._queue.append(operation)
-        self._note_work()
+        self._schedule()
 
     def enqueue_first(self, operation: Operation) -> None:
         """Queue an operation that does not wait for others: the container's own small ones."""
@@ -133,7 +134,7 @@ class OperationProcessor:
     def _enqueue_first(self, operations: list[Operation]) -> None:
         self._queue.extendleft(reversed(operations))
         self._overtakers.reset()
-        self._note_work()
+        self._schedule()
 
     def request_checkpoint(self) -> None:
         """Write a checkpoint as soon as nothing is in flight."""
@@ -149,7 +150,7 @@ class OperationProcessor:
             if self._throttle.is_batching:
                 await self._wait_for_more()
             while self._advance():
-                if not await self._hold_back():
+                if not await self._wait_for_room():
                     break
             if self._failure is not None:
                 raise self._failure
@@ -162,22 +163,22 @@ class OperationProcessor:
             self._waiting = False
         self._work = trio.Event()
 
-    def _note_work(self) -> None:
-        """Go on in this turn of the event loop if nothing is waited for, else in the task."""
+    def _schedule(self) -> None:
+        """Process the queue at the end of this step of the event loop, or wake ``run`` for it."""
         if not self._waiting or not self._turns.is_run or self._throttle.is_batching:
             self._work.set()
         elif not self._asked:
             self._asked = True
-            self._turns.soon(self._advance_soon)
+            self._turns.soon(self._advance_deferred)
 
-    def _advance_soon(self) -> None:
+    def _advance_deferred(self) -> None:
         self._asked = False
         if not self._waiting:
             self._work.set()
             return
         try:
             held_back = self._advance()
-        # It is the container's, not the task's in which it is called.
+        # The error belongs to the container, not to the task whose step this is.
         except Exception as defect:
             self._defect = defect
             held_back = True
@@ -185,23 +186,23 @@ class OperationProcessor:
             self._work.set()
 
     def close(self, reason: str) -> None:
-        """Refuse everything that is queued or in flight, and all that comes later. Idempotent."""
+        """Refuse all operations that are queued or in flight, and later ones. Idempotent."""
         self._closed = True
         error = ContainerOfflineError(reason)
         transactions = [*(transaction for transaction, _, _ in self._in_flight), self._transaction]
         abandoned = [operation for each in transactions for operation in each.unanswered]
         self._cache_manager.in_flight_bytes -= sum(each.block_bytes for each in transactions)
-        abandoned += self._prefetcher.take_all()
+        abandoned += self._prefetcher.remove_all()
         abandoned += self._queue
         self._in_flight.clear()
         self._transaction = UpdateTransaction()
         self._queue.clear()
-        with ExitStack() as answers:  # an answer that fails keeps nobody from theirs
+        with ExitStack() as answers:  # one that fails does not prevent the others
             for operation in reversed(abandoned):
                 answers.callback(operation.on_complete, error, -1)
 
     def _advance(self) -> bool:
-        """Put operations into frames; returns whether some are held back."""
+        """Put queued operations into frames; returns whether some are held back."""
         if self._failure is not None or self._defect is not None or self._closed:
             return False
         if self._checkpoint_waiting:
@@ -211,17 +212,17 @@ class OperationProcessor:
                 self._submit_if_idle()
                 return False
         queue = self._queue
-        if queue and not self._take(self._grant()):
-            self._let_pass()
+        if queue and not self._process_head(self._grant()):
+            self._process_passing()
             self._submit_if_idle()
             return True
         self._submit_if_idle()
         return False
 
-    def _take(self, grant: float) -> bool:
-        """Take operations from the head of the queue; returns False when the next has to wait.
+    def _process_head(self, grant: float) -> bool:
+        """Process operations from the head of the queue; returns False when the next has to wait.
 
-        ``grant`` is how many bytes of users' writes may pass; infinite without a delay.
+        ``grant`` is the number of bytes of users' writes that may pass; infinite without a delay.
         """
         queue = self._queue
         while queue and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
@@ -238,7 +239,7 @@ class OperationProcessor:
                 continue
             if not self._has_room(operation):
                 return False
-            self._overtakers.taken((queue.popleft(),))
+            self._overtakers.removed_head((queue.popleft(),))
             self._process_with_room(operation)
             if priority is Priority.USER:
                 grant -= max(OPERATION_GRANT_BYTES, block_bytes(operation.payload_bytes))
@@ -260,12 +261,14 @@ class OperationProcessor:
             self._cache_manager.in_flight_bytes += payload_bytes
 
     def _accept_appends(self, grant: float) -> float:
-        """Take the appends at the head of the queue that go the usual way; what of the grant."""
+        """Accept many appends from the head of the queue at once; returns the part of the grant
+        that they use. Returns 0 if the first operation has to be processed alone.
+        """
         queue, first = self._queue, self._queue[0]
         if type(first) is not AppendOperation:
             return 0
         if self._prefetcher.held_count:
-            return 0  # some may have to wait behind what is held
+            return 0  # some may have to wait behind held operations
         wanted = min(BATCH_BLOCK_BYTES, len(queue) * block_bytes(first.length or 1))
         if grant < wanted:
             wanted = max(int(grant), block_bytes(first.length or 1))
@@ -277,13 +280,15 @@ class OperationProcessor:
         taken = accept_appends(queue, self._pending, self._frame, transaction.operations, wanted)
         if before:
             left = queue[0] if queue else None
-            self._overtakers.taken(takewhile(lambda operation: operation is not left, before))
+            self._overtakers.removed_head(
+                takewhile(lambda operation: operation is not left, before)
+            )
         transaction.block_bytes += taken
         self._cache_manager.in_flight_bytes += taken
         return max(taken, OPERATION_GRANT_BYTES * (len(transaction.operations) - count))
 
     def _grant(self) -> float:
-        """How many bytes of users' writes may pass now: slower writers before the bounds."""
+        """Return how many bytes of users' writes may pass now; infinite without a delay."""
         now = trio.current_time()
         seconds = self._throttle.delay_seconds(now)
         if seconds <= 0:
@@ -298,8 +303,8 @@ class OperationProcessor:
         self._resume_at = now + seconds
         return GRANT_BYTES
 
-    def _let_pass(self) -> None:
-        """Go on with what is not held back, although it stands behind what is."""
+    def _process_passing(self) -> None:
+        """Process operations that may pass the ones which are held back."""
         lowest = Priority.RELIEF
         if not self._throttle.system_stops and self._cache_manager.has_room(
             block_bytes(1), system=True
@@ -307,7 +312,7 @@ class OperationProcessor:
             lowest = Priority.SYSTEM
         without_room: list[Operation] = []
         names: set[str] = set()
-        passing = self._overtakers.take(lowest=lowest)
+        passing = self._overtakers.remove_passing(lowest=lowest)
         self._queue.extendleft(reversed(passing))
         try:
             for _ in passing:
@@ -322,10 +327,10 @@ class OperationProcessor:
             if without_room:
                 self._enqueue_first(without_room)
 
-    async def _hold_back(self) -> bool:
-        """Give the storage writer time to make room; returns whether to go on."""
+    async def _wait_for_room(self) -> bool:
+        """Wait a moment for the storage writer to make room; returns whether to go on."""
         self._request_flush()
-        # What was queued up to now has been looked at: only news may end the wait early.
+        # The whole queue was looked at: only new operations may end the wait early.
         self._work = trio.Event()
         seconds = self._resume_at - trio.current_time()
         if not 0 < seconds < ROOM_RETRY_SECONDS:
@@ -335,7 +340,7 @@ class OperationProcessor:
         return self._failure is None
 
     async def _wait_for_more(self) -> None:
-        """Wait, when that is configured, for more to fill the next frame with."""
+        """Wait for more operations to fill the next frame, if a batching delay is configured."""
         if self._checkpoint_waiting or not self._queue or self._in_flight:
             return
         seconds = self._throttle.batching_seconds()
@@ -352,7 +357,7 @@ class OperationProcessor:
             self._pass_barrier(barrier)
 
     def _place(self, operation: Operation) -> BarrierOperation | None:
-        """Put an operation where it belongs, unless it is a barrier, or is answered at one."""
+        """Hold or accept an operation; returns a barrier for it when it is one, or was refused."""
         if self._prefetcher.held_count and self._prefetcher.must_wait(operation):
             self._prefetcher.hold(operation)
             return None
@@ -411,11 +416,11 @@ class OperationProcessor:
         """Hand the current frame and the operations that end in it to the log."""
         data = self._frame.seal()
         in_flight = self._transaction, self._frame, data
-        self._transaction, self._frame = UpdateTransaction(), self._frames.take()
+        self._transaction, self._frame = UpdateTransaction(), self._frames.get()
         self._in_flight.append(in_flight)
         self._in_flight_bytes += len(data)
         self._bytes_since_checkpoint += len(data)
-        self._throttle.note_submitted(len(data))
+        self._throttle.record_submitted(len(data))
         if self._throttle.is_batching:
             self._submitted_at.append(trio.current_time())
         return self._log.append_nowait((data,), self._on_durable)
@@ -429,7 +434,7 @@ class OperationProcessor:
             return
         try:
             self._commit_first()
-        # It is this container's: the log may be in the midst of telling others.
+        # The error belongs to this container: the log may have to call others, too.
         except Exception as defect:
             self._defect = defect
             self._work.set()
@@ -440,21 +445,21 @@ class OperationProcessor:
         self._in_flight_bytes -= len(data)
         if self._submitted_at:
             seconds = trio.current_time() - self._submitted_at.popleft()
-            self._throttle.note_write(length=len(data), seconds=seconds)
+            self._throttle.record_write(length=len(data), seconds=seconds)
         data.release()
-        self._frames.give_back(frame)
+        self._frames.recycle(frame)
         self._cache_manager.in_flight_bytes -= transaction.block_bytes
         transaction.block_bytes = 0
         try:
             self._commit(transaction)
         except Exception:
-            # Closing answers what is left of it.
+            # ``close`` answers the remaining operations.
             self._in_flight.appendleft((transaction, frame, data))
             raise
         if self._bytes_since_checkpoint >= CHECKPOINT_LOG_BYTES:
             self._checkpoint_waiting = True
         if self._queue or self._checkpoint_waiting or not self._frame.is_empty:
-            self._note_work()
+            self._schedule()
 
     def _commit(self, transaction: UpdateTransaction) -> None:
         apply, committed = self._state.apply, self._pending.committed

@@ -1,12 +1,13 @@
-"""What may go before operations that are held back in a queue.
+"""Finds the operations that may pass others which are held back in the queue.
 
-Owns: ``Overtakers``, which finds it. It remembers how far it has looked, so that a queue that grows
-at its end and is taken from at its head is looked through once.
+Owns: ``Overtakers``. It remembers how far it has scanned, so that a queue that grows at its end and
+shrinks at its head is scanned once.
 
 Invariants:
-1. An operation overtakes none on its own segments, unless it is the container's own record: the
-   storage writer waits for that, and what it would stand behind may wait for the storage writer.
-2. An operation that concerns all segments (a barrier without a name) overtakes nothing.
+1. An operation passes no other on its own segments. The exception is the container's own record of
+   an attribute index: the storage writer waits for it, and the operations before it may wait for
+   the storage writer.
+2. An operation on all segments (a barrier without a name) passes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from segstore.model.operations import MergeOperation, Operation, RefusedOperatio
 
 
 def segment_names(operation: Operation) -> tuple[str, ...]:
-    """The segments on which an operation keeps its place among others."""
+    """Return the names of the segments on which the operation must keep its order."""
     if isinstance(operation, MergeOperation):
         return operation.name, operation.source_name
     if isinstance(operation, RefusedOperation):
@@ -29,31 +30,35 @@ def segment_names(operation: Operation) -> tuple[str, ...]:
 
 
 class Overtakers:
-    """Looks through one queue; tell it what was ``taken``, ``reset`` it when more has changed."""
+    """Scans one queue.
+
+    Call ``removed_head`` after operations were removed from the head of the queue, ``reset`` after
+    any other change but additions at its end.
+    """
 
     def __init__(self, queue: deque[Operation]) -> None:
         self._queue = queue
         self._seen = 0
         self._lowest = Priority.SYSTEM
         self._waiting: dict[str, int] = {}
-        """How many operations that were seen wait on a segment."""
+        """Count of scanned operations that wait, by segment name."""
         self._behind: set[str] = set()
-        """The segments with an operation that would pass, if others did not wait before it."""
+        """Names of segments with an operation that waits only because of others before it."""
 
     @property
     def has_seen(self) -> bool:
-        """Whether some of the queue need not be looked at again."""
+        """Whether a part of the queue was scanned already."""
         return self._seen > 0
 
     def reset(self) -> None:
-        """Forget what was seen."""
+        """Forget the scan: the next one begins at the head."""
         if self._seen:
             self._seen = 0
             self._waiting.clear()
             self._behind.clear()
 
-    def taken(self, operations: Iterable[Operation]) -> None:
-        """These were the head of the queue, and are not in it any more."""
+    def removed_head(self, operations: Iterable[Operation]) -> None:
+        """Record that these operations were removed from the head of the queue."""
         waiting = self._waiting
         for operation in operations:
             if not self._seen:
@@ -68,8 +73,12 @@ class Overtakers:
                 if not waiting[name]:
                     del waiting[name]
 
-    def take(self, *, lowest: Priority) -> list[Operation]:
-        """Remove and return what may pass of what has come since the last call, in order."""
+    def remove_passing(self, *, lowest: Priority) -> list[Operation]:
+        """Remove and return, in order, the operations of priority ``lowest`` or above that may
+        pass.
+
+        Only operations that came since the last call are scanned.
+        """
         queue = self._queue
         if lowest is not self._lowest:
             self._lowest = lowest
@@ -84,7 +93,7 @@ class Overtakers:
                 passing.append(operation)
             else:
                 staying.append(operation)
-                self._note(operation, would_pass=would_pass)
+                self._record_waiting(operation, would_pass=would_pass)
         if passing:
             kept = list(islice(queue, self._seen)) + staying
             queue.clear()
@@ -97,7 +106,7 @@ class Overtakers:
             return True
         return bool(operation.name) and self._waiting.keys().isdisjoint(segment_names(operation))
 
-    def _note(self, operation: Operation, *, would_pass: bool) -> None:
+    def _record_waiting(self, operation: Operation, *, would_pass: bool) -> None:
         names = segment_names(operation)
         for name in names:
             self._waiting[name] = self._waiting.get(name, 0) + 1

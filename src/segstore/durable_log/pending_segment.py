@@ -27,7 +27,7 @@ from segstore.model.operations import AttributeValues
 TRANSIENT_ATTRIBUTE_COUNT_MAX: Final = 16
 """Extended attributes that a transient segment may have (the original's limit)."""
 CHANGES_COUNT_MAX: Final = 512
-"""So many changed attributes of a segment are kept until nothing of it is in flight; not more."""
+"""Maximum count of changed attributes that are kept while operations on a segment are in flight."""
 
 # Looking up a member of an enum costs a good part of what resolving an update does.
 _REPLACE: Final = AttributeUpdateType.REPLACE
@@ -100,7 +100,7 @@ class PendingSegment:
         return None if memory.is_indexed else NULL_ATTRIBUTE_VALUE
 
     def forget_durable(self, sequence_number: int, newest: int) -> None:
-        """Let go of changes that the metadata has, now that an operation is durable."""
+        """Forget changes that the metadata have, now that an operation is durable."""
         if self.older is not NOTHING:
             if sequence_number >= self.older_until:
                 self.older = NOTHING
@@ -110,14 +110,14 @@ class PendingSegment:
 
 
 def unfit(name: str, attribute_id: AttributeId, id_bytes: int) -> InvalidRequestError:
-    """The refusal of an attribute id whose length is not that of the segment's."""
+    """Return the error for an attribute id whose length does not fit the segment."""
     return InvalidRequestError(
         name, f"attributes of {name} have ids of {id_bytes} bytes, not of {len(attribute_id)}"
     )
 
 
 def check_value(pending: PendingSegment, value: int) -> None:
-    """Refuse what the log cannot keep."""
+    """Raise ``InvalidRequestError`` for a value that does not fit into 64 bits."""
     if not -(2**63) <= value < 2**63:
         raise InvalidRequestError(pending.base.name, "an attribute value leaves 64 bits")
 
@@ -125,7 +125,7 @@ def check_value(pending: PendingSegment, value: int) -> None:
 def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate]) -> AttributeValues:
     """Turn conditional updates into plain values, or raise ``BadAttributeUpdateError``.
 
-    Raises ``AttributesNotLoadedError`` when a condition needs what only the index has.
+    Raises ``AttributesNotLoadedError`` when a condition needs a value that only the index has.
     """
     values: AttributeValues = {}
     for update in updates:
@@ -136,7 +136,7 @@ def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate])
             if present is None:
                 if verb != _REPLACE:
                     raise AttributesNotLoadedError
-                present = NULL_ATTRIBUTE_VALUE  # whatever it is
+                present = NULL_ATTRIBUTE_VALUE  # it is replaced in any case
         if verb == _REPLACE_IF_EQUALS:
             refused = present != expected
         elif verb == _REPLACE:

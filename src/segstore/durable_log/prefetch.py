@@ -1,16 +1,15 @@
-"""Operations that wait for inactive segments, and for attributes which are only in the index.
+"""Holds operations that wait for inactive segments, or for attributes that only an index has.
 
-Owns: the lines of operations that the operation processor has put aside, in queue order, and the
-reading of what they wait for. An operation that finds everything in memory never comes here.
+Owns: the lines of held operations, in queue order, and the loading of what they need. An operation
+that finds everything in memory never comes here.
 
 Invariants:
-1. The pipeline never waits for tier 2: it puts an operation aside that needs a segment or an
-   attribute which is not in memory, and everything that comes later for the same segment, and goes
-   on with others.
-2. Operations on one segment keep their order: they stand in one line, and all that stand in it are
-   given back together, in order, to the front of the queue. A merge joins the lines of both.
-3. No line waits for what another one reads, but for the offsets of records, which are found for
-   many names at a time.
+1. The pipeline never waits for tier 2. An operation that needs a segment or an attribute which is
+   not in memory is held, and so are all later operations on the same segment; others go on.
+2. Operations on one segment keep their order: they are in one line, and the whole line returns to
+   the front of the queue at once. A merge joins the lines of its two segments.
+3. Lines are loaded independently, except for the offsets of records, which are read for many names
+   at a time.
 4. What was loaded for an operation stays in memory until the operation has passed.
 """
 
@@ -43,12 +42,13 @@ from segstore.model.operations import (
 )
 
 PARALLEL_SEGMENTS_MAX: Final = 8
+"""Maximum count of segments that are loaded at the same time."""
 
-GiveBack = Callable[[list[Operation]], None]
+Requeue = Callable[[list[Operation]], None]
 
 
 class _Wanted:
-    """What the operations of a line need of one segment."""
+    """The attributes of one segment that a line of operations needs."""
 
     __slots__ = ("attribute_ids", "error", "loaded", "segment")
 
@@ -60,7 +60,7 @@ class _Wanted:
 
 
 class _Offsets:
-    """What was found out for several lines, until all of them have passed."""
+    """Offsets of records that were read for several lines; kept until all lines have passed."""
 
     __slots__ = ("error", "found", "lines")
 
@@ -71,23 +71,23 @@ class _Offsets:
 
 
 class _Line:
-    """Operations that keep their order, with their places in the queue, and what they need."""
+    """Held operations in order, each with its place in the queue, and what they need."""
 
     __slots__ = ("failures", "loads", "needs", "offsets", "operations", "part_of", "wanted")
 
     def __init__(self) -> None:
         self.operations: list[tuple[int, Operation]] = []
         self.part_of: _Line | None = None
-        # How many lines that this one has come of are still being loaded for.
+        # Count of loads that are under way, with those of lines that were joined to this one.
         self.loads = 1
         self.needs: dict[Operation, _Wanted] = {}
-        # What two lines that were joined both needed for an operation is here twice.
+        # What two joined lines both needed is here twice.
         self.wanted: list[_Wanted] = []
         self.failures: dict[str, SegmentStoreError] = {}
         self.offsets: list[_Offsets] = []
 
     def join(self, other: _Line) -> None:
-        """Take over another line's operations: from now on they wait for both."""
+        """Add another line's operations to this line: they wait for the needs of both."""
         other.part_of = self
         self.operations = sorted((*self.operations, *other.operations), key=itemgetter(0))
         self.loads += other.loads
@@ -98,7 +98,7 @@ class _Line:
 
     @property
     def whole(self) -> _Line:
-        """The line that this one is a part of by now."""
+        """The line that this one was joined to, or itself."""
         line = self
         while line.part_of is not None:
             line = line.part_of
@@ -106,23 +106,23 @@ class _Line:
 
 
 class SegmentLoader(Protocol):
-    """Brings inactive segments into memory, as far as there are segments of these names."""
+    """Brings inactive segments into memory. Names without a segment are ignored."""
 
     async def load_offsets(self, names: Iterable[str]) -> list[AttributeId]:
-        """Find out which names are inactive segments'; what is returned is let go later."""
+        """Load the offsets of these segments' records; ``release`` the result later."""
         ...
 
-    def let_go(self, loaded: list[AttributeId]) -> None:
-        """What was found out has been used."""
+    def release(self, loaded: list[AttributeId]) -> None:
+        """Allow loaded offsets to be evicted again."""
         ...
 
     async def activate(self, name: str) -> None:
-        """Have one segment in memory, if it exists."""
+        """Bring one segment into memory, if it exists."""
         ...
 
 
 class AttributePrefetcher:
-    """See the module. ``run`` in one task of the container."""
+    """See the module. ``run`` is a task of the container."""
 
     def __init__(
         self,
@@ -144,25 +144,25 @@ class AttributePrefetcher:
         self._wanted = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
-        self.give_back: GiveBack = lambda operations: None
+        self.requeue: Requeue = lambda operations: None
 
     @property
     def held_count(self) -> int:
-        """How many operations wait."""
+        """Count of held operations."""
         return self._held_count
 
     def must_wait(self, operation: Operation) -> bool:
-        """Whether something waits that the operation may not overtake."""
+        """Return whether an operation is held that this one may not pass."""
         if type(operation) is ActivateOperation or is_own_record(operation):
-            return False  # it is what the others wait for
+            return False  # the others wait for it
         return any(name in self._lines for name in segment_names(operation))
 
     def is_waited_for(self, name: str) -> bool:
-        """Whether something on the segment of that name waits."""
+        """Return whether an operation on the segment is held."""
         return name in self._lines
 
     def hold(self, operation: Operation) -> None:
-        """Put an operation at the end of its line."""
+        """Add an operation at the end of its line."""
         self._place += 1
         self._held_count += 1
         self._line_of(operation).operations.append((self._place, operation))
@@ -170,7 +170,7 @@ class AttributePrefetcher:
             self._idle = trio.Event()
 
     def _line_of(self, operation: Operation) -> _Line:
-        """The line in which an operation has to stand."""
+        """Return the line of the operation's segments; makes or joins lines as needed."""
         names = segment_names(operation)
         line: _Line | None = None
         for name in names:
@@ -188,33 +188,34 @@ class AttributePrefetcher:
         self._lines.update(dict.fromkeys(names, line))
         return line
 
-    def take_all(self) -> list[Operation]:
-        """Empty all lines; what was in them is the caller's now, in order."""
+    def remove_all(self) -> list[Operation]:
+        """Remove and return all held operations, in order."""
         lines = {id(line): line for line in self._lines.values()}
         return [
             operation
             for _, operation in sorted(
-                (each for line in lines.values() for each in self._take(line)), key=itemgetter(0)
+                (each for line in lines.values() for each in self._remove_line(line)),
+                key=itemgetter(0),
             )
         ]
 
-    def _take(self, line: _Line) -> list[tuple[int, Operation]]:
-        """Empty a line."""
-        taken, line.operations = line.operations, []
-        for _, operation in taken:
+    def _remove_line(self, line: _Line) -> list[tuple[int, Operation]]:
+        """Remove and return the operations of one line."""
+        removed, line.operations = line.operations, []
+        for _, operation in removed:
             for name in segment_names(operation):
                 self._lines.pop(name, None)
-        self._held_count -= len(taken)
+        self._held_count -= len(removed)
         if not self._held_count:
             self._idle.set()
-        return taken
+        return removed
 
     async def wait_idle(self) -> None:
-        """Return when nothing waits."""
+        """Return when no operation is held."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Load what is needed until cancelled."""
+        """Load what held operations need, until cancelled."""
         places = trio.CapacityLimiter(PARALLEL_SEGMENTS_MAX)
         async with trio.open_nursery() as nursery:
             while True:
@@ -235,7 +236,7 @@ class AttributePrefetcher:
         return {name for _, each in line.operations for name in missing_names(each)}
 
     async def _find_offsets(self, nursery: trio.Nursery, places: trio.CapacityLimiter) -> None:
-        """Find out which names of new lines are inactive segments', for many at a time."""
+        """Load the offsets of the records that new lines need, for many names at a time."""
         assert self._segments is not None, "nothing is missing without them"
         while self._unfound:
             lines, self._unfound = self._unfound, []
@@ -252,7 +253,7 @@ class AttributePrefetcher:
     async def _load_line(
         self, line: _Line, offsets: _Offsets, places: trio.CapacityLimiter
     ) -> None:
-        """Load what a line needs, and give it back if it is not a part of one that needs more."""
+        """Load what a line needs, then requeue it, unless it was joined to one that needs more."""
         failures = await self._load_segments(line, offsets, places)
         needs = self._needs(line)
         several = list({id(wanted): wanted for wanted in needs.values()}.values())
@@ -266,12 +267,12 @@ class AttributePrefetcher:
         whole.wanted += several
         whole.offsets.append(offsets)
         if not whole.loads:
-            self._give_back(whole)
+            self._requeue(whole)
 
     async def _load_segments(
         self, line: _Line, offsets: _Offsets, places: trio.CapacityLimiter
     ) -> dict[str, SegmentStoreError]:
-        """Have the segments in memory that exist; returns those that failed."""
+        """Load the line's inactive segments; returns the errors by name."""
         failures: dict[str, SegmentStoreError] = {}
         segments = self._segments
         names = self._missing_names(line)
@@ -295,7 +296,7 @@ class AttributePrefetcher:
         return failures
 
     def _needs(self, line: _Line) -> dict[Operation, _Wanted]:
-        """The operations in the line that need something, and what of which segment."""
+        """Return which attributes the operations of a line need."""
         needs: dict[Operation, _Wanted] = {}
         segments: dict[int, _Wanted] = {}
         for _, operation in line.operations:
@@ -311,15 +312,15 @@ class AttributePrefetcher:
             try:
                 wanted.loaded = await self._indexes.load(wanted.segment, wanted.attribute_ids)
             except NoSuchSegmentError:
-                pass  # the pipeline will find that out, in order
+                pass  # the pipeline will refuse the operation when its turn comes
             except StorageError as error:
                 wanted.error = error
 
-    def _give_back(self, line: _Line) -> None:
-        """Let the pipeline go on with a line; what came meanwhile may have to wait again."""
+    def _requeue(self, line: _Line) -> None:
+        """Return a line to the queue. Operations that came meanwhile may have to wait again."""
         operations: list[Operation] = []
         failures = line.failures
-        for _, operation in self._take(line):
+        for _, operation in self._remove_line(line):
             wanted = line.needs.get(operation)
             failure = None if wanted is None else wanted.error
             if failures and failure is None:
@@ -330,15 +331,15 @@ class AttributePrefetcher:
                 operations.append(operation)
             else:
                 operations.append(RefusedOperation(operation, failure))
-        operations.append(BarrierOperation("", partial(self._let_go, line)))
-        self.give_back(operations)
+        operations.append(BarrierOperation("", partial(self._release, line)))
+        self.requeue(operations)
 
-    def _let_go(self, line: _Line, error: SegmentStoreError | None, number: int) -> None:
-        """What was loaded has been used, and may go like everything else."""
+    def _release(self, line: _Line, error: SegmentStoreError | None, number: int) -> None:
+        """Allow what was loaded for a line to be evicted: its operations have passed."""
         for offsets in line.offsets:
             offsets.lines -= 1
             if not offsets.lines and self._segments is not None:
-                self._segments.let_go(offsets.found)
+                self._segments.release(offsets.found)
         for wanted in line.wanted:
             if wanted.loaded and not wanted.segment.is_gone:
                 self._metadata.attribute_cache.add(wanted.segment.attribute_memory, wanted.loaded)

@@ -1,4 +1,4 @@
-"""Which operations writers' delays are for.
+"""Tells which operations are delayed when writers are slowed down.
 
 Owns: the three priorities.
 """
@@ -24,14 +24,14 @@ from segstore.model.operations import (
 
 
 class Priority(IntEnum):
-    """The higher one passes where the lower one waits."""
+    """A higher priority passes where a lower one waits."""
 
     USER = 0
     """Waits for the delay, and stops at the bounds."""
     SYSTEM = 1
-    """Of a segment that the cluster needs to go on: has a reserve beyond the bounds, no delay."""
+    """An operation on a system segment: it has room beyond the bounds, and no delay."""
     RELIEF = 2
-    """Takes no memory, and may free some: never waits."""
+    """It takes no memory and may free some: it never waits."""
 
 
 _RELIEF: Final = frozenset(
@@ -49,7 +49,7 @@ _RELIEF: Final = frozenset(
 
 
 def priority_of(operation: Operation) -> Priority:
-    """The priority of an operation that was not accepted yet."""
+    """Return the priority of an operation that is not accepted yet."""
     if type(operation) in _RELIEF or is_own_record(operation):
         return Priority.RELIEF
     if operation.name.startswith(SYSTEM_PREFIX):
@@ -58,8 +58,8 @@ def priority_of(operation: Operation) -> Priority:
 
 
 def is_own_record(operation: Operation) -> bool:
-    """Whether the container tells itself where an attribute index is, which lets attributes go.
+    """Return whether the operation is the container's own record of where an attribute index is.
 
-    That changes nothing for any other operation on the segment, so it need not keep its place.
+    It affects no other operation on the segment, so it need not keep its order among them.
     """
     return type(operation) is UpdateAttributesOperation and operation.segment_id >= 0

@@ -7,11 +7,11 @@ Invariants:
 2. Tier 2 is asked once per segment how much it holds: bytes that are there are not loaded again.
 3. Afterwards every byte is in tier 2, in the cache, known to be in the log, or in a merged source;
    else the log is damaged and the container does not start.
-4. Bodies of long appends are not read: where they lie is noted, and who needs them reads them.
-5. The cache keeps its bound: what it cannot take is moved to tier 2 in between, and stays in the
-   log where tier 2 does not take it.
-6. What the log has may be in doubt in tier 2 after a power cut: it tells tier 2 where that begins,
-   which is where a segment ended when the log did not have anything of it yet.
+4. Bodies of long appends are not read: only their places in the log are kept, for later reads.
+5. The cache keeps its bound: bytes that do not fit are flushed to tier 2 in between. What tier 2
+   does not accept stays in the log.
+6. After a power cut, the bytes in tier 2 that the log still has are in doubt. The recovery tells
+   tier 2 where they begin: where the segment ended when the log had nothing of it yet.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ from segstore.model.operations import (
 from segstore.tiers.api import DurableDataLog, LogAddress
 
 ROOM_ATTEMPTS_MAX: Final = 500
+"""Maximum count of attempts to make room for records."""
 LEFT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""So much more is left in the log before tier 2 is tried again, after it has made no room."""
+"""Bytes that are left in the log before tier 2 is tried again, after a flush made no room."""
 
 logger = structlog.get_logger(__name__)
 
@@ -74,7 +75,7 @@ class Recovery:
         self._certain: dict[int, int] = {}
         self._left_behind: dict[int, str] = {}
         self._left_bytes: int | None = None
-        """What was left in the log since tier 2 made no room; None while it does."""
+        """Bytes left in the log since a flush made no room; None while flushes make room."""
         self.operation_count = 0
 
     @property
@@ -82,7 +83,10 @@ class Recovery:
         return self._state.metadata
 
     async def run(self, log: DurableDataLog) -> None:
-        """Replay everything that is in the log."""
+        """Replay the whole log, and verify the result.
+
+        Raises ``DataLogCorruptError`` and ``LogBehindError``.
+        """
         frames = FrameReplay()
         async with aclosing(log.read_digests()) as batches:
             async for entries in batches:
@@ -143,7 +147,7 @@ class Recovery:
             metadata.apply(last, now_ms)
             for piece in run.pieces:
                 offset, length = await self._replay_piece(segment, piece)
-                # Not before: making room for the next piece moves all that is in there to tier 2.
+                # Only now: making room for the next piece flushes everything in the memory log.
                 state.memory_log.add_range(
                     last.segment_id, offset, offset + length, run.first_sequence_number
                 )
@@ -152,7 +156,7 @@ class Recovery:
     async def _replay_piece(
         self, segment: SegmentMetadata, piece: ShortPiece | Piece
     ) -> tuple[int, int]:
-        """Make bytes readable, unless tier 2 has them already; returns offset and length."""
+        """Make bytes readable unless tier 2 has them; returns their offset and length."""
         if len(piece) == 5:
             if piece[0] + piece[1] > segment.storage_length:
                 self._state.read_index.append_logged(segment, piece)
@@ -167,10 +171,10 @@ class Recovery:
         return offset, len(data)
 
     async def _make_room_for(self, length: int) -> bool:
-        """Whether the cache can take so many bytes, maybe after tier 2 has taken others.
+        """Return whether the cache has room for ``length`` bytes, after a flush if necessary.
 
-        Tier 2 cannot take those of a segment whose merge, deletion or truncation, further on in the
-        log, took away what lies before them: they may be more than the cache has room for.
+        A flush may be impossible: a later merge, deletion or truncation in the log may have removed
+        from tier 2 what lies before the bytes of a segment. These may be more than the cache holds.
         """
         wanted = block_bytes(length)
         if self._cache_manager.has_room(wanted):
@@ -185,7 +189,7 @@ class Recovery:
         return False
 
     def _check_order(self, sequence_number: int) -> None:
-        """Whether the operation is the next one after those that were replayed."""
+        """Raise ``DataLogCorruptError`` unless the operation follows the last replayed one."""
         metadata = self._metadata
         if self.operation_count == 0:
             raise DataLogCorruptError(
@@ -243,30 +247,30 @@ class Recovery:
         leaving = [metadata.segments[record.segment_id] for record, _, _ in operation.records]
         behind = [each for each in leaving if each.segment_id in self._asked and _is_behind(each)]
         if behind:
-            # Tier 2 had all of it then, and is in doubt now: nobody would write it later.
+            # Tier 2 had all bytes then and is in doubt now. Once inactive, they are not flushed.
             await self._flush()
-            # What could not be written ends further on in the log, else it is lost.
+            # A segment that could not be written must be deleted later in the log, else it is lost.
             self._left_behind |= {each.segment_id: each.name for each in behind if _is_behind(each)}
         await self._wait_for_room(block_bytes(len(operation.data)))
 
     async def _wait_for_room(self, bytes_wanted: int) -> None:
-        """Move to tier 2 what was replayed when the cache cannot take records.
+        """Flush replayed bytes until the cache has room for records.
 
-        They have room beyond what appends leave, which tier 2 gives back.
+        Records may use room beyond the bound of appends.
         """
         for _ in range(ROOM_ATTEMPTS_MAX):
             if self._cache_manager.has_room(bytes_wanted, system=True):
                 return
             await self._flush()
             if not self._cache_manager.has_room(bytes_wanted, system=True):
-                # The rest is other containers', which make room on their own.
+                # Other containers hold the rest, and make room on their own.
                 await trio.sleep(ROOM_RETRY_SECONDS)
 
     async def _flush(self) -> None:
-        """Move what was replayed to tier 2.
+        """Flush what was replayed.
 
-        What is not found there belongs to a segment that was deleted later, after another one had
-        been merged into it: the log says so further on.
+        A chunk that is missing belongs to a segment that was deleted later, after another segment
+        had been merged into it; a later operation in the log says so.
         """
         try:
             await self._make_room()

@@ -64,19 +64,19 @@ from segstore.model.operations import (
 from segstore.model.segment_attributes import ID_BYTES
 
 NAME_BYTES_MAX: Final = 692
-"""A name takes so much at most as S3 spells it, where all but letters, digits and a few marks are
-three bytes long: with the longest prefix, and what is put behind a name, that makes its longest
-key. Names that clients make of the longest scope and stream are shorter; a longer one that tier 2
-refuses would keep what is in the log behind it there for ever."""
+"""Maximum length of a segment's name as a part of an S3 key, where all characters but letters,
+digits and a few marks take three bytes. With the longest prefix and suffix it makes the longest key
+that S3 allows. Clients' names are shorter. A longer name, which tier 2 refuses, would keep the log
+for ever."""
 _SPELLED_LONG: Final = re.compile(rb"[^A-Za-z0-9_$./-]|(?:^|(?<=/))[./]")
 
 _REPLACE: Final = AttributeUpdateType.REPLACE
 LEAVING: Final = 0
-"""No segment's id: what a name means while an operation is in flight that makes it inactive."""
+"""Stands for a segment id while an operation that makes the segment inactive is in flight."""
 
 
 class NothingIdleError(SegmentError):
-    """Every segment that was to become inactive is in use by now."""
+    """All segments that were to become inactive are in use by now."""
 
 
 __all__ = [
@@ -90,8 +90,8 @@ __all__ = [
 ]
 
 OffsetNow = Callable[[str], int | None]
-"""Where the record of a name begins; ``NO_RECORD`` when the name is no inactive segment's; None
-when only tier 2 can tell."""
+"""Returns the offset of a segment's record by its name; ``NO_RECORD`` when no inactive segment has
+the name, None when only tier 2 can tell."""
 NO_RECORD: Final = -1
 
 
@@ -100,7 +100,7 @@ def _all_active(name: str) -> int | None:
 
 
 class UpdateTransaction:
-    """The operations that end in one data frame, and what their data takes of the cache."""
+    """The operations that end in one data frame, and the cache room that their data take."""
 
     __slots__ = ("answered_count", "block_bytes", "operations")
 
@@ -108,11 +108,12 @@ class UpdateTransaction:
         self.operations: list[Operation] = []
         self.block_bytes = 0
         self.answered_count = 0
-        """At least so many were answered, and of appends behind them those without their data."""
+        """Count of operations that were answered. Of appends after them, the ones without data
+        were."""
 
     @property
     def unanswered(self) -> list[Operation]:
-        """The operations that nobody has heard of yet."""
+        """The operations that were not answered yet."""
         operations = self.operations[self.answered_count :]
         count = 0
         for position, each in enumerate(operations, 1):
@@ -161,7 +162,7 @@ class PendingState:
         operation.sequence_number = self.next_sequence_number()
 
     def committed(self, operation: Operation) -> None:
-        """Note that an accepted operation became durable and was applied to the metadata."""
+        """Record that an accepted operation is durable and applied to the metadata."""
         segment_id = operation.segment_id
         self._release(segment_id, operation.sequence_number)
         if isinstance(operation, MergeOperation):
@@ -181,14 +182,15 @@ class PendingState:
             if segment_id in self._segments:
                 self._segments[segment_id].base = self._metadata.segments[segment_id]
             for record, _, _ in operation.records:
-                # Another may have become its own since: only what this operation meant goes.
+                # The name may belong to a new segment since: remove only this operation's entry.
                 if self._names.get(record.name) == LEAVING:
                     del self._names[record.name]
 
     def missing_attributes(
         self, operation: Operation
     ) -> tuple[SegmentMetadata | None, set[AttributeId]]:
-        """The attributes that have to be loaded, of which segment, before ``accept`` can tell."""
+        """Return the attributes that ``accept`` needs and that are not in memory, and their
+        segment."""
         if not isinstance(operation, AppendOperation | UpdateAttributesOperation | MergeOperation):
             return None, set()
         try:
@@ -199,10 +201,10 @@ class PendingState:
                 if update.update_type != _REPLACE and pending.value_of(update.attribute_id) is None
             }
         except (SegmentError, SegmentNotLoadedError):
-            return None, set()  # it will be refused, or looked at again
+            return None, set()  # it will be refused, or tried again
 
     def missing_names(self, operation: Operation) -> list[str]:
-        """The segments that have to be loaded, if they exist, before ``accept`` can tell."""
+        """Return the names of segments that ``accept`` needs and that may be inactive."""
         if isinstance(operation, BarrierOperation | EvictOperation | ActivateOperation):
             return []
         names = [operation.name]
@@ -211,7 +213,7 @@ class PendingState:
         return [name for name in names if self.may_be_inactive(name)]
 
     def may_be_inactive(self, name: str) -> bool:
-        """Whether a name is an inactive segment's, for all that memory tells."""
+        """Return whether an inactive segment may have the name, as far as memory tells."""
         if name in self._names:
             return self._names[name] == LEAVING
         return name not in self._metadata.by_name and self._offset_now(name) != NO_RECORD

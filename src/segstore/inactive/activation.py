@@ -61,9 +61,9 @@ class Activation:
         """See ``SegmentRecords``."""
         return await self._records.load_offsets(names)
 
-    def let_go(self, loaded: list[AttributeId]) -> None:
+    def release(self, loaded: list[AttributeId]) -> None:
         """See ``SegmentRecords``."""
-        self._records.let_go(loaded)
+        self._records.release(loaded)
 
     async def activate(self, name: str, *, unused: bool = False) -> None:
         """Return when the segment is in memory, or when there is none of that name.
@@ -110,7 +110,7 @@ class Activation:
             except SegmentError:
                 return  # it is active by now, or has another record, or none
         finally:
-            self._records.let_go(loaded)
+            self._records.release(loaded)
 
     async def _wait(self, operation: Operation) -> None:
         waiter = Waiter()

@@ -84,7 +84,7 @@ class RecordCompaction:
             if end == segment.start_offset or self._inactive_before(names, end):
                 return False
         finally:
-            self._records.let_go(loaded)
+            self._records.release(loaded)
         truncation = TruncateOperation(segment.name, end)
         truncation.segment_id = segment.segment_id
         await self._wait(truncation)

@@ -66,14 +66,14 @@ class SegmentRecords:
     async def load_offsets(self, names: Iterable[str]) -> list[AttributeId]:
         """Have ``offset_now`` tell of all these names; raises ``StorageError``.
 
-        They stay until what is returned is given to ``let_go``.
+        They stay until what is returned is given to ``release``.
         """
         records = self._metadata.records
         if records is None:
             return []
         return await self._indexes.load(records, [record_key(name) for name in names])
 
-    def let_go(self, loaded: list[AttributeId]) -> None:
+    def release(self, loaded: list[AttributeId]) -> None:
         """What was loaded has been used, and may go like everything else."""
         if self._metadata.records is not None and loaded:
             self._metadata.attribute_cache.add(self._metadata.records.attribute_memory, loaded)

@@ -136,11 +136,11 @@ class Throttle:
         """Whether there are so many that they slow writers down, by the last sample."""
         return self._dirty_delays
 
-    def note_submitted(self, length: int) -> None:
+    def record_submitted(self, length: int) -> None:
         """A data frame is on its way to tier 1."""
         self._calls_left -= length * SAMPLE_CALLS // SAMPLE_BYTES
 
-    def note_write(self, *, length: int, seconds: float) -> None:
+    def record_write(self, *, length: int, seconds: float) -> None:
         """A data frame became durable in tier 1."""
         self._writes.add(length=length, seconds=seconds)
 

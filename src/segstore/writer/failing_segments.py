@@ -1,15 +1,15 @@
 """Segments that tier 2 refuses while it accepts others, and when each is tried again.
 
-Owns: the failures of one container's segments. A failure is kept until the segment is flushed or has
-nothing to flush.
+Owns: the failures of one container's segments. A failure is kept until the segment is flushed or
+has nothing to flush.
 
 Invariants (values are those of ``FlushPolicy``):
 1. A failing segment does not block others: it is tried after the sound ones, and less often the
    longer it fails, with pauses up to ``pause_seconds_max``.
-2. Only a segment that failed while others succeeded pauses. When nothing succeeds, tier 2 itself may
-   fail, and any segment can find out when it is back.
-3. Each failure of a single segment is logged, and so is its end; after ``error_seconds`` as an error
-   that tells how much of the journal it keeps.
+2. Only a segment that failed while others succeeded pauses. When nothing succeeds, tier 2 itself
+   may fail, and any segment can find out when it is back.
+3. Each failure of a single segment is logged, and so is its end; after ``error_seconds`` as an
+   error that tells how much of the journal it keeps.
 """
 
 from __future__ import annotations
@@ -131,9 +131,7 @@ class FailingSegments:
             seconds = failure.pause_seconds
             if self._success_count > failure.success_count:
                 failure.success_count = self._success_count
-                seconds = min(
-                    policy.pause_seconds_max, max(policy.pause_seconds_min, 2 * seconds)
-                )
+                seconds = min(policy.pause_seconds_max, max(policy.pause_seconds_min, 2 * seconds))
             if not seconds:
                 continue
             if failure.strange_count:

@@ -30,7 +30,8 @@ class FlushPolicy:
     """Above this count of unflushed segments the wait becomes shorter again: an unflushed segment
     cannot be evicted from memory, and ``inactive.eviction.BACKLOG_MAX`` of them stop eviction."""
     short_bytes_max: int = 256 * 1024
-    """Maximum length of a short flush. Short flushes run together: they mostly wait for the disk."""
+    """Maximum length of a short flush. Short flushes run together: they mostly wait for the
+    disk."""
 
     # ---- How a flush is done ---------------------------------------------------------------------
 
@@ -90,8 +91,8 @@ class FlushPolicy:
     idle_poll_seconds: float = 1.0
     """Interval between rounds while nothing waits."""
     held_bytes_max: int = 256 * MIB
-    """When the container holds more than this of a shared tier 1, it flushes everything and writes a
-    checkpoint. With many unflushed segments, short flushes wait less from twice as much on."""
+    """When the container holds more than this of a shared tier 1, it flushes everything and writes
+    a checkpoint. With many unflushed segments, short flushes wait less from twice as much on."""
     checkpoint_seconds: float = 2.5
     """Minimum interval between checkpoints while the log is too long."""
     checkpoints_max: int = 8

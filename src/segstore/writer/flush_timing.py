@@ -3,8 +3,8 @@
 Owns: ``FlushTiming``, which tells the segments that are due.
 
 Invariants (values are those of ``FlushPolicy``):
-1. While at most ``few_segments`` of a container are unflushed, each waits ``flush_seconds``, however
-   full the cache is.
+1. While at most ``few_segments`` of a container are unflushed, each waits ``flush_seconds``,
+   however full the cache is.
 2. With more segments, short flushes wait longer while the cache has room, at most
    ``flush_seconds_max``, because a file costs the same for few bytes as for many. The fuller the
    cache, the shorter the wait; there is none when writers are about to be slowed down.

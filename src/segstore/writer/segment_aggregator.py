@@ -150,7 +150,8 @@ class SegmentAggregator:
         return target is None or operation.offset + operation.length <= target.storage_length
 
     async def _write_sources(self) -> None:
-        """Write the short sources of the next merges into the target, if tier 2 has none of them."""
+        """Write the short sources of the next merges into the target, if tier 2 has none of
+        them."""
         target = self._segment()
         if target is None:
             return
@@ -162,7 +163,11 @@ class SegmentAggregator:
                 break
             source = self._metadata.segments.get(operation.source_id)
             merged_end = operation.offset + operation.length
-            if source is None or source.storage_length or merged_end - start > self._policy.write_bytes_max:
+            if (
+                source is None
+                or source.storage_length
+                or merged_end - start > self._policy.write_bytes_max
+            ):
                 break
             if merged_end > end:
                 # An earlier attempt may have written a part of the first source.
@@ -188,8 +193,8 @@ class SegmentAggregator:
     async def _read_short(self, source: SegmentMetadata, start: int, end: int) -> list[bytes]:
         """Return the bytes of a source from ``start`` to ``end``.
 
-        Returns nothing if the source is long, or if some of its bytes belong to another segment that
-        was merged into it.
+        Returns nothing if the source is long, or if some of its bytes belong to another segment
+        that was merged into it.
         """
         parts: list[bytes] = []
         if start < 0 or end > self._policy.short_source_bytes_max:

@@ -199,8 +199,8 @@ class StorageWriter:
     async def make_room(self) -> None:
         """Flush all bytes that were replayed, while the log is still being read.
 
-        Raises ``StorageError``. A strange one (``is_strange``) is raised only when every segment was
-        tried and there was no other error. It need not mean that tier 2 was changed: a later
+        Raises ``StorageError``. A strange one (``is_strange``) is raised only when every segment
+        was tried and there was no other error. It need not mean that tier 2 was changed: a later
         operation in the log may explain it.
         """
         failing: Collection[int] = ()
@@ -288,9 +288,9 @@ class StorageWriter:
     async def _flush_due(self, due: list[SegmentAggregator]) -> tuple[list[int], bool]:
         """Flush segments, short flushes in parallel.
 
-        Returns the ids of the segments that failed, and whether any flush succeeded. Until the first
-        success the segments are tried one by one, and after ``first_failures_max`` failures the
-        others are not tried: tier 2 probably fails for all, and each failure may take long.
+        Returns the ids of the segments that failed, and whether any flush succeeded. Until the
+        first success the segments are tried one by one, and after ``first_failures_max`` failures
+        the others are not tried: tier 2 probably fails for all, and each failure may take long.
         """
         failed: list[int] = []
         succeeded = False

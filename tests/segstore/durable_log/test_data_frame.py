@@ -129,21 +129,21 @@ def test_any_bytes_are_a_frame_or_damage(data: bytes) -> None:
 
 def test_a_frame_comes_back_when_nobody_looks_at_it() -> None:
     pool = FramePool()
-    frame = pool.take()
+    frame = pool.get()
     frame.put_whole(b"x", b"")
     view = frame.seal()
-    pool.give_back(frame)
-    assert pool.take() is not frame
+    pool.recycle(frame)
+    assert pool.get() is not frame
     view.release()
-    pool.give_back(frame)
-    assert pool.take() is frame
+    pool.recycle(frame)
+    assert pool.get() is frame
     assert frame.is_empty
 
 
 def test_a_pool_keeps_few_frames() -> None:
     pool = FramePool()
-    frames = [pool.take() for _ in range(SPARE_FRAMES_MAX + 2)]
+    frames = [pool.get() for _ in range(SPARE_FRAMES_MAX + 2)]
     for frame in frames:
-        pool.give_back(frame)
-    again = [pool.take() for _ in frames]
+        pool.recycle(frame)
+    again = [pool.get() for _ in frames]
     assert sum(any(frame is known for known in frames) for frame in again) == SPARE_FRAMES_MAX

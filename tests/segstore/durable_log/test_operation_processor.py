@@ -430,7 +430,9 @@ async def test_a_defect_in_taking_up_an_operation_leaves_none_unanswered(
         async with opened(log) as container:
             monkeypatch.setattr(*place, zero_division)
             for number in range(3):
-                container.parts.processor.enqueue(TruncateOperation("st"[number % 2], 0, answers.of(number)))
+                container.parts.processor.enqueue(
+                    TruncateOperation("st"[number % 2], 0, answers.of(number))
+                )
             await trio.sleep_forever()
     assert answers.all == [(number, ContainerOfflineError) for number in range(3)]
 

@@ -58,7 +58,7 @@ def test_nothing_overtakes_on_its_own_segments(
     for arrived in arrivals:
         queue.extend(arrived)
         everything += arrived
-        passing = overtakers.take(lowest=lowest)
+        passing = overtakers.remove_passing(lowest=lowest)
         assert all(priority_of(operation) >= lowest for operation in passing)
         passed += passing
     done = {id(operation) for operation in passed}
@@ -84,19 +84,23 @@ def test_a_queue_that_is_taken_from_need_not_be_looked_through_again(
     for arrived, taken in turns:
         queue.extend(arrived)
         anew = deque(queue)
-        expected = Overtakers(anew).take(lowest=lowest)
-        assert [id(each) for each in overtakers.take(lowest=lowest)] == [id(e) for e in expected]
+        expected = Overtakers(anew).remove_passing(lowest=lowest)
+        assert [id(each) for each in overtakers.remove_passing(lowest=lowest)] == [
+            id(e) for e in expected
+        ]
         assert [id(each) for each in queue] == [id(each) for each in anew]
-        overtakers.taken([queue.popleft() for _ in range(min(taken, len(queue)))])
+        overtakers.removed_head([queue.popleft() for _ in range(min(taken, len(queue)))])
 
 
 def test_a_queue_whose_head_has_changed_is_looked_through_again() -> None:
     queue: deque[Operation] = deque([AppendOperation("a", b"x"), DeleteOperation("a")])
     overtakers = Overtakers(queue)
-    assert overtakers.take(lowest=Priority.SYSTEM) == []
+    assert overtakers.remove_passing(lowest=Priority.SYSTEM) == []
     queue.popleft()
     overtakers.reset()
-    assert [type(each) for each in overtakers.take(lowest=Priority.SYSTEM)] == [DeleteOperation]
+    assert [type(each) for each in overtakers.remove_passing(lowest=Priority.SYSTEM)] == [
+        DeleteOperation
+    ]
     assert not queue
 
 
@@ -117,5 +121,5 @@ def test_the_containers_own_record_does_not_wait_behind_what_waits_for_the_stora
         own.segment_id = 7
         waiting = [AppendOperation(name, b"x"), UpdateAttributesOperation(name, ())]
         queue: deque[Operation] = deque([*waiting, own])
-        assert Overtakers(queue).take(lowest=Priority.RELIEF) == [own]
+        assert Overtakers(queue).remove_passing(lowest=Priority.RELIEF) == [own]
         assert list(queue) == waiting

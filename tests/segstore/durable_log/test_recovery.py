@@ -135,7 +135,10 @@ async def test_tier_2_gets_from_the_log_what_is_only_there() -> None:
         # It comes from tier 2 now, and the log is let go of.
         await container.drain()
         assert container.parts.log.bytes_since_truncation < 10_000
-        assert container.parts.read_index.index_of(container.parts.metadata.by_name[NAME]).logged is None
+        assert (
+            container.parts.read_index.index_of(container.parts.metadata.by_name[NAME]).logged
+            is None
+        )
         assert await content_of(container, NAME) == b"".join(data)
     async with machine.run() as container:
         assert await content_of(container, NAME) == b"".join(data)

@@ -80,7 +80,8 @@ async def try_older(
         try:
             async with living(older, chunks, random, gently=False) as container:
                 served = {
-                    name: segment.length for name, segment in container.parts.metadata.by_name.items()
+                    name: segment.length
+                    for name, segment in container.parts.metadata.by_name.items()
                 }
         except* PermanentError:
             pass

@@ -91,7 +91,7 @@ def test_what_is_not_the_cache_is_looked_at_now_and_then() -> None:
     assert delays[0] == inf
     assert delays[-1] == pytest.approx(0.5), "even when no time goes by"
     store.log = 1000
-    throttle.note_submitted(SAMPLE_BYTES)
+    throttle.record_submitted(SAMPLE_BYTES)
     assert throttle.delay_seconds(10 + SAMPLE_SECONDS) == inf
 
 
@@ -106,7 +106,7 @@ def test_the_batching_delay_follows_recent_writes_when_it_is_configured() -> Non
     throttle = Store().throttle(ThrottlePolicy(batching_seconds_max=0.05))
     assert throttle.is_batching
     assert throttle.batching_seconds() == 0
-    throttle.note_write(length=2**19, seconds=0.02)
+    throttle.record_write(length=2**19, seconds=0.02)
     assert throttle.batching_seconds() == pytest.approx(0.01)
     assert throttle.snapshot().batching_seconds == throttle.batching_seconds()
     assert not Store().throttle().is_batching

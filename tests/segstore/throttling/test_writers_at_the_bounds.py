@@ -279,7 +279,7 @@ async def test_the_batching_delay_gathers_what_comes_meanwhile(
     policy = ThrottlePolicy(batching_seconds_max=0.05)
     async with opened(tier_2, policy) as container:
         throttle = container.parts.throttle
-        throttle.note_write(length=0, seconds=1)
+        throttle.record_write(length=0, seconds=1)
         assert throttle.batching_seconds() > 0
         began = trio.current_time()
         await container.append("a", b"x")

@@ -19,7 +19,9 @@ class Memory:
     """Of a segment with many changed attributes."""
 
     def __init__(self) -> None:
-        self.values = {number.to_bytes(16, "big"): 1 for number in range(POLICY.attribute_flush_count)}
+        self.values = {
+            number.to_bytes(16, "big"): 1 for number in range(POLICY.attribute_flush_count)
+        }
         self.dirty = dict.fromkeys(self.values, 5)
 
     def unpersisted(self) -> list[tuple[int, bytes]]:

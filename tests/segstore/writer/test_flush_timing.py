@@ -71,7 +71,9 @@ def stored(container: Container, names: Sequence[str]) -> set[int]:
 
 @pytest.mark.parametrize("held_share", [0.0, 0.5, 2.0])
 def test_few_segments_wait_as_long_whatever_is_held(held_share: float) -> None:
-    assert FlushTiming(lambda: held_share, POLICY).seconds(POLICY.few_segments) == POLICY.flush_seconds
+    assert (
+        FlushTiming(lambda: held_share, POLICY).seconds(POLICY.few_segments) == POLICY.flush_seconds
+    )
 
 
 def test_many_segments_wait_the_less_the_more_is_held() -> None:

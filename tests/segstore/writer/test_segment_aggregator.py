@@ -199,7 +199,9 @@ async def test_short_segments_that_are_merged_soon_get_no_chunks_and_one_write(
         assert [length for _, length in chunks.written] == [6, len(expected) - 6]
         assert len({name for name, _ in chunks.written}) == 1
         assert not container.parts.writer.unflushed_segments()
-        assert list(container.parts.metadata.segments.values()) == [container.parts.metadata.by_name[TARGET]]
+        assert list(container.parts.metadata.segments.values()) == [
+            container.parts.metadata.by_name[TARGET]
+        ]
 
 
 async def test_long_segments_that_are_merged_give_their_chunks(

@@ -91,7 +91,11 @@ async def test_a_segment_that_tier_2_takes_again_lets_the_log_go(
                 for name in fine:
                     await container.append(name, bytes(10))
                 await trio.sleep(POLICY.flush_seconds)
-            assert 5 <= chunks.attempt_count <= 60 * POLICY.flush_seconds / POLICY.pause_seconds_max + 20
+            assert (
+                5
+                <= chunks.attempt_count
+                <= 60 * POLICY.flush_seconds / POLICY.pause_seconds_max + 20
+            )
             failures = container.parts.writer.failing_segments
             assert {name: str(error) for name, error in failures.items()} == {bad: "this one not"}
             held = container.parts.log.bytes_since_truncation
@@ -192,7 +196,9 @@ async def test_a_log_that_is_full_until_it_is_truncated_is_not_waited_for(
     async with open_container(0, logs, next_owner(MemoryChunkStorage()), manager) as container:
         for each in (name, late):
             await container.create_segment(each)
-        values = {number.to_bytes(16, "big"): number for number in range(POLICY.attribute_flush_count + 1)}
+        values = {
+            number.to_bytes(16, "big"): number for number in range(POLICY.attribute_flush_count + 1)
+        }
         replace = AttributeUpdateType.REPLACE
         await container.append(late, b"not due yet")
         await container.update_attributes(
