@@ -37,22 +37,23 @@ _Held = dict[int, bytes]
 
 
 def attribute_segment_name(storage_name: str) -> str:
-    """The name under which tier 2 keeps a segment's attributes, from that of its bytes."""
+    """Return the name under which tier 2 has a segment's attributes."""
     return f"{storage_name}$attributes.index"
 
 
 class Persisted(NamedTuple):
-    """Up to which operation the index has the changes, and where its footer is (None: nowhere)."""
+    """The last operation whose changes the index has, and the place of its footer; None without
+    one."""
 
     sequence_number: int
     root_pointer: int | None
 
 
 class AttributeIndex:
-    """See the module. One task writes; any may read meanwhile.
+    """The attribute index of one segment. One task writes; any may read meanwhile.
 
-    ``root_pointer`` is that of the log, or the null value when it has none. Every call raises
-    ``StorageError`` when tier 2 fails or is damaged, and may be tried again.
+    ``root_pointer`` is the one that the log has, or the null value when it has none. Every call
+    raises ``StorageError`` when tier 2 fails or is damaged, and may be repeated.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class AttributeIndex:
         return self._tree.footer.entry_count
 
     async def find_many(self, keys: Sequence[AttributeId]) -> list[int | None]:
-        """The values of keys, in their order; None for what is not there."""
+        """Return the values of keys, in their order; None for a missing key."""
         await self._open()
         held: _Held = {}
         while True:
@@ -88,7 +89,8 @@ class AttributeIndex:
             await self._read_pages(missing, held)
 
     def find_now(self, key: AttributeId) -> int | None:
-        """A key's value if no page has to be read for it, the null value for what is not there."""
+        """Return a key's value, or the null value if it is missing, when no page has to be read for
+        it; else None."""
         if not self._is_open:
             return None
         values, missing = self._tree.find_many((key,), {})
@@ -99,10 +101,10 @@ class AttributeIndex:
     async def scan(
         self, first: AttributeId, last: AttributeId, *, limit: int
     ) -> tuple[list[tuple[AttributeId, int]], AttributeId | None]:
-        """At most ``limit`` entries from ``first`` on, none behind ``last``, and where to go on.
+        """Return at most ``limit`` entries from ``first`` to ``last``, and the key to continue
+        from.
 
-        There may be more even if there are fewer than ``limit``: the end is where the key to go on
-        from is None.
+        Fewer than ``limit`` entries do not mean the end: the end is reached when the key is None.
         """
         await self._open()
         held: _Held = {}
@@ -113,10 +115,10 @@ class AttributeIndex:
             await self._read_pages(missing, held)
 
     async def write(self, changes: Mapping[AttributeId, int], sequence_number: int) -> Persisted:
-        """Store changes, the null value removing; durable on return.
+        """Store changes, where the null value removes; durable on return.
 
-        After a write that failed, that write is what is tried again, whatever is given now: the
-        answer tells up to which operation the index is.
+        After a write that failed, the same write is repeated, whatever ``changes`` are given: the
+        result tells up to which operation the index is.
         """
         await self._open()
         if self._unwritten is None:
@@ -149,7 +151,8 @@ class AttributeIndex:
                 self._is_open = True
 
     async def _restore(self) -> None:
-        """Find the tree. Behind it may lie what a crash left: the next update goes behind that."""
+        """Find the tree. After a crash there may be bytes behind it: the next update goes behind
+        them."""
         stored_length = await self._storage.stored_length(self.name)
         footer = None
         if self._root_pointer != NULL_ATTRIBUTE_VALUE:

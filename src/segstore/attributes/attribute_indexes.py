@@ -24,7 +24,8 @@ from segstore.model.metadata import SegmentMetadata
 from segstore.model.segment_attributes import AttributeCache
 
 OPEN_COUNT_MAX: Final = 1024
-"""Indexes of a container that stay open though nobody uses them; small ones take about 2 KiB."""
+"""Maximum count of a container's indexes that stay open without use; small ones take about 2
+KiB."""
 SCAN_COUNT_MAX: Final = 1000
 """Attributes that an iteration gets from an index at once."""
 
@@ -40,7 +41,7 @@ class _OpenIndex:
 
 
 class AttributeIndexes:
-    """See the module. ``pages`` may be shared with other containers of the process."""
+    """The attribute indexes of one container. ``pages`` may be shared with other containers."""
 
     def __init__(
         self,
@@ -86,9 +87,9 @@ class AttributeIndexes:
                 del self._open[number]
 
     def find_now(self, segment: SegmentMetadata, attribute_id: AttributeId) -> int | None:
-        """What the index says of an attribute, if it can without reading tier 2; else None.
+        """Return an attribute's value from the index if no page has to be read for it; else None.
 
-        The null value for what is not there.
+        A missing attribute has the null value.
         """
         opened = self._open.pop(segment.segment_id, None)
         if opened is None:
@@ -97,7 +98,7 @@ class AttributeIndexes:
         return opened.index.find_now(attribute_id)
 
     def close(self, segment: SegmentMetadata) -> None:
-        """The segment is inactive: its index is opened anew when it is active again."""
+        """Close the index of a segment that has become inactive."""
         self._open.pop(segment.segment_id, None)
 
     async def delete(self, segment_id: int, storage_name: str) -> None:
@@ -108,10 +109,10 @@ class AttributeIndexes:
     async def load(
         self, segment: SegmentMetadata, attribute_ids: Iterable[AttributeId]
     ) -> list[AttributeId]:
-        """Bring attributes into memory that only the index has; returns those that are new there.
+        """Load attributes that only the index has; returns the ones that were loaded.
 
-        They stay until they are given to the attribute cache. Raises ``NoSuchSegmentError`` when
-        the segment went away meanwhile, and ``StorageError``.
+        They stay in memory until they are given to the attribute cache. Raises
+        ``NoSuchSegmentError`` when the segment was removed meanwhile, and ``StorageError``.
         """
         memory = segment.attribute_memory
         wanted = [each for each in attribute_ids if memory.lacks(each)]
@@ -129,7 +130,7 @@ class AttributeIndexes:
         loaded: list[AttributeId] = []
         segment.was_used = True
         try:
-            # What was in memory at first may have gone while the rest was read.
+            # Attributes that were in memory may have been evicted while the rest was read.
             while lacking := [each for each in attribute_ids if memory.lacks(each)]:
                 loaded += await self.load(segment, lacking)
             return {

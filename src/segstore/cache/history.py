@@ -1,12 +1,14 @@
-"""Bytes of history that tier 2 lent memory for: they lie beside the cache, and push nothing out.
+"""Bytes of history in memory that tier 2 lent: they lie beside the cache, and push nothing out of
+it.
 
-Owns: the blocks of one process that are kept for who reads on, and their bound.
+Owns: the blocks of one process that are kept for later reads, and their bound.
 
 Invariants:
-1. Kept blocks, and room that was promised for reads under way, never exceed ``bytes_max``. A block
-   holds at most twice as much memory: one that is short beside what it was read into is copied.
-2. For new ones the blocks that were read to their end go first, then those used least recently.
-3. A block's bytes do not change. Memory that is being sent outlives the block.
+1. Kept blocks, and room that was promised to reads under way, never exceed ``bytes_max``. A block
+   holds at most twice as much memory as it has bytes: one that is shorter is copied.
+2. To make room for a new block, blocks that were read to their end are dropped first, then the ones
+   that were used least recently.
+3. The bytes of a block do not change. Memory that is being sent outlives its block.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections import OrderedDict
 from typing import Final
 
 HISTORY_SECONDS_MAX: Final = 60.0
-"""What nobody has used for so long goes."""
+"""Maximum time that a block is kept without being used."""
 
 
 class HistoryBlock:
@@ -31,7 +33,7 @@ class HistoryBlock:
         self.used_at = 0.0
 
     def view(self, offset: int, length_max: int) -> memoryview:
-        """Its bytes from ``offset`` on."""
+        """Return a view of the block's bytes from ``offset`` on, at most ``length_max`` of them."""
         start = offset - self.offset
         return self.data[start : start + length_max]
 
@@ -48,14 +50,15 @@ class HistoryBlocks:
         self._read: OrderedDict[HistoryBlock, None] = OrderedDict()
 
     def advance(self, now: float) -> None:
-        """It is ``now``: let go of what nobody uses any more."""
+        """Set the time, and drop blocks that were not used for ``HISTORY_SECONDS_MAX``."""
         self._now = now
         for blocks in (self._read, self._unread):
             while blocks and (block := next(iter(blocks))).used_at < now - HISTORY_SECONDS_MAX:
                 self.forget(block)
 
     def promise(self, length: int) -> bool:
-        """Set room apart for a read ahead of time; only what was read to its end goes for it."""
+        """Reserve room for reading ahead; returns whether there is room. Only blocks that were read
+        to their end are dropped for it."""
         room = self.bytes_max - self._promised_bytes - length
         self._let_go(self._read, room)
         if self.kept_bytes > room:
@@ -64,7 +67,7 @@ class HistoryBlocks:
         return True
 
     def redeem(self, length: int) -> None:
-        """The read that the room was for is done."""
+        """Free the reserved room: the read is done."""
         self._promised_bytes -= length
 
     def keep(self, offset: int, data: memoryview, place: list[HistoryBlock]) -> HistoryBlock | None:
@@ -84,7 +87,8 @@ class HistoryBlocks:
         return block
 
     def use(self, block: HistoryBlock, end: int) -> None:
-        """Somebody has read the block up to ``end``; it may be one that is not kept any more."""
+        """Record that the block was read up to ``end``. The block may have been dropped
+        meanwhile."""
         block.used_at = self._now
         if block in self._read:
             self._read.move_to_end(block)
@@ -96,7 +100,7 @@ class HistoryBlocks:
                 self._unread.move_to_end(block)
 
     def forget(self, block: HistoryBlock) -> None:
-        """Let go of a block that is kept."""
+        """Drop a block that is kept."""
         del (self._unread if block in self._unread else self._read)[block]
         block.place.remove(block)
         self.kept_bytes -= len(block.data)

@@ -1,16 +1,16 @@
-"""Keeps the cache below its bound: decides what goes, and whether writers must wait.
+"""Keeps the cache below its bound: decides what is evicted, and whether writers must wait.
 
-Owns: the utilisation targets, the generations' clock and the pace of eviction.
+Owns: the utilisation targets, the clock of generations, and the pace of eviction.
 
 Invariants:
-1. Only bytes that are in tier 2 already are evicted: nothing else is ever listed for it.
-2. Above the target, history that was read goes first, then other history down to a small share,
-   then what was used in the oldest generation, and so on. That share does not count towards the
-   target: reads of history never push out what was appended.
-3. One call evicts a bounded number of entries, and never looks at any other: the event loop goes
-   on between calls. Whoever brings data pays for twice its room.
+1. Only bytes that tier 2 has are evicted: nothing else is ever listed for eviction.
+2. Above the target, history that was read is evicted first, then other history except for a small
+   share, then the oldest generation, and so on. That share does not count towards the target: reads
+   of history never evict what was appended.
+3. One call evicts a bounded number of entries and looks at no others, so the event loop is never
+   blocked for long. New data pay with the eviction of twice their size.
 4. Writers are slowed down from ``throttle_bytes`` on and stop at ``writer_limit_bytes``, so that
-   ``used_bytes`` stays below the capacity. What is in flight, of all containers, counts in whole
+   ``used_bytes`` stays below the capacity. Bytes in flight, of all containers, count in whole
    blocks, as if every append began an entry.
 """
 
@@ -24,20 +24,21 @@ from _fast.read_index import Generations
 from segstore.cache.history import HistoryBlocks
 
 ROOM_RETRY_SECONDS: Final = 0.02
-"""How often who waits for room looks again: whether there is any depends on tier 2."""
+"""Interval between attempts to get room, which depends on tier 2."""
 EVICTIONS_PER_CALL: Final = 256
-"""Entries that one step of background eviction drops at most: well below a millisecond."""
+"""Maximum count of entries that one step of background eviction drops: well below a millisecond."""
 EVICTIONS_PER_CALL_MIN: Final = 16
-"""Entries that even the smallest append may drop, beyond those that make room for itself."""
+"""Count of entries that even the smallest append may drop, beyond those that make room for it."""
 
 
 HISTORY_BLOCKS_BYTES_MIN: Final = 32 * 1024 * 1024
-"""What tier 2 lends for reads of history may be kept up to here, however small the cache is."""
+"""Minimum of the bound on lent memory that is kept for reads of history."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """The original's, as far as it has the same. Utilisations are shares of the capacity."""
+    """Shares and times of the cache, the original's where it has the same. Utilisations are shares
+    of the capacity."""
 
     target_utilization: float = 0.75
     max_utilization: float = 0.90
@@ -48,11 +49,11 @@ class CachePolicy:
     system_margin: float = 0.05
     """System segments may have this much beyond the maximum."""
     history_share: float = 1 / 16
-    """What reads of history may have on top of the target, so that they find what they read ahead;
-    less than what lies between the target and the maximum."""
+    """Share that history may use beyond the target, so that reads find what was read ahead. It is
+    less than the distance from the target to the maximum."""
     generation_seconds: float = 1.0
     age_seconds_max: float = 1800.0
-    """What was not used for so long goes, however empty the cache is."""
+    """Maximum time without use: older entries are evicted even from an empty cache."""
 
 
 class CacheManager:
@@ -96,7 +97,7 @@ class CacheManager:
         self._ticks = ticks if self._ticks is None else max(ticks, self._ticks)
 
     def evict_some(self) -> bool:
-        """Evict some of what is too old, or too much; returns whether there is more to do."""
+        """Evict some entries that are too old or too many; returns whether there are more."""
         generations = self.generations
         count = 0
         if generations.current > self._age_max:
@@ -114,9 +115,10 @@ class CacheManager:
         return self.cache.used_bytes - self.generations.evictable_bytes
 
     def has_room(self, block_bytes: int, *, system: bool = False) -> bool:
-        """Whether new data that takes ``block_bytes`` of blocks may follow what is in flight.
+        """Return whether new data that take ``block_bytes`` fit beside what is in flight; evicts
+        for it.
 
-        For ``system`` segments there is a little more than for others.
+        ``system`` segments have a little more room than others.
         """
         cache = self.cache
         block_bytes += self.in_flight_bytes
@@ -129,12 +131,13 @@ class CacheManager:
         limit = self._system_limit_bytes if system else self.writer_limit_bytes
         room = limit - block_bytes
         if cache.used_bytes > room >= 0:
-            # Rather than let writers wait, also what is in use.
+            # Evict entries of the present generation, too, rather than let writers wait.
             self.generations.evict(used_bytes_max=room, count_max=count_max)
         return cache.used_bytes <= room
 
     def has_history_room(self, block_bytes: int) -> bool:
-        """Whether data from tier 2 that takes ``block_bytes`` may come in: nothing else goes."""
+        """Return whether data from tier 2 that take ``block_bytes`` may come in. Only history is
+        evicted for it."""
         generations = self.generations
         room = self._target_bytes - block_bytes
         if self.cache.used_bytes <= room:
@@ -152,11 +155,11 @@ class CacheManager:
         return generations.history_bytes <= share and used + block_bytes <= self.writer_limit_bytes
 
     def _counted_bytes(self) -> int:
-        """What counts towards the target."""
+        """Return how many bytes count towards the target."""
         return self.cache.used_bytes - min(self.generations.history_bytes, self._history_bytes)
 
     def _evict_older(self, counted_bytes_max: int, count_max: int) -> int:
-        """Evict what was not used in this generation."""
+        """Evict entries that were not used in this generation."""
         uncounted = min(self.generations.history_bytes, self._history_bytes)
         return self.generations.evict(
             used_bytes_max=counted_bytes_max + uncounted,

@@ -35,7 +35,7 @@ class _Load:
 
 
 class Activation:
-    """See the module. ``enqueue_first`` queues an operation that waits for no others."""
+    """Activates segments. ``enqueue_first`` queues an operation before all others."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Activation:
         self._loads: dict[str, _Load] = {}
 
     def is_active(self, name: str) -> bool:
-        """Whether the segment is in memory, and not on its way out."""
+        """Return whether the segment is in memory and not about to leave it."""
         segment = self._metadata.by_name.get(name)
         return segment is not None and not segment.leaving
 
     def is_absent(self, name: str) -> bool:
-        """Whether it is known that there is no such segment."""
+        """Return whether it is known that no segment has the name."""
         return name not in self._metadata.by_name and self._records.offset_now(name) == NO_RECORD
 
     async def load_offsets(self, names: Iterable[str]) -> list[AttributeId]:
@@ -66,10 +66,10 @@ class Activation:
         self._records.release(loaded)
 
     async def activate(self, name: str, *, unused: bool = False) -> None:
-        """Return when the segment is in memory, or when there is none of that name.
+        """Bring a segment into memory; returns also when no segment has the name.
 
-        ``unused`` means that nobody asked for it: it may leave again at once. Raises
-        ``StorageError`` and ``ContainerOfflineError``.
+        ``unused`` means that nobody asked for the segment: it may become inactive again at once.
+        Raises ``StorageError`` and ``ContainerOfflineError``.
         """
         while not self.is_active(name) and not self.is_absent(name):
             load = self._loads.get(name)
@@ -92,7 +92,7 @@ class Activation:
             load.done.set()
 
     async def _try(self, name: str, unused: bool) -> None:
-        """One attempt, which may meet that somebody else was faster."""
+        """Try once to activate a segment, which another operation may have done already."""
         if name in self._metadata.by_name:
             # It is leaving: its record is durable when everything in flight is.
             await self._wait(BarrierOperation(""))

@@ -1,11 +1,11 @@
-"""What is done when most of the records' bytes do not count any more.
+"""Compacts the records of inactive segments when most of their bytes are obsolete.
 
-Owns: when records are taken together, and how.
+Owns: when records are compacted, and how.
 
 Invariants:
-1. Records at the head go away when no inactive segment's name leads there. Those to which one leads
-   are written anew at the end, by having their segments active for a moment: it needs no operation
-   of its own, and nobody sees it.
+1. Records at the head are truncated when no inactive segment's name leads there. Records that are
+   still in use are written again at the end: their segments are activated for a moment. This needs
+   no operation of its own, and no client notices it.
 2. The log has the new places before it has the truncation.
 """
 
@@ -34,11 +34,11 @@ from segstore.model.segment_record import (
 BYTES_MIN: Final = 4 * 1024 * 1024
 """Fewer bytes of records are not worth the effort."""
 STEP_BYTES: Final = 64 * 1024
-"""So much of the head is looked at together."""
+"""Bytes of records that one step reads."""
 
 
 class RecordCompaction:
-    """See the module. ``step`` is for the task that lets segments leave."""
+    """Compacts the records of one container. The task that evicts segments calls ``step``."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RecordCompaction:
             inactive = self._inactive_before(names, end)
             for start in range(0, len(inactive), TOGETHER_MAX):
                 await self._write_anew(inactive[start : start + TOGETHER_MAX])
-            # Those that somebody uses stay active: their records do not count.
+            # Segments that are in use stay active: their records are obsolete.
             loaded += await self._records.load_offsets(names)
             if end == segment.start_offset or self._inactive_before(names, end):
                 return False
@@ -116,7 +116,7 @@ class RecordCompaction:
         return list(found)
 
     async def _write_anew(self, names: list[str]) -> None:
-        """Have segments active, and let them leave at once unless somebody came meanwhile."""
+        """Activate segments and evict them at once, unless somebody used them meanwhile."""
         failures: list[StorageError] = []
 
         async def activate(name: str) -> None:

@@ -32,18 +32,19 @@ from segstore.read_index.read_index import ReadIndex
 from segstore.writer.storage_writer import StorageWriter
 
 TOGETHER_MAX: Final = 64
-"""So many segments leave by one operation: choosing them keeps everybody else waiting."""
+"""Maximum count of segments that one operation evicts: choosing them blocks all others."""
 BACKLOG_MAX: Final = 10_000
-"""Nobody leaves while tier 2 lacks so many operations: it has to be known whose they are."""
+"""Do not evict while more operations than this are unflushed: each look scans all of them."""
 CHANGES_MAX: Final = 2_000
-"""After so many operations that are not appends, a checkpoint lets a recovery begin later."""
+"""A checkpoint is written after this many operations that are not appends: a recovery begins
+there."""
 QUIET_CHANGES_MAX: Final = 100
 QUIET_SHARE: Final = 10
-"""When nobody changes anything any more, it does after ``QUIET_CHANGES_MAX``, and after this part
-of the active segments, all of which are in it."""
+"""While nothing changes, a checkpoint is written after ``QUIET_CHANGES_MAX`` operations, or after
+this part of the active segments, all of which a checkpoint contains."""
 INDEX_SECONDS: Final = 0.5
-"""Then it waits for the index of the records that were just written: what the index does not have
-is in the checkpoint, and a start writes it."""
+"""Wait before the checkpoint of a quiet container, so that the index of the records is written: a
+checkpoint contains what the index lacks, and a start would write it."""
 CHECKPOINT_SECONDS_MIN: Final = 2.0
 _STAYING: Final = int(SegmentType.TABLE | SegmentType.TRANSIENT)
 CORE_COUNT_MAX: Final = 256
@@ -55,14 +56,15 @@ _idle_since = attrgetter("idle_since")
 
 @dataclass(frozen=True, slots=True)
 class EvictionPolicy:
-    """When segments become inactive; times in seconds."""
+    """When segments become inactive. Times are in seconds."""
 
     active_count_max: int = 2_500
-    """With more active segments in a container, those leave that were idle for the longest time."""
+    """Maximum count of active segments; above it the ones that were idle for longest are
+    evicted."""
     idle_seconds_max: float = 60.0
     """Idle for longer, a segment leaves however few there are (the original's expiration)."""
     look_seconds: float = 1.0
-    """So often idle segments are looked for."""
+    """Interval between looks for idle segments."""
 
 
 ALL_STAY: Final = EvictionPolicy(active_count_max=sys.maxsize, idle_seconds_max=math.inf)
@@ -83,7 +85,7 @@ class Compaction(Protocol):
 
 
 class Eviction:
-    """See the module. ``run`` in one task of the container."""
+    """Evicts idle segments of one container. ``run`` is a task of its own."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ ReadNow = Callable[..., ReadHandle | None]
 
 
 class LateRead:
-    """A read that waits for its segment, and afterwards for what it asked for."""
+    """A read that waits until its segment is active, and then for its data."""
 
     __slots__ = ("_inner", "_on_complete", "has_room")
 
@@ -41,7 +41,7 @@ class LateRead:
             self._inner.cancel()
 
     def begin(self, inner: ReadHandle | None) -> None:
-        """It goes on as another read, if that was not answered at once."""
+        """Continue as another read, unless that was answered at once."""
         self._inner = inner
 
     def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
@@ -67,7 +67,7 @@ class LateReads:
         self._nursery = nursery
 
     def close(self) -> None:
-        """The container has stopped: who asks from now on shall ask again."""
+        """Stop with the container: from now on readers are told to ask again."""
         self._nursery = None
 
     def read(
@@ -107,6 +107,6 @@ class LateReads:
                     )
                 )
         except trio.Cancelled:
-            # The container stops: whoever waits shall ask again.
+            # The container stops: tell the reader to ask again.
             read.complete(None, ReadResult(offset, b"", True, False))
             raise

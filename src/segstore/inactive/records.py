@@ -35,7 +35,7 @@ FIRST_READ_BYTES: Final = 512
 
 
 class SegmentRecords:
-    """See the module."""
+    """The records of one container's inactive segments."""
 
     def __init__(
         self, metadata: ContainerMetadata, indexes: AttributeIndexes, read_index: ReadIndex
@@ -45,10 +45,8 @@ class SegmentRecords:
         self._read_index = read_index
 
     def offset_now(self, name: str) -> int | None:
-        """Where the record of a name begins, ``NO_RECORD`` when there is none.
-
-        None when only tier 2 can tell.
-        """
+        """Return the offset of a name's record; ``NO_RECORD`` when there is none, None when tier 2
+        must be read."""
         records = self._metadata.records
         if records is None:
             return NO_RECORD
@@ -64,9 +62,9 @@ class SegmentRecords:
         return NO_RECORD if value == NULL_ATTRIBUTE_VALUE else value
 
     async def load_offsets(self, names: Iterable[str]) -> list[AttributeId]:
-        """Have ``offset_now`` tell of all these names; raises ``StorageError``.
+        """Load the offsets of these names' records, so that ``offset_now`` knows them.
 
-        They stay until what is returned is given to ``release``.
+        They stay in memory until the result is given to ``release``. Raises ``StorageError``.
         """
         records = self._metadata.records
         if records is None:
@@ -74,7 +72,7 @@ class SegmentRecords:
         return await self._indexes.load(records, [record_key(name) for name in names])
 
     def release(self, loaded: list[AttributeId]) -> None:
-        """What was loaded has been used, and may go like everything else."""
+        """Allow loaded offsets to be evicted."""
         if self._metadata.records is not None and loaded:
             self._metadata.attribute_cache.add(self._metadata.records.attribute_memory, loaded)
 
@@ -94,7 +92,7 @@ class SegmentRecords:
             raise StorageError(f"{records.name} is damaged at byte {offset}: {error}") from error
 
     async def read_bytes(self, offset: int, length: int) -> bytes:
-        """So many bytes of records, less only at their end; raises ``StorageError``."""
+        """Read ``length`` bytes of records, fewer only at their end. Raises ``StorageError``."""
         records = self._metadata.records
         assert records is not None, "there are no records"
         data = b""

@@ -1,10 +1,9 @@
-"""How long writers shall wait: pure functions of what was measured.
+"""Computes delays of writers: pure functions of measured values.
 
-Owns: the shapes of delays; who measures, and who waits, is elsewhere.
+Owns: the shapes of delays. The measuring and the waiting are elsewhere.
 
 Invariants:
-1. A delay never falls when what it watches grows, and is never negative.
-2. No delay exceeds its maximum; at its bound a ``Ramp`` asks for more than any delay: to stop.
+1. A delay never falls when the value it depends on grows, and is never negative.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ def batching_seconds(
     write_bytes_max: float,
     seconds_max: float,
 ) -> float:
-    """How long to wait for more to write, by the ingestion pipeline article.
+    """Return how long to wait for more to write, by the formula of the ingestion pipeline article.
 
-    The recent latency of tier 1 times what recent writes left empty; at most ``seconds_max``, so
-    that a blip of tier 1 does not make it worse.
+    That is the recent latency of tier 1 times the share of recent writes that was empty; at most
+    ``seconds_max``, so that a short delay of tier 1 does not become a longer one here.
     """
     fill = min(1.0, max(0.0, average_write_bytes / write_bytes_max))
     return min(seconds_max, max(0.0, recent_latency_seconds) * (1.0 - fill))
@@ -63,7 +62,7 @@ class RecentWrites:
     count: int = 0
 
     def add(self, *, length: int, seconds: float) -> None:
-        """Take in one write."""
+        """Add the measurement of one write."""
         weight = self.weight if self.count else 1.0
         self.count += 1
         self.latency_seconds += weight * (seconds - self.latency_seconds)

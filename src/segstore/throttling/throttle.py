@@ -1,13 +1,13 @@
-"""One container's throttle: all that may slow writers down, combined to one delay.
+"""Combines everything that slows a container's writers down to one delay.
 
 Owns: the bounds of what grows while tier 2 falls behind, and the delay that keeps it within them.
 
 Invariants:
-1. The delay is the longest that any of the throttlers asks for; it may fall at any time.
+1. The delay is the longest one that any throttler asks for; it may fall at any time.
 2. Each throttler reaches its longest delay just below its bound, and stops writers at it. System
    segments are never delayed; they stop ``system_share`` beyond the bounds.
-3. Whatever is measured outside the cache is looked at every ``SAMPLE_SECONDS``, ``SAMPLE_CALLS``
-   calls and ``SAMPLE_BYTES``: a bound is exceeded by what comes in between.
+3. Values outside the cache are sampled every ``SAMPLE_SECONDS``, ``SAMPLE_CALLS`` calls and
+   ``SAMPLE_BYTES``: a bound may be exceeded by what comes between two samples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAMPLE_SECONDS: Final = 0.05
 SAMPLE_CALLS: Final = 16
 SAMPLE_BYTES: Final = 4 * 1024 * 1024
 WRITE_BYTES_MAX: Final = 1024 * 1024
-"""A data frame that is full; what the batching delay compares writes with."""
+"""Length of a full data frame, with which the batching delay compares writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,14 @@ class ThrottlePolicy:
     """The bounds of one container. The cache's are in its own policy."""
 
     delay_seconds_max: float = 1.0
-    """Before each batch of writes; the original's 25 s are for many more operations at once."""
+    """Maximum delay before a batch of writes. The original's 25 s are for many more operations at
+    once."""
     begin_share: float = 0.75
-    """Of each bound; from there on writers are delayed."""
+    """Share of each bound from which on writers are delayed."""
     system_share: float = 1.1
-    """Of each bound; there system segments stop too."""
+    """Share beyond each bound at which system segments stop, too."""
     log_bytes_max: int = 6 * 1024**3
-    """What tier 1 may hold that is not truncated, of all containers that share it."""
+    """Maximum of bytes in tier 1 that are not truncated, of all containers that share it."""
     operations_max: int = 250_000
     """Operations that tier 2 has not taken; each costs about 150 bytes."""
     attributes_dirty_max: int = 131_072
@@ -49,7 +50,7 @@ class ThrottlePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """What one throttler has seen, and what it asks for; ``seconds`` is infinite at the bound."""
+    """The value that one throttler saw, and its delay; ``seconds`` is infinite at the bound."""
 
     name: str
     value: int
@@ -60,7 +61,7 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSnapshot:
-    """All throttlers of a container at one moment."""
+    """The throttlers of a container at one moment."""
 
     gauges: tuple[Gauge, ...]
     batching_seconds: float
@@ -81,7 +82,8 @@ Reading = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """What of the cache cannot be evicted, and the range in which that slows writers down."""
+    """How many bytes of the cache cannot be evicted, and the range in which that slows writers
+    down."""
 
     held_bytes: Reading
     begins: int
@@ -89,7 +91,7 @@ class CacheReading:
 
 
 class Throttle:
-    """See the module. Without a clock of its own: ``now`` is in seconds of any steady clock."""
+    """The throttle of one container. ``now`` is in seconds of any steady clock."""
 
     def __init__(
         self,
@@ -116,9 +118,9 @@ class Throttle:
         self._calls_left = 0
 
     def delay_seconds(self, now: float) -> float:
-        """How long users' writes shall wait before the next batch; infinite at a bound.
+        """Return how long users' writes must wait before the next batch; infinite at a bound.
 
-        The cache alone never asks to stop: whoever has data asks it for room.
+        The cache alone never stops writers here: new data ask it for room before they pass.
         """
         self._calls_left -= 1
         if now >= self._sample_at or self._calls_left <= 0:
@@ -133,7 +135,7 @@ class Throttle:
 
     @property
     def dirty_attributes_delay(self) -> bool:
-        """Whether there are so many that they slow writers down, by the last sample."""
+        """Whether dirty attributes slow writers down, by the last sample."""
         return self._dirty_delays
 
     def record_submitted(self, length: int) -> None:
@@ -150,7 +152,7 @@ class Throttle:
         return self._policy.batching_seconds_max > 0
 
     def batching_seconds(self) -> float:
-        """How long to wait for more operations when there are no more; 0 unless configured."""
+        """Return how long to wait for more operations; 0 unless a batching delay is configured."""
         return batching_seconds(
             recent_latency_seconds=self._writes.latency_seconds,
             average_write_bytes=self._writes.write_bytes,
@@ -159,7 +161,7 @@ class Throttle:
         )
 
     def snapshot(self) -> ThrottleSnapshot:
-        """What all throttlers see and ask for now."""
+        """Return what each throttler sees and asks for now."""
         cache = self._cache
         held_bytes = cache.held_bytes()
         seconds = self._cache_ramp.seconds(held_bytes)
