@@ -61,7 +61,8 @@ def encoded_length(key: bytes, value: bytes | None) -> int:
 
 
 class EntryHead(NamedTuple):
-    """An entry of which perhaps not all bytes were read. ``value`` is None when it was not read."""
+    """An entry of which perhaps only the first bytes were read. ``value`` is None when it was not
+    read."""
 
     key: bytes
     value: bytes | None

@@ -1,10 +1,10 @@
-"""Reading the entries of a table segment, in the order in which they lie there or one by one.
+"""Reads the entries of a table segment, in order or one by one.
 
-Owns: the cut of a segment's bytes into whole entries.
+Owns: how a segment's bytes are cut into whole entries.
 
 Invariants:
 1. Reads end where the reader was told to: an entry that does not fit there is damage.
-2. At most one entry and one read are held in memory; of entries that are read together at most
+2. At most one entry and one read are held in memory. When entries are read together, at most
    ``HEADS_TOGETHER_MAX`` reads are under way.
 """
 
@@ -33,7 +33,7 @@ from segstore.tables.entries import (
 
 HEADS_TOGETHER_MAX: Final = 64
 HEAD_BYTES: Final = 2048
-"""So much is read of an entry at first: most are no longer."""
+"""Length of the first read of an entry: most entries are not longer."""
 
 
 class EntryReader:
@@ -77,7 +77,7 @@ class EntryReader:
 async def read_heads(
     container: SegmentContainer, segment: str, offsets: Iterable[int]
 ) -> dict[int, EntryHead]:
-    """The entries that begin at these offsets, by offset; those that were truncated are left out.
+    """Return the entries that begin at these offsets, by offset, without truncated ones.
 
     Values longer than a read are not read. Raises ``TableDataError`` for damage.
     """
@@ -119,7 +119,7 @@ async def _head(
 async def _read_together(
     container: SegmentContainer, segment: str, places: Sequence[tuple[int, int]]
 ) -> list[bytes | None]:
-    """Bytes, at least one, from each (offset, length); None for what was truncated."""
+    """Return at least one byte from each (offset, length); None where the segment is truncated."""
     found: list[bytes | None] = [None] * len(places)
     failures: list[SegmentStoreError] = []
     done = trio.Event()

@@ -1,12 +1,13 @@
-"""What one step of a table's index changes.
+"""Plans the changes of one step of a table's index.
 
 Owns: the counters that a table has in core attributes, and the changes of buckets and backpointers
-by which its attributes take over a part of the tail.
+by which the attributes index a part of the tail.
 
 Invariants:
-1. All changes of a step and the counters after it are one operation, on the condition that the
-   index offset is the one that the step began with, and the table the same, not a namesake.
-2. A bucket leads to the newest entry of each of its keys, each once, the newest first.
+1. All changes of a step and the counters after it are one operation. Its condition is that the
+   index offset is still the one at which the step began, and the table the same, not another with
+   its name.
+2. A bucket leads to the newest entry of each of its keys, once each, the newest entry first.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ COUNTER_IDS: Final = (
 
 
 class Bucket(NamedTuple):
-    """A bucket as the attributes have it; ``heads`` are those of ``offsets`` that are still there.
+    """A bucket as the attributes have it: the offsets of its entries, the newest first, and the
+    heads of the entries that are not truncated.
 
     The newest entries come first.
     """
@@ -55,7 +57,7 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the core attributes say of a table. ``stored_offset``: None when they say nothing."""
+    """The counters in a table's core attributes. ``stored_offset`` is None when there are none."""
 
     stored_offset: int | None = None
     entry_count: int = 0
@@ -85,7 +87,7 @@ class Counters:
 
     @classmethod
     def parse(cls, values: Mapping[AttributeId, int]) -> Counters:
-        """From the core attributes."""
+        """Make the counters from core attributes."""
         return cls(
             values.get(TABLE_INDEX_OFFSET),
             values.get(TABLE_ENTRY_COUNT, 0),
@@ -97,7 +99,7 @@ class Counters:
 
 
 class SteppedIndex(Protocol):
-    """What a step asks of the index that it changes: ``TableIndex`` answers."""
+    """The index that a step changes; ``TableIndex`` implements it."""
 
     @property
     def layout(self) -> Layout:
@@ -119,7 +121,8 @@ class SteppedIndex(Protocol):
 
 
 class IndexStep:
-    """A step up to ``end``, over so many entries; ``written`` are the keys that it takes over."""
+    """A step of the index up to ``end``, over ``count`` entries. ``written`` are the newest entries
+    by key."""
 
     def __init__(self, before: Counters, end: int, count: int) -> None:
         self._before = before
@@ -149,7 +152,7 @@ class IndexStep:
         self._count(added, added)
 
     async def plan_buckets(self, index: SteppedIndex) -> None:
-        """Hash layout. What is in a bucket is only read where it is not known."""
+        """Plan for the hash layout. A bucket is read only where its content is not known."""
         buckets: dict[AttributeId, list[bytes]] = {}
         for key in self.written:
             buckets.setdefault(index.layout.bucket(key), []).append(key)
@@ -193,7 +196,7 @@ class IndexStep:
         self._count(len(offsets) - len(before.offsets), bool(offsets) - bool(before.offsets))
 
     def compact(self, offset: int, count: int) -> None:
-        """Nothing before an offset counts any more; so many entries lay there."""
+        """Record that all entries before an offset are obsolete, and how many they were."""
         self.counters = replace(
             self.counters,
             compaction_offset=offset,

@@ -1,14 +1,14 @@
-"""What is in memory of a table: which entries of it are known without a look at its attributes.
+"""Keeps the entries of a table that are known without reading its attributes.
 
 Owns: the *tail*, the newest entries of all keys that changed behind the index offset, and the
-*clean* entries: some others, as the attributes have them, or the knowledge that there is none.
+*clean* entries: some others as the attributes have them, or the knowledge that a key has none.
 
 Invariants:
-1. What is known is right: all of a table's updates pass here when they are durable.
-2. The tail is complete: of a key that is not in it the attributes tell all. Only clean entries may
-   be forgotten, those unused for the longest time first; pinned ones stay.
-3. Who combines attributes with the tail *holds* it: what the attributes took over since then stays
-   in the tail as well, so it does not matter which of the two was looked at first.
+1. Known entries are right: all durable updates of a table pass here.
+2. The tail is complete: for a key that is not in it, the attributes have the newest entry. Only
+   clean entries may be forgotten, the least recently used first; pinned ones stay.
+3. A caller that combines attributes with the tail *holds* the tail: entries that are indexed
+   meanwhile stay in it, so it does not matter which of the two was read first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ORDER_BYTES_ESTIMATE: Final = 120
 
 
 class Unknown(enum.Enum):
-    """Only the attributes can tell."""
+    """The type of ``UNKNOWN``: only the attributes have the answer."""
 
     UNKNOWN = 0
 
@@ -39,7 +39,7 @@ NOWHERE: Final = -1
 
 
 class Located(NamedTuple):
-    """Where the entry of a key lies. ``value`` is kept only when it is small."""
+    """The place of a key's entry. ``value`` is kept only when it is short."""
 
     version: int
     offset: int
@@ -59,7 +59,7 @@ class Written(NamedTuple):
 
 
 class KnownEntries:
-    """See the module. Everything behind ``index_offset`` is in the tail."""
+    """The known entries of one table. Everything behind ``index_offset`` is in the tail."""
 
     def __init__(self, layout: Layout, *, kept_value_bytes_max: int, clean_bytes_max: int) -> None:
         self._layout = layout
@@ -106,13 +106,13 @@ class KnownEntries:
         return self._tail.get(key)
 
     def located(self, entry: StoredEntry | EntryHead) -> Located:
-        """How an entry is remembered."""
+        """Return what is kept of an entry: the value only if it is short."""
         value = entry.value
         kept = value is not None and len(value) <= self._kept_value_bytes_max
         return Located(entry.version, entry.offset, entry.length, value if kept else None)
 
     def remember(self, key: bytes, located: Located | None) -> None:
-        """Take over what the attributes say of a key, read while the tail was held."""
+        """Keep a key's entry as the attributes have it, which were read while the tail was held."""
         if key in self._tail:
             return
         self._forget(key)
@@ -137,7 +137,7 @@ class KnownEntries:
             self._clean_bytes -= _memory_bytes(key, located)
 
     def pin(self, keys: Collection[bytes]) -> None:
-        """Let what is, or will be, known of keys stay until they are unpinned."""
+        """Keep what is known of these keys, now and later, until they are unpinned."""
         pins, clean = self._pins, self._clean
         for key in keys:
             count = pins[key] = pins.get(key, 0) + 1
@@ -191,7 +191,8 @@ class KnownEntries:
         self._retire()
 
     def resync(self, index_offset: int) -> None:
-        """The attributes have everything before an offset, and nobody knows how."""
+        """Record that the attributes have everything before an offset, by a step that is not known
+        here."""
         written = {key: each for key, each in self._tail.items() if each.offset < index_offset}
         for key, each in self._tail.items():
             if each.offset >= index_offset:
@@ -218,7 +219,7 @@ class KnownEntries:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep in the tail what the attributes take over from now on."""
+        """Keep indexed entries in the tail until the end of the block."""
         generation = self._generation
         self._holds[generation] = self._holds.get(generation, 0) + 1
         try:

@@ -49,7 +49,7 @@ def backpointer(offset: int) -> AttributeId:
 
 
 class Layout(Protocol):
-    """How a table's keys are attributes."""
+    """How a table's keys become attributes."""
 
     @property
     def key_length(self) -> int:
@@ -76,7 +76,8 @@ class HashLayout:
         self.bucket = hash_key
 
     def ranges_behind(self, bucket: AttributeId) -> Ranges:
-        """All buckets behind one, or all there are; backpointers lie between the two ranges."""
+        """Return the ranges of all buckets behind one, or of all buckets; backpointers lie between
+        them."""
         first = bytes(HASH_BYTES)
         if bucket == _LAST:
             return ()
@@ -101,7 +102,7 @@ class FixedKeyLayout:
         return key + self._suffix
 
     def ranges(self, from_key: bytes, to_key: bytes) -> Ranges:
-        """All keys from one to the other, both included if they are given; of any length."""
+        """Return the range of keys from one to the other, both included if given, of any length."""
         length = self.key_length
         first: bytes | None = from_key[:length].ljust(length, b"\0")
         if len(from_key) > length:
@@ -115,7 +116,7 @@ class FixedKeyLayout:
 
 
 def behind(ranges: Ranges, bucket: AttributeId) -> Ranges:
-    """What of the ranges lies behind a bucket."""
+    """Return the parts of the ranges that lie behind a bucket."""
     first = successor(bucket)
     return [(max(start, first), end) for start, end in ranges if first and end >= first]
 

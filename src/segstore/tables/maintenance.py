@@ -21,13 +21,14 @@ from segstore.errors import SegmentStoreError
 from segstore.tables.table_segment import TableSegment
 
 MAINTAINED_MAX: Final = 16
-"""What a compaction holds is bounded for each table: this bounds it for a container."""
+"""Maximum count of tables that are maintained at the same time: each compaction holds a bounded
+amount of memory."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Maintenance:
-    """See the module. ``maintain`` is called for a table that is due. Times are the event loop's.
+    """Calls ``maintain`` for each table that is due. Times are those of the event loop.
 
     A ``SegmentStoreError`` of it is logged; the table is due again ``retry_seconds`` later.
     """
@@ -43,7 +44,7 @@ class Maintenance:
         self._work = trio.Event()
 
     def is_due(self, table: TableSegment) -> bool:
-        """Whether the table is to be maintained, now or later."""
+        """Return whether the table is to be maintained, now or later."""
         return table in self._due
 
     def ask(self, table: TableSegment, at: float) -> None:
@@ -58,14 +59,14 @@ class Maintenance:
         self._due.pop(table, None)
 
     async def run(self) -> NoReturn:
-        """Maintain what is due, until cancelled."""
+        """Maintain the tables that are due, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._waits_until = self._next_due()
                 with trio.move_on_at(self._waits_until):
                     await self._work.wait()
                 self._work = trio.Event()
-                for table in self._take_due():
+                for table in self._remove_due():
                     nursery.start_soon(self._maintain, table)
         raise AssertionError("it ends by cancellation or an error")
 
@@ -75,8 +76,8 @@ class Maintenance:
         waiting = (at for table, at in self._due.items() if table not in self._under_way)
         return min(waiting, default=inf)
 
-    def _take_due(self) -> list[TableSegment]:
-        """The tables to maintain now, those that wait longest first."""
+    def _remove_due(self) -> list[TableSegment]:
+        """Remove and return the tables that are due, the ones that wait longest first."""
         now = trio.current_time()
         due = [
             table for table, at in self._due.items() if at <= now and table not in self._under_way

@@ -32,15 +32,15 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     clean_bytes_max: int = 8 * MIB
     """Maximum memory of one table's index, without the entries that its attributes lack."""
     index_count: int = 2_048
-    """Write entries to a table's attributes when so many lie behind its index offset."""
+    """Index a table when this many entries lie behind its index offset."""
     index_bytes: int = 4 * MIB
     """The same in bytes."""
     index_seconds: float = 5.0
     """The same in time."""
     unindexed_count_max: int = 32_768
-    """Updates wait while a table has so many entries behind its index offset."""
+    """Let updates wait while this many entries lie behind the index offset."""
     unindexed_bytes_max: int = 32 * MIB
-    """The same in bytes. At most so much is read when a table is opened."""
+    """The same bound in bytes; also the maximum that is read when a table is opened."""
     page_bytes_max: int = 2 * MIB
     """Keys and values of one page of an iteration; exceeded by at most one bucket."""
     reply_bytes_max: int = 15 * MIB
@@ -50,7 +50,7 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     compaction_bytes_min: int = 4 * MIB
     """Tables smaller than this are never compacted."""
     compaction_step_bytes: int = 4 * MIB
-    """How much of the head one step of a compaction rewrites and truncates."""
+    """Bytes of the head that one step of a compaction rewrites and truncates."""
     read_bytes: int = 256 * KIB
     """Size of the reads of entries in their order."""
 

@@ -1,15 +1,15 @@
-"""The index of one table: its segment's attributes, and what lies behind them.
+"""The index of one table: what the attributes have, and the entries behind the index offset.
 
-Owns: looks at a table through what is known and through its attributes, and the steps by which the
-attributes follow the table (``index_step`` has what a step changes).
+Owns: lookups through memory and attributes, and the steps by which entries are indexed
+(``index_step`` plans their changes).
 
 Invariants:
-1. The index shows exactly the entries in the segment's bytes up to ``length``, whatever part of
-   them the attributes have: up to ``index_offset``, which changes in one operation with them.
-2. Answers are those of one moment between the call and the answer: everything that the attributes
-   and the segment tell is put together with the tail, held meanwhile, without an await.
-3. Buckets of several keys are only read when no step is under way.
-4. Of a table so much is in memory as ``TableSettings`` allows, however many keys there are.
+1. The index shows exactly the entries in the segment's bytes up to ``length``. The attributes have
+   those up to ``index_offset``, which changes together with them in one operation.
+2. An answer is that of one moment between the call and the return: the results of attributes and
+   segment are combined with the tail, which was held meanwhile, without an await.
+3. Buckets of several keys are only read while no step is under way.
+4. The memory of a table is bounded by ``TableSettings``, however many keys there are.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from segstore.tables.layouts import FixedKeyLayout, HashLayout, Ranges, backpoin
 from segstore.tables.settings import TableSettings
 
 _LOOKS_NOW_MAX: Final = 128
-"""So many keys are looked up before others have their turn."""
+"""Maximum count of keys that are looked up without giving way to other tasks."""
 _AT_ONCE: Final = 1024
-"""So many attributes are asked for at once."""
+"""Maximum count of attributes in one request."""
 _PAGE_READS: Final = 128
-"""So many buckets of an iteration are read at once."""
+"""Maximum count of an iteration's buckets that are read at the same time."""
 UNPERSISTED_MAX: Final = 32_768
-"""A table waits with its next step while tier 2 has not taken so many of its attributes."""
+"""A table's next step waits while more than this many of its attributes are not in tier 2."""
 _UNPERSISTED_PAUSE_SECONDS: Final = 0.05
 
 TableLayout = HashLayout | FixedKeyLayout
@@ -45,14 +45,14 @@ Pages = AsyncGenerator[list[tuple[AttributeId, int]], None]
 
 
 class IndexPage(NamedTuple):
-    """Some keys in the layout's order, up to all in the bucket ``last``; none: there are none."""
+    """Keys in the layout's order, all up to bucket ``last``. An empty page is the end."""
 
     items: list[tuple[bytes, Located]]
     last: AttributeId
 
 
 class TableIndex:
-    """See the module. ``length`` is where the entries begin, of which ``write`` tells."""
+    """The index of one table. ``length`` is where its entries end; it grows by ``write``."""
 
     def __init__(
         self,
@@ -118,7 +118,8 @@ class TableIndex:
     def write(
         self, changes: Iterable[tuple[bytes, int, Located | None]], *, length: int, count: int
     ) -> None:
-        """So many entries are durable, up to ``length``: those that count are (key, offset, it)."""
+        """Record ``count`` durable entries that end at ``length``. ``changes`` are the newest ones,
+        each as (key, offset, entry); the entry is None for a removal."""
         write = self.known.write
         for key, offset, located in changes:
             write(key, offset, located)
@@ -126,8 +127,8 @@ class TableIndex:
         self.unindexed_count += count
         self._unindexed.append((length, count))
 
-    def take(self, entries: Sequence[StoredEntry]) -> None:
-        """Take in the entries that follow in the segment."""
+    def add_entries(self, entries: Sequence[StoredEntry]) -> None:
+        """Add entries that follow in the segment."""
         located = self.known.located
         self.write(
             ((e.key, e.offset, None if e.value is None else located(e)) for e in entries),
@@ -138,7 +139,7 @@ class TableIndex:
     # ---- Looks at keys ---------------------------------------------------------------------------
 
     def knows(self, keys: Collection[bytes]) -> bool:
-        """Whether ``get`` can tell of all of these keys, which the caller has pinned."""
+        """Return whether ``get`` can answer for all of these keys, which the caller has pinned."""
         look = self.find_now if len(keys) <= _LOOKS_NOW_MAX else self.known.get
         return all(look(key) is not UNKNOWN for key in keys)
 
@@ -157,9 +158,9 @@ class TableIndex:
             try:
                 head = parse_head(self.name, data, offset=offset)
             except TableDataError:
-                return UNKNOWN  # who waits for the entry is told of it
+                return UNKNOWN  # a read of the entry raises it
             if isinstance(head, int) or head.is_removal or head.key != key:
-                return UNKNOWN  # what it is takes more looks
+                return UNKNOWN  # finding it takes more reads
             located = self.known.located(head)
         self.known.remember(key, located)
         return located
@@ -172,7 +173,7 @@ class TableIndex:
 
     @contextmanager
     def pinned(self, keys: Collection[bytes]) -> Iterator[None]:
-        """What is known of keys in the block stays known."""
+        """Keep what is known of these keys until the end of the block."""
         self.known.pin(keys)
         try:
             yield
@@ -200,7 +201,7 @@ class TableIndex:
                     self.known.remember(key, located)
 
     async def _look_up(self, keys: Sequence[bytes]) -> dict[bytes, Located | None]:
-        """What attributes and segment say of keys; the tail may know better."""
+        """Read the keys' entries by the attributes; the tail may have newer ones."""
         buckets = {key: self.layout.bucket(key) for key in keys}
         values = await self.attributes(buckets.values())
         places = {key: values[bucket] for key, bucket in buckets.items() if bucket in values}
@@ -237,7 +238,7 @@ class TableIndex:
         return values
 
     async def heads(self, offsets: Iterable[int]) -> dict[int, EntryHead]:
-        """Entries by offset; without those that were truncated."""
+        """Return the entries at these offsets, by offset, without truncated ones."""
         heads = await read_heads(self._container, self.name, set(offsets))
         for offset, head in heads.items():
             if head.is_removal:
@@ -314,7 +315,8 @@ class TableIndex:
     async def _gather(
         self, ranges: Ranges, count_max: int, bytes_max: int, with_values: bool
     ) -> tuple[list[Bucket], AttributeId | None]:
-        """What the attributes have, and up to which bucket; None: to the end."""
+        """Read buckets by the attributes; returns them, and up to which bucket. None means to the
+        end."""
         found: list[Bucket] = []
         count = size = 0
         for first, last in ranges:
@@ -338,7 +340,8 @@ class TableIndex:
     def _merge(
         self, found: list[Bucket], ranges: Ranges, end: AttributeId | None
     ) -> dict[AttributeId, dict[bytes, Located]]:
-        """What the attributes have and what the tail has, by bucket."""
+        """Combine the buckets that were read with the tail; returns the entries by bucket and
+        key."""
         known = self.known
         merged: dict[AttributeId, dict[bytes, Located]] = {}
         for bucket in found:
@@ -355,7 +358,7 @@ class TableIndex:
     # ---- Steps -----------------------------------------------------------------------------------
 
     async def count(self) -> int:
-        """How many keys there are."""
+        """Return the exact count of keys."""
         if self.index_offset == self.length:
             return self.counters.entry_count
         async with self._stepping:
@@ -372,7 +375,7 @@ class TableIndex:
         return step
 
     def _step_end(self) -> int:
-        """How far a step goes that does not take the process for too long."""
+        """Return where the next step ends, so that it does not block the process for long."""
         total = 0
         for length, count in self._unindexed:
             total += count
@@ -389,18 +392,18 @@ class TableIndex:
         return True
 
     async def step(self, *, compacted: tuple[int, int] | None = None) -> bool:
-        """Let the attributes have more of the table.
+        """Index a part of the tail; returns whether it was done.
 
-        ``compacted``: an offset before which nothing counts any more once they have all that there
-        is now, and how many entries were there since the last one. Returns whether it was done:
-        somebody else's step may have come before. Raises what ``update_attributes`` raises.
+        ``compacted`` is an offset before which all entries are obsolete once the whole tail is
+        indexed, and the count of entries since the last one. Another step may have come first: then
+        nothing was done. Raises what ``update_attributes`` raises.
         """
         unpersisted_count = self._container.unpersisted_attribute_count
         while unpersisted_count(self.name) > UNPERSISTED_MAX:  # noqa: ASYNC110
             await trio.sleep(_UNPERSISTED_PAUSE_SECONDS)
         async with self._stepping:
             if self.length < self.counters.index_offset:
-                return False  # somebody else is ahead
+                return False  # another step came first
             if self.index_offset == self.length and compacted is None:
                 return True
             plan = await self._plan(self._step_end() if compacted is None else self.length)
@@ -417,13 +420,14 @@ class TableIndex:
             return True
 
     async def _resync(self) -> None:
-        """Another step was made: one that was abandoned here, or somebody else's."""
+        """Read the counters again, after a step that was made by another owner or was abandoned
+        here."""
         values = await self._container.get_attributes(self.name, COUNTER_IDS)
         counters = Counters.parse(values)
         if counters.incarnation != self.counters.incarnation:
             raise NoSuchSegmentError(self.name)  # a namesake
         self.counters = counters
-        # Somebody else's may be ahead of what is known here: that is found out by the next append.
+        # Another owner's step may be ahead of what is known here: the next append finds that out.
         self.known.resync(min(self.counters.index_offset, self.length))
         self._forget_indexed()
 
@@ -433,7 +437,8 @@ class TableIndex:
         self.unindexed_count = sum(count for _, count in self._unindexed)
 
     async def living(self, entries: Sequence[StoredEntry]) -> list[StoredEntry]:
-        """Those of some indexed entries that count; their keys are pinned."""
+        """Return the entries, among indexed ones, that are the newest of their keys, which are
+        pinned."""
         known = self.known
         with known.hold():
             unknown = [e for e in entries if known.get(e.key) is UNKNOWN]

@@ -3,20 +3,20 @@
 Owns: how updates become durable and visible, how the index is opened, and compaction.
 
 Invariants:
-1. At most one append of a table is in flight; what arrives meanwhile goes into the next.
-2. The index shows durable entries only. It is dropped when an append fails, since nobody knows what
-   of it was stored, and is opened again before anything else happens: from the attributes, and from
-   the segment behind the index offset.
-3. A compaction first makes copies of the live entries at the head durable, lets the attributes lead
-   to the copies, and then truncates the head: whatever a crash leaves, every live entry is in the
-   segment, and the newest by offset counts.
-4. Updates have no task of their own: completions start the next append. A cancelled caller abandons
-   its answer, never the update, unless what it needs to know of the index was still being read.
-5. Updates of a key keep their order (see ``update_queue``). Room in the tail all wait for.
-6. It is the table of the segment with its id: what comes when a namesake has taken its place is
-   refused, and no answer is made of both.
-7. When a compaction ends, enough entries count, or there is a tail, whose next step will ask for
-   another one, or all of the table was looked at and nothing was written meanwhile.
+1. At most one append of a table is in flight; updates that come meanwhile go into the next one.
+2. The index shows durable entries only. After a failed append nobody knows which entries were
+   stored: the index is dropped and opened again before anything else happens, from the attributes
+   and the segment's bytes behind the index offset.
+3. A compaction first copies the live entries at the head to the end, durably, then lets the
+   attributes lead to the copies, and then truncates the head. After any crash every live entry is
+   in the segment, and the newest by offset counts.
+4. Updates have no task of their own: completions start the next append. A cancelled caller loses
+   its answer; its update happens all the same, unless the index was still being read for it.
+5. Updates of a key keep their order (see ``update_queue``). All updates wait for room in the tail.
+6. The object belongs to the segment with its id: requests after another segment has taken the name
+   are refused, and no answer combines both.
+7. When a compaction ends, enough entries are live; or there is a tail, whose next step asks for
+   another compaction; or the whole table was scanned and nothing was written meanwhile.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _TABLE: Final = int(SegmentType.TABLE)
 _FIXED_KEY_TABLE: Final = int(SegmentType.FIXED_KEY_TABLE)
 _ATTEMPTS_MAX: Final = 3
 _ROOM_PAUSE_SECONDS: Final = 0.05
-"""Somebody holds the tail: it is short."""
+"""Pause before the next look for room, while a short tail is held."""
 _COPIES_MAX: Final = 4_096
-"""So many entries are looked at in one step of a compaction."""
+"""Maximum count of entries in one step of a compaction."""
 
 
 def is_fixed_key_table(info: SegmentInfo) -> bool:
@@ -67,7 +67,7 @@ def is_fixed_key_table(info: SegmentInfo) -> bool:
 
 
 class TableSegment:
-    """See the module. ``on_durable`` is called after every append that became durable."""
+    """One table segment. ``on_durable`` is called after every append that became durable."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class TableSegment:
         return self._index
 
     async def _open_index(self) -> TableIndex:
-        # What is in flight (of an index dropped before) must be settled before the bytes are read.
+        # Appends in flight, of an index that was dropped, must end before the bytes are read.
         await self._container.wait_in_flight(self.name)
         info = self._container.segment_info(self.name)
         ids = (ATTRIBUTE_ID_LENGTH, *COUNTER_IDS)
@@ -150,13 +150,14 @@ class TableSegment:
         )
         reader = self.reader(start=index.length, end=info.length)
         while entries := await reader.read():
-            index.take(entries)
+            index.add_entries(entries)
             if not index.has_room:
                 await self._catch_up(index)
         return index
 
     async def _catch_up(self, index: TableIndex) -> None:
-        """Only a table that was never indexed, or is sealed, has more than the tail may have."""
+        """Index a part of the tail while opening. Only tables that were never indexed, or are
+        sealed, have more than a tail may have."""
         try:
             await index.step()
         except SegmentSealedError:
@@ -182,7 +183,7 @@ class TableSegment:
                 await self._see_through(index, member)
             finally:
                 if not member.is_ready:
-                    self._take_out(index, member)
+                    self._withdraw(index, member)
             member.check()
             if not member.retry:
                 return member
@@ -202,11 +203,11 @@ class TableSegment:
             try:
                 await self._make_room(index)
             except SegmentStoreError:
-                # Nobody would learn whether it happened: it must not, later.
-                if self._take_out(index, member):
+                # The caller would not learn whether it happened, so it must not happen later.
+                if self._withdraw(index, member):
                     raise
 
-    def _take_out(self, index: TableIndex, member: Waiting) -> bool:
+    def _withdraw(self, index: TableIndex, member: Waiting) -> bool:
         """Let a member not have its turn; returns whether it waited for it."""
         if not self._queue.discard(member):
             return False
@@ -220,7 +221,7 @@ class TableSegment:
                 await index.step()
                 if not index.has_room:
                     await trio.sleep(_ROOM_PAUSE_SECONDS)
-        # Also when somebody else has made the room: a compaction does, and starts nothing.
+        # Also when another task made the room: a compaction does, and starts no append.
         self._start_batches()
 
     def _start_batches(self) -> None:
@@ -255,7 +256,7 @@ class TableSegment:
                 for member in batch.members:
                     member.settle(None)
             else:
-                # None of them may have its turn, or there is no room: then they make some.
+                # No update may have its turn, or there is no room: wake the updates that make room.
                 if not index.has_room:
                     self._queue.wake()
                 return
@@ -323,7 +324,8 @@ class TableSegment:
     # ---- Reads -----------------------------------------------------------------------------------
 
     async def read_value(self, key: bytes, located: Located) -> tuple[int, bytes] | None:
-        """The version and value of an entry; those of a newer one if a compaction moved it."""
+        """Return the version and value of an entry, or of the newer one if a compaction moved
+        it."""
         current: Located | None = located
         while current is not None:
             if current.value is not None:
@@ -348,16 +350,16 @@ class TableSegment:
     # ---- The index step and compaction -----------------------------------------------------------
 
     def wants_step(self) -> bool:
-        """Whether the attributes should take over a part of the tail."""
+        """Return whether enough of the tail is not indexed for a step."""
         return self._index is not None and self._index.wants_step and not self._is_frozen
 
     def has_tail(self) -> bool:
-        """Whether there is something that the attributes do not have yet."""
+        """Return whether any entry is not indexed."""
         index = self._index
         return index is not None and index.unindexed_bytes > 0 and not self._is_frozen
 
     async def follow(self) -> None:
-        """Let the attributes take over what is in the tail now, if there is an open index."""
+        """Index everything that is in the tail now, if the index is open."""
         if self._index is not None:
             try:
                 await self._index.follow()
@@ -366,7 +368,7 @@ class TableSegment:
             self._start_batches()
 
     def wants_compaction(self) -> bool:
-        """Whether too few of the indexed entries count."""
+        """Return whether too few of the indexed entries are live."""
         index = self._index
         if index is None or self._is_frozen or self._compacted_in_vain == (index, self._news):
             return False
@@ -394,12 +396,13 @@ class TableSegment:
             self._compacting = False
 
     async def _compact_until_enough_counts(self) -> None:
-        """Also of what others write meanwhile: if no tail is left, nobody would ask for it."""
+        """Compact until enough entries are live, also of those that are written meanwhile: without
+        a tail nothing would ask for another compaction."""
         while True:
             index = await self.index()
             await index.follow()
             news = self._news
-            # Once over the table at most, whatever the counters say.
+            # At most once over the table, whatever the counters say.
             end = self._container.segment_info(self.name).length
             while self.wants_compaction():
                 if not await self._compact_head(end):
@@ -429,7 +432,7 @@ class TableSegment:
             live = await index.living(found)
         if live:
             await self.submit(lambda _: CompactionCopy(live))
-        # The attributes lead to the copies before what they copy is gone.
+        # The attributes lead to the copies before the originals are truncated.
         if self._index is not index or not await index.step(compacted=(position, len(found))):
             return False
         await self._container.truncate_segment(self.name, offset=position)

@@ -1,11 +1,11 @@
 """The table segments of one container.
 
-Owns: the table protocol's limits and its operations, and how much memory indexes may take.
+Owns: the table protocol's limits and its operations, and how much memory indexes may use.
 
 Invariants:
 1. Requests are checked against the limits before they reach a table.
-2. What is known of all tables together takes at most ``index_bytes_max``, except that tables in use
-   keep theirs, which is bounded for each.
+2. The known entries of all tables together use at most ``index_bytes_max``. Tables in use keep
+   theirs in any case; each is bounded.
 3. A page of an iteration or of a delta is a consistent view of durable entries; an empty page is
    the end.
 """
@@ -55,16 +55,16 @@ from segstore.tables.updates import Change, TableUpdate
 
 FIXED_KEY_BYTES_MAX = 256
 WIRE_BYTES = 24
-"""An entry in a command takes at most so much more than in the segment."""
+"""Maximum by which an entry in a command is longer than in the segment, in bytes."""
 PAGE_COUNT_MAX = 8192
-"""About so many keys are looked up for one page of an iteration, whatever is asked for."""
+"""About the maximum count of keys in one page of an iteration, whatever is asked for."""
 SLICE_COUNT = 2048
-"""So many changes of one update are encoded before others have their turn."""
+"""Count of one update's changes that are encoded before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysPage:
-    """Some keys with their versions, and where to go on. No keys: there are no more."""
+    """Keys with their versions, and the token to continue with. An empty page is the end."""
 
     keys: tuple[TableKey, ...]
     continuation_token: bytes
@@ -72,7 +72,7 @@ class KeysPage:
 
 @dataclass(frozen=True, slots=True)
 class EntriesPage:
-    """Some entries, and where to go on. No entries: there are no more."""
+    """Entries, and the token to continue with. An empty page is the end."""
 
     entries: tuple[TableEntry, ...]
     continuation_token: bytes
@@ -80,7 +80,8 @@ class EntriesPage:
 
 @dataclass(frozen=True, slots=True)
 class DeltaPage:
-    """What was written behind a position. ``should_clear``: drop everything known before."""
+    """Changes behind a position. ``should_clear`` tells the client to drop everything it knew
+    before."""
 
     entries: tuple[TableEntry, ...]
     should_clear: bool
@@ -125,7 +126,7 @@ class TableSegments:
 
     @property
     def index_bytes(self) -> int:
-        """About how much memory what is known of tables takes."""
+        """About how much memory the known entries of all tables use, in bytes."""
         return self._index_bytes_total
 
     # ---- Life of a table -------------------------------------------------------------------------
@@ -159,7 +160,7 @@ class TableSegments:
         self.forget(name)
 
     def forget(self, name: str) -> None:
-        """Drop what is known of a segment that was deleted; what is known of a namesake stays."""
+        """Drop what is known of a deleted segment, but not of another one that has its name now."""
         if (table := self._tables.get(name)) is not None:
             try:
                 table.check_same()
@@ -167,7 +168,8 @@ class TableSegments:
                 self._drop(table)
 
     def _drop(self, table: TableSegment) -> None:
-        """Two that know of one table would miss updates: it has gone, or nobody uses it."""
+        """Drop a table that is gone or unused: two objects for one table would miss each other's
+        updates."""
         del self._tables[table.name]
         self._index_bytes_total -= self._index_bytes.pop(table.name, 0)
         self._maintenance.forget(table)
@@ -196,7 +198,7 @@ class TableSegments:
                 self._container,
                 self._settings,
                 hash_key=self._hash_key,
-                on_durable=self._note_durable,
+                on_durable=self._after_append,
             )
         self._tables.move_to_end(name)
         return table
@@ -204,35 +206,35 @@ class TableSegments:
     async def _index(self, table: TableSegment) -> TableIndex:
         """The committed index, valid until the next await."""
         index = await table.index()
-        self._note_tail(table)
+        self._ask_maintenance(table)
         self._bound_memory(table)
         return index
 
-    def _note_durable(self, table: TableSegment) -> None:
+    def _after_append(self, table: TableSegment) -> None:
         self._bound_memory(table)
         if self._tables.get(table.name) is not table:
             return
         if table.wants_step():
             self._maintenance.ask(table, trio.current_time())
-        self._note_tail(table)
+        self._ask_maintenance(table)
 
-    def _note_tail(self, table: TableSegment) -> None:
-        """Let the attributes take over the table's tail after a while, or what is left be cut."""
+    def _ask_maintenance(self, table: TableSegment) -> None:
+        """Ask for maintenance after a while: indexing, or the end of a compaction."""
         if not self._maintenance.is_due(table) and (table.has_tail() or table.wants_compaction()):
             self._maintenance.ask(table, trio.current_time() + self._settings.index_seconds)
 
     def _bound_memory(self, in_use: TableSegment) -> None:
-        self._note_memory(in_use)
+        self._update_memory(in_use)
         if self._index_bytes_total <= self._settings.index_bytes_max:
             return
         for table in self._tables.values():
             if table is not in_use and table.is_idle:
                 table.drop_index()
-                self._note_memory(table)
+                self._update_memory(table)
                 if self._index_bytes_total <= self._settings.index_bytes_max:
                     break
 
-    def _note_memory(self, table: TableSegment) -> None:
+    def _update_memory(self, table: TableSegment) -> None:
         if self._tables.get(table.name) is not table:
             return
         size = table.memory_bytes
@@ -416,7 +418,8 @@ class TableSegments:
         return page.items, b"" if index.key_length else page.last
 
     async def read_delta(self, name: str, *, from_position: int, count_max: int) -> DeltaPage:
-        """Up to ``count_max`` keys written behind ``from_position``, with their newest values.
+        """Return up to ``count_max`` keys written behind ``from_position``, with their newest
+        values.
 
         Hash layout only. Keys removed behind the position do not show.
         """
@@ -478,7 +481,7 @@ class TableSegments:
             if table.wants_compaction():
                 await table.compact()
             if self._tables.get(name) is table:
-                self._note_tail(table)
+                self._ask_maintenance(table)
         except NoSuchSegmentError:
             if self._tables.get(name) is table:
                 self._drop(table)
@@ -487,7 +490,7 @@ class TableSegments:
 
 
 def _ranges(name: str, index: TableIndex, token: bytes, from_key: bytes, to_key: bytes) -> Ranges:
-    """What an iteration goes through."""
+    """Return the ranges of buckets that an iteration visits."""
     layout = index.layout
     if isinstance(layout, FixedKeyLayout):
         if token:

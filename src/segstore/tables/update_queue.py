@@ -1,12 +1,12 @@
-"""The order in which the updates of a table have their turns.
+"""Orders the updates of one table.
 
-Owns: ``UpdateQueue``: those that may have their turn, and those that are held back, each by those
-before it which change one of its keys, or until what it needs to know of its keys is known.
+Owns: ``UpdateQueue``: updates that are ready, and updates that are held back by earlier ones of
+their keys, or until the entries of their keys are known.
 
 Invariants:
-1. Updates that share a key have their turns in the order in which they came. Others overtake those
-   that are held back: a look at tier 2 for one key holds up no other.
-2. What names no keys overtakes nothing, and nothing overtakes it.
+1. Updates that share a key run in the order in which they came. Other updates pass the ones that
+   are held back: a read from tier 2 for one key blocks no other.
+2. An update without keys passes nothing, and nothing passes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from segstore.tables.updates import Waiting
 
 
 class UpdateQueue:
-    """See the module. Members are in it from ``append`` to ``pop``, ``discard`` or ``clear``."""
+    """The queue of one table. A member is in it from ``append`` to ``pop``, ``discard`` or
+    ``clear``."""
 
     def __init__(self) -> None:
         self._ready: OrderedDict[Waiting, None] = OrderedDict()
@@ -53,7 +54,7 @@ class UpdateQueue:
             self._last.update(dict.fromkeys(member.ordered_keys, member))
 
     def _those_before(self, member: Waiting) -> set[Waiting]:
-        """Those held back that it may not overtake; they keep back those before them."""
+        """Return the held members that the new one may not pass, and which now hold it back."""
         if member.ordered_keys is None:
             return set(self._held)
         before = {self._last[key] for key in member.ordered_keys if key in self._last}
@@ -62,7 +63,7 @@ class UpdateQueue:
         return before
 
     def make_ready(self, member: Waiting) -> None:
-        """What a member needs to know is known."""
+        """Mark a member ready: the entries of its keys are known."""
         if not member.is_ready:
             member.is_ready = True
             if member in self:

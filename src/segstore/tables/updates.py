@@ -1,15 +1,14 @@
-"""Updates of one table: what each asks for, and one append that carries many of them.
+"""Updates of one table, and the batch that makes several of them durable with one append.
 
-Owns: the conditions of the table protocol, and the batch in which waiting updates become durable
-together.
+Owns: the conditions of the table protocol, and the batch.
 
 Invariants:
-1. An update is decided against the committed index and all updates before it in its batch. Nothing
-   is awaited for that: it takes its turn when what the index says of its keys is known.
-2. All entries of one update lie in one append; so do all updates of a batch, in order.
-3. Nobody learns an outcome, not even a refusal, before everything that it rests on is durable.
-4. Of the conditions of one update those on keys come first: a missing key, then a wrong version;
-   then the condition on the segment's length.
+1. An update is decided against the committed index and all updates before it in its batch, without
+   an await: its turn comes when the entries of its keys are known.
+2. All entries of one update are in one append; so are all updates of a batch, in order.
+3. No outcome is told, not even a refusal, before everything that it depends on is durable.
+4. Conditions on keys are checked first: a missing key, then a wrong version; then the condition on
+   the segment's length.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Waiting:
         return 0
 
     def prepare(self, batch: UpdateBatch) -> None:
-        """Add to the batch what is to be written, else raise a ``SegmentError`` and add nothing."""
+        """Add the entries to the batch, or raise a ``SegmentError`` and add nothing."""
 
     def settle(self, error: SegmentStoreError | None, *, retry: bool = False) -> None:
         """Make the outcome known. A refusal noted by the batch stands unless there is an error."""
@@ -75,7 +74,7 @@ class Waiting:
         self._news.set()
 
     def wake(self) -> None:
-        """Let the one who waits look whether there is something to do for it."""
+        """Wake the waiting caller: there may be something to do for this update."""
         self._news.set()
 
     async def wait_news(self) -> None:
