@@ -1,1 +1,1 @@
-"""What a container's state is made of: operations, metadata, records, attributes."""
+"""The state of a container: operations, metadata, records, attributes."""

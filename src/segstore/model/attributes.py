@@ -39,25 +39,27 @@ ATTRIBUTE_ID_LENGTH: Final = core_attribute(12)
 
 _TABLE: Final = 1 << 20
 TABLE_INDEX_OFFSET: Final = core_attribute(_TABLE)
-"""Up to where a table's entries are in its attributes; absent: nothing is."""
+"""The offset up to which a table's entries are indexed; absent before the first index step."""
 TABLE_ENTRY_COUNT: Final = core_attribute(_TABLE + 1)
 """Keys that the attributes lead to."""
 TABLE_BUCKET_COUNT: Final = core_attribute(_TABLE + 2)
 TABLE_TOTAL_ENTRY_COUNT: Final = core_attribute(_TABLE + 3)
-"""Entries between the compaction offset and the index offset, those that do not count included."""
+"""Count of all entries between the compaction offset and the index offset, obsolete ones
+included."""
 TABLE_COMPACTION_OFFSET: Final = core_attribute(_TABLE + 4)
-"""Before it is nothing that counts."""
+"""All entries before this offset are obsolete."""
 TABLE_INCARNATION: Final = core_attribute(_TABLE + 64)
 """Tells a table from others that had its name before; not the original's."""
 RECORDS_LIVE_BYTES: Final = core_attribute(_TABLE + 128)
-"""What the records take, in the segment that has them, to which names lead; not the original's."""
+"""Bytes of the records that names lead to, in the segment of records; not one of the original's."""
 
 
 CORE_PREFIX: Final = b"\x80\0\0\0\0\0\0\0"
 
 
 def is_core_attribute(attribute_id: AttributeId) -> bool:
-    """Whether the attribute is one of the store's own, pinned with the segment's metadata."""
+    """Return whether the attribute is one of the store's own, which stay with the segment's
+    metadata."""
     return len(attribute_id) == 16 and attribute_id.startswith(CORE_PREFIX)
 
 
@@ -77,7 +79,7 @@ _FIXED_KEY_TABLE: Final = int(SegmentType.FIXED_KEY_TABLE)
 
 
 def attribute_id_bytes(values: Mapping[AttributeId, int]) -> int:
-    """How long the ids of a segment's extended attributes are, by its core attributes.
+    """Return the length of the ids of a segment's extended attributes, by its core attributes.
 
     A fixed-key table's ids are its keys. Keys of 16 bytes could be core attributes' ids: such a
     table's ids are a byte longer.
@@ -94,7 +96,7 @@ def attribute_id_bytes(values: Mapping[AttributeId, int]) -> int:
 
 
 class AttributeUpdateType(enum.IntEnum):
-    """How an update treats the present value; the numbers are the wire's."""
+    """How an update treats the present value. The numbers are those of the wire protocol."""
 
     NONE = 0
     REPLACE = 1

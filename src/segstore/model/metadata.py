@@ -1,19 +1,19 @@
 """The committed state of a container and of its segments.
 
-Owns: ``ContainerMetadata`` and ``SegmentMetadata``, how an operation changes them, and the
-snapshot that a checkpoint writes (``docs/formats/container-snapshot.md``).
+Owns: ``ContainerMetadata`` and ``SegmentMetadata``, how an operation changes them, and the snapshot
+that a checkpoint writes (``docs/formats/container-snapshot.md``).
 
 Invariants:
 1. ``start_offset <= length`` and ``storage_length <= length``; ``start_offset`` never goes down.
 2. Only durable operations are applied, in sequence order, by one caller.
-3. A segment id is given once per container, for ever; tier 2 knows a segment by name *and* id, so
-   that a deleted segment and its namesake never share bytes.
+3. A segment id is given only once per container. Tier 2 knows a segment by name *and* id, so a
+   deleted segment and a later one with its name never share bytes.
 4. A merged segment keeps its metadata, unreachable by name, until its bytes are in the target's
    place in tier 2.
-5. A snapshot and the attribute indexes to which it points make up all attributes: what an index
-   does not have yet is in the snapshot.
-6. A segment is active, and here, or inactive: then the records' segment has its record. That
-   segment has no name among the others: nobody but the container gets to it.
+5. A snapshot and the attribute indexes to which it points contain all attributes: the snapshot has
+   what an index lacks.
+6. A segment is either active, and here, or inactive, and has a record in the segment of records.
+   That segment is not among the others by name: only the container uses it.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ SNAPSHOT_VERSION: Final = 3
 RECORDS_CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Chunks of records are this long, so that those at the head go away one by one."""
 RECORDS_PER_CHANGE: Final = 3
-"""A recovery takes so many segments out of memory in the time of making one."""
+"""A recovery evicts this many segments in the time in which it makes one."""
 
 
 def storage_name(name: str, segment_id: int) -> str:
-    """The name under which tier 2 keeps the bytes of a segment."""
+    """Return the name under which tier 2 keeps the bytes of a segment."""
     return f"{name}.S-{segment_id}"
 
 
 class SegmentMetadata:
     """One segment as all durable operations have left it.
 
-    ``attributes`` has the values that are in memory, those of ``attribute_memory``. A segment that
-    is ``leaving`` becomes inactive with an operation that is not durable yet; then it ``has_left``,
-    and these are not its metadata any more. ``record_bytes`` is how long the record is that its
-    name leads to, of the last time when it was inactive; 0 when there is none.
+    ``attributes`` are the values in memory, those of ``attribute_memory``. A segment that is
+    ``leaving`` becomes inactive with an operation that is not durable yet; afterwards it
+    ``has_left``, and this object is obsolete. ``record_bytes`` is the length of the record from the
+    last time when the segment was inactive; 0 without one.
 
-    ``was_used``, ``seen_modified_ms`` and ``idle_since`` are for who looks for idle segments, and
-    ``user_count`` counts those who must not lose it meanwhile.
+    ``was_used``, ``seen_modified_ms`` and ``idle_since`` are for the search for idle segments.
+    ``user_count`` counts the tasks that need the segment to stay in memory.
     """
 
     __slots__ = (
@@ -135,7 +135,7 @@ class SegmentMetadata:
 
     @property
     def is_gone(self) -> bool:
-        """Whether these are nobody's metadata any more: deleted, merged, or inactive."""
+        """Whether this object is obsolete: the segment was deleted, merged, or became inactive."""
         return self.deleted or self.merged or self.has_left
 
     @property
@@ -145,7 +145,7 @@ class SegmentMetadata:
 
     @property
     def record(self) -> SegmentRecord:
-        """What has to be kept of an idle segment: tier 2 has the rest."""
+        """Return what has to be kept of an idle segment; tier 2 has the rest."""
         memory = self.attribute_memory
         return SegmentRecord(
             self.segment_id,
@@ -191,10 +191,10 @@ def new_records_segment(container_id: int, segment_id: int) -> SegmentMetadata:
 
 
 class _SegmentSnapshot(msgspec.Struct, array_like=True):
-    """The fixed part of a segment in a snapshot; its attributes lie in one block of bytes.
+    """The fixed part of a segment in a snapshot; its attributes are one block of bytes.
 
-    These are the core attributes, and what the segment's index does not have: of that the last
-    change was made by the operation ``changed_by``, or by an unknown one if that is 0.
+    The attributes are the core ones and those that the segment's index lacks. ``changed_by`` is the
+    last operation that changed one of these; 0 when that is unknown.
     """
 
     segment_id: int
@@ -239,12 +239,12 @@ def _segment_snapshot(segment: SegmentMetadata) -> _SegmentSnapshot:
 class ContainerMetadata:
     """All active segments of one container, by id and by name.
 
-    ``records`` is the segment that has the records of the inactive ones; there is none before the
-    first. ``change_count`` is how many operations a recovery would replay, but for appends; where
-    segments leave, ``RECORDS_PER_CHANGE`` of them count as one.
+    ``records`` is the segment that has the records of inactive segments; None before the first.
+    ``change_count`` is the count of operations, without appends, that a recovery would replay;
+    ``RECORDS_PER_CHANGE`` segments that become inactive count as one.
 
-    ``unpersisted`` has the segments with attributes that may not be in their indexes yet, and
-    ``dirty_count`` says how many these are; it may count a few of each segment too many.
+    ``unpersisted`` has the segments with attributes that may not be in their indexes yet.
+    ``dirty_count`` counts these attributes; it may be a little too high for each segment.
     """
 
     def __init__(self, container_id: int, attribute_cache: AttributeCache | None = None) -> None:

@@ -95,7 +95,7 @@ class StoredOperation(Operation):
         return head + self.encode_body(), b""
 
     def encode_body(self) -> bytes:
-        """What follows the type and the sequence number."""
+        """Return the bytes after the type and the sequence number."""
         raise AssertionError(f"{type(self).__name__} is never written to the log")
 
     @classmethod
@@ -126,7 +126,7 @@ class SealOperation(StoredOperation):
 
 
 class MergeOperation(StoredOperation):
-    """All bytes of a source segment appended to the target, which is ``segment_id``.
+    """Append all bytes of a source segment to the target, which is ``segment_id``.
 
     Completes with the target's length right after the merge.
     """
@@ -336,7 +336,7 @@ class EvictOperation(StoredOperation):
 
     @property
     def payload_bytes(self) -> int:
-        """What the records take of the cache, before they are known."""
+        """Estimate of the cache room of the records, before they are known."""
         return len(self.candidates) * RECORD_BYTES_EXPECTED
 
     def take(self, records: Sequence[SegmentRecord]) -> None:
@@ -368,9 +368,9 @@ class EvictOperation(StoredOperation):
 
 
 class ActivateOperation(StoredOperation):
-    """An inactive segment becomes active again, by its record. Completes with its id.
+    """Makes an inactive segment active again, by its record. Completes with its id.
 
-    ``offset`` is where the records' segment has the record. ``unused``, which the log does not
+    ``offset`` is where the segment of records has the record. ``unused``, which the log does not
     have, means that nobody asked for the segment.
     """
 

@@ -1,13 +1,14 @@
-"""What is in memory of the attributes of a container's segments.
+"""The attributes of a container's segments that are in memory.
 
-Owns: ``SegmentAttributes``, the first level of the attribute cache: values by id, for the ingestion
-pipeline to look up and change; and ``AttributeCache``, which bounds what of it could go.
+Owns: ``SegmentAttributes``, the first level of the attribute cache: values by id, which the
+ingestion pipeline looks up and changes; and ``AttributeCache``, which bounds the evictable ones.
 
 Invariants:
-1. What is in ``values`` is right; ``NULL_ATTRIBUTE_VALUE`` there means: known to be absent. What is
-   not in ``values`` is absent too, unless the segment has an index: then the index has to be asked.
-2. Core attributes stay, and so do dirty ones: those whose last change the index does not have.
-3. Everything else may go at any time: the index has it.
+1. ``values`` are right. ``NULL_ATTRIBUTE_VALUE`` there means that the attribute is known to be
+   absent. An id that is not in ``values`` is absent, too, unless the segment has an index, which
+   then has to be asked.
+2. Core attributes stay, and so do dirty ones: those whose last change the index lacks.
+3. All others may be evicted at any time: the index has them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from segstore.model.attributes import (
 from segstore.model.operations import AttributeValues
 
 CACHED_COUNT_MAX: Final = 4096
-"""Clean extended attributes that one segment keeps in memory (the original's limit)."""
+"""Maximum count of clean extended attributes of one segment in memory; the original's limit."""
 CONTAINER_CACHED_COUNT_MAX: Final = 65_536
 """The same for all segments of a container: about 16 MiB."""
 ID_BYTES: Final = 16
@@ -56,10 +57,10 @@ def _core_of(values: AttributeValues) -> frozenset[AttributeId]:
 
 
 class SegmentAttributes:
-    """The attributes of one segment, as far as they are in memory.
+    """The attributes of one segment that are in memory.
 
     ``dirty`` has the number of the operation that changed an attribute last. ``cached`` has the
-    clean extended attributes, those unused for the longest time first; some may be dirty again.
+    clean extended attributes, the least recently used first; some of them may be dirty again.
     """
 
     __slots__ = ("cached", "core", "dirty", "is_transient", "values")
@@ -73,12 +74,12 @@ class SegmentAttributes:
 
     @property
     def root_pointer(self) -> int:
-        """Where the index has its last footer; the null value when there is no index."""
+        """The place of the last footer of the index; the null value when there is no index."""
         return self.values.get(ATTRIBUTE_SEGMENT_ROOT_POINTER, NULL_ATTRIBUTE_VALUE)
 
     @property
     def is_indexed(self) -> bool:
-        """Whether what is not in memory may be in the index."""
+        """Whether an index may have attributes that are not in memory."""
         return ATTRIBUTE_SEGMENT_ROOT_POINTER in self.values
 
     @property
@@ -88,11 +89,11 @@ class SegmentAttributes:
 
     @property
     def changed_by(self) -> int:
-        """The last operation that changed what is dirty; 0 when nothing is."""
+        """The last operation that changed a dirty attribute; 0 when none is dirty."""
         return max(self.dirty.values(), default=0)
 
     def start_with(self, values: AttributeValues, sequence_number: int) -> None:
-        """Take over what a segment begins with, or what a checkpoint kept of it."""
+        """Set the attributes of a new segment, or of one from a checkpoint."""
         self.is_transient = bool(values.get(ATTRIBUTE_SEGMENT_TYPE, 0) & _TRANSIENT)
         self.values.update(values)
         if self.is_transient:
@@ -132,7 +133,7 @@ class SegmentAttributes:
             self.core = _shared(self.core.union(attribute_ids))
 
     def lacks(self, attribute_id: AttributeId) -> bool:
-        """Whether only the index can tell the attribute's value."""
+        """Return whether only the index has the attribute's value."""
         return (
             attribute_id not in self.values
             and self.is_indexed
@@ -141,7 +142,7 @@ class SegmentAttributes:
         )
 
     def load(self, values: Iterable[tuple[AttributeId, int | None]]) -> list[AttributeId]:
-        """Take over what the index says now, where nothing is in memory; returns what was new."""
+        """Add values from the index that are not in memory; returns the ids of the new ones."""
         loaded = []
         for attribute_id, value in values:
             if attribute_id not in self.values:
@@ -161,7 +162,8 @@ class SegmentAttributes:
         return sorted((number, attribute_id) for attribute_id, number in self.dirty.items())
 
     def persisted(self, sequence_number: int) -> list[AttributeId]:
-        """The index has all changes up to an operation: returns what is clean now."""
+        """Mark all changes up to an operation as clean, since the index has them; returns their
+        ids."""
         clean = [
             attribute_id for attribute_id, number in self.dirty.items() if number <= sequence_number
         ]
@@ -172,7 +174,8 @@ class SegmentAttributes:
         return [attribute_id for attribute_id in clean if attribute_id not in self.core]
 
     def checkpointed(self) -> AttributeValues:
-        """What a checkpoint has to keep: core attributes, and what the index does not have."""
+        """Return the attributes that a checkpoint must contain: core ones, and those the index
+        lacks."""
         values = self.values
         if self.is_transient or (not self.dirty and len(self.core) == len(values)):
             return values
@@ -181,7 +184,7 @@ class SegmentAttributes:
         return kept
 
     def evict(self, count: int) -> int:
-        """Let up to ``count`` of ``cached`` go, the oldest first; returns how many went."""
+        """Evict up to ``count`` of ``cached``, the oldest first; returns how many were evicted."""
         evicted = list(islice(self.cached, count))
         for attribute_id in evicted:
             del self.cached[attribute_id]
@@ -232,7 +235,7 @@ class AttributeCache:
         attributes.cached.clear()
 
     def clear(self) -> None:
-        """All segments are gone."""
+        """Forget all segments."""
         self._segments.clear()
         self.count = 0
 

@@ -1,11 +1,11 @@
-"""What is left of a segment's metadata when it is not in memory.
+"""The metadata that are kept of a segment while it is not in memory.
 
 Owns: ``SegmentRecord`` and its bytes (``docs/formats/segment-records.md``).
 
 Invariants:
-1. A record is of a segment of which tier 2 has everything: its length is its stored length, and its
-   attributes, but for the core ones, are in its index.
-2. Any bytes are a record or raise ``RecordDamagedError``; none that is cut short is taken for one.
+1. Tier 2 has all bytes of a segment with a record: its length is its stored length. Its attributes
+   are in its index, except for the core ones.
+2. Any bytes are either a record or raise ``RecordDamagedError``; a truncated record never passes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def encode_record(record: SegmentRecord) -> bytes:
 
 
 def record_end(data: Buffer, position: int) -> int:
-    """Where the record ends that begins at ``position``, whether all of it is there or not.
+    """Return where the record ends that begins at ``position``, even if its bytes are not all
+    there.
 
     Raises ``RecordDamagedError``.
     """

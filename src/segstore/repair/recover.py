@@ -1,14 +1,14 @@
-"""The way back from a journal, or a part of tier 2, that was lost: ``segstore recover``.
+"""``segstore recover``: goes on after a journal, or a part of tier 2, was lost.
 
-Owns: what is wrong with a store that nobody runs, the plan that says what a recovery would keep and
-drop, and the recovery: a new journal in place of the old one.
+Owns: the search for what is wrong with a store that does not run, the plan that tells what a
+recovery would keep and drop, and the recovery: a new journal in place of the old one.
 
 Invariants:
 1. Planning changes nothing. A recovery does what its plan says.
-2. What a recovery changes or takes away is in its backup directory before: the journals as they
-   were, and the metadata of chunks. Chunks with segments' bytes are neither changed nor deleted.
-3. The new journal takes the old one's place by a rename, when it is durable. A recovery that was
-   interrupted before can be begun again; what it has brought to tier 2 stays there.
+2. Before a recovery changes or removes something, its backup directory has it: the journals, and
+   the metadata of chunks. Chunks with segments' bytes are neither changed nor deleted.
+3. The new journal replaces the old one by a rename when it is durable. A recovery that was
+   interrupted before can be repeated; what it has written to tier 2 stays there.
 4. The logs of the new journal are opened under an epoch of their own, which is later than any that
    was claimed in tier 2.
 """
@@ -68,7 +68,7 @@ from segstore.tiers.journal.recovery import Recovered, recover
 from segstore.tiers.journal.sound_prefix import SoundPrefix, read_sound_prefix
 
 SUPERVISOR: Final = "standalone"
-"""The role of whoever runs the store's processes."""
+"""The lock of the role that runs the store's processes."""
 
 
 def _now() -> datetime:
@@ -77,18 +77,18 @@ def _now() -> datetime:
 
 @dataclass(slots=True)
 class JournalRemains:
-    """What is left of one journal."""
+    """One journal as far as it can be read."""
 
     number: int
     path: Path
     left: Recovered | SoundPrefix | None
-    """None when it cannot be read, or is not there."""
+    """None when the journal cannot be read, or is missing."""
     problem: str
     """Why it cannot be read; empty when it can."""
 
     @property
     def dropped_bytes_max(self) -> int | None:
-        """So many bytes of it lie behind damage; None when it is not damaged."""
+        """Maximum of bytes that lie behind damage; None when the journal is not damaged."""
         return self.left.dropped_bytes_max if isinstance(self.left, SoundPrefix) else None
 
     @property
@@ -104,7 +104,7 @@ class JournalRemains:
 
 @dataclass(slots=True)
 class ContainerRemains:
-    """What is left of one container, and what is wrong with it."""
+    """One container as far as it can be read, and its problems."""
 
     container_id: int
     stored: StoredState
@@ -118,11 +118,11 @@ class ContainerRemains:
     is_ahead: bool = False
     """Whether tier 2 has bytes that the log does not have."""
     findings: list[Finding] = field(default_factory=list)
-    """What a recovery would drop, or has dropped."""
+    """The data that a recovery would drop, or has dropped."""
 
     @property
     def is_log_last(self) -> bool:
-        """Whether the log is the one that the last owner of tier 2 had."""
+        """Whether the log is the one that the last owner of tier 2 used."""
         replayed = self.replayed
         return (
             not self.is_ahead
@@ -141,14 +141,14 @@ class ContainerRemains:
 
 @dataclass(slots=True)
 class RecoveryPlan:
-    """What a recovery of these journals would do."""
+    """What a recovery would do with these journals and containers."""
 
     journals: list[JournalRemains]
     containers: list[ContainerRemains]
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, one sentence each; none: nothing has to be recovered."""
+        """The problems, one sentence each; none when nothing has to be recovered."""
         found = [each.problem for each in self.journals if each.problem]
         return found + [problem for each in self.containers for problem in each.problems]
 
@@ -176,7 +176,7 @@ class StoreRecovery:
         self._lengths: dict[str, int] = {}
 
     async def plan(self) -> RecoveryPlan:
-        """Look at everything, and plan what has to be done. Changes nothing."""
+        """Read everything and plan the recovery. Changes nothing."""
         self._lengths = {each.name: each.length for each in await self._chunks.list_chunks("")}
         journals: list[JournalRemains] = []
         containers: list[ContainerRemains] = []
@@ -191,7 +191,8 @@ class StoreRecovery:
         return RecoveryPlan(journals, containers)
 
     async def _plan_container(self, container: ContainerRemains) -> None:
-        """Find out what a recovery would drop. If something is, the container is not sound."""
+        """Find out what a recovery would drop; a container that would lose something has a
+        problem."""
         metadata = container.stored.metadata
         for segment, record in container.losses.shortened.items():
             metadata.put(segment, record)
@@ -204,7 +205,7 @@ class StoreRecovery:
             ]
 
     async def run(self, plan: RecoveryPlan, *, now: Callable[[], datetime] = _now) -> Path:
-        """Do what was planned; returns the directory that has everything as it was."""
+        """Carry out the plan; returns the directory with the backup."""
         backup = self._directory.path / f"before-recover-{now():%Y%m%dT%H%M%S}"
         await trio.to_thread.run_sync(partial(backup.mkdir))
         for container in plan.containers:
@@ -403,7 +404,7 @@ def _number(number: int) -> int:
 
 
 def _ignore(error: DataLogError | None) -> None:
-    """Whoever closes the log sees the journal's failure."""
+    """Ignore the result: the caller that closes the log gets the journal's failure."""
 
 
 def _put_into_place(path: Path, new: Path, backup: Path) -> None:
@@ -418,7 +419,7 @@ def _put_into_place(path: Path, new: Path, backup: Path) -> None:
 
 @asynccontextmanager
 async def open_recovery(config: SegmentStoreConfig) -> AsyncIterator[StoreRecovery]:
-    """Hold a store that nobody runs, for the block.
+    """Lock a store that does not run, for the block.
 
     Raises ``DataDirectoryError`` when it is in use, and what ``open_storage`` raises.
     """

@@ -1,14 +1,14 @@
-"""What can be saved of a container whose log or whose chunks are not all there.
+"""Saves the data of a container whose log or chunks are incomplete.
 
-Owns: ``Salvage``: a container's metadata made anew out of what is left of its log, of the last copy
-of its metadata in tier 2, and of the chunks that tier 2 has; and what was lost on the way.
+Owns: ``Salvage``. It makes a container's metadata anew from the readable part of its log, the last
+copy of its metadata in tier 2, and the chunks in tier 2; and it tells what was lost.
 
 Invariants:
-1. Bytes that tier 2 has are kept. What the log has besides is added where it goes on without a gap.
-2. A segment ends where its last byte is that is still there. What lies behind a gap at the end is
-   dropped, and told; a gap before chunks that are there stays, and is told: reads there fail.
+1. Bytes in tier 2 are kept. Bytes of the log are added where they follow without a gap.
+2. A segment ends behind its last byte that still exists. Bytes behind a gap at the end are dropped,
+   and this is told. A gap before existing chunks stays, and is told: reads there fail.
 3. All segments are active in the result, so that no record elsewhere has to be right.
-4. The same steps are planned, without any change, and done: only the storage is another.
+4. Planning and doing take the same steps: only the storage differs.
 """
 
 from __future__ import annotations
@@ -73,12 +73,13 @@ _INDEX_STATE: Final = (
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
 )
-"""What says how far a table is in its attributes: without it all of the table is read again."""
+"""The attributes that tell how far a table is indexed: without them the whole table is read
+again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What becomes of one segment: ``length`` bytes from ``offset`` on are concerned."""
+    """What happens to ``length`` bytes of one segment from ``offset`` on."""
 
     container_id: int
     segment: str
@@ -88,7 +89,7 @@ class Finding:
 
 
 class SalvageStorage(Protocol):
-    """What salvaging asks of tier 2; see ``SegmentStorage``."""
+    """The methods of tier 2 that salvaging uses; see ``SegmentStorage``."""
 
     async def stored_length(self, segment: str, *, certain: int | None = None) -> int: ...
 
@@ -118,7 +119,7 @@ Entries = Callable[[], AsyncIterator[bytes]]
 
 @dataclass(slots=True)
 class ChunkLosses:
-    """What the chunks of a container lack of what its metadata say."""
+    """The bytes that the metadata of chunks have and the chunks lack."""
 
     shortened: dict[str, StoredSegment] = field(default_factory=dict)
     """The records of segments that end earlier than they did."""
@@ -157,7 +158,7 @@ def find_chunk_losses(
 
 
 class PlannedStorage:
-    """Tells what a storage would have, without changing anything."""
+    """Plans changes of a storage, and answers as if they were made."""
 
     def __init__(
         self, chunks: ChunkStorage, metadata: ChunkMetadata, lengths: Mapping[str, int]
@@ -190,7 +191,7 @@ class PlannedStorage:
             self._written.setdefault(segment, []).append((offset, joined))
 
     async def read(self, segment: str, *, offset: int, length: int) -> Buffer:
-        """Read what is stored, or would be."""
+        """Read bytes that are stored, or would be."""
         for start, data in self._written.get(segment, ()):
             if start <= offset < start + len(data):
                 return data[offset - start : offset - start + length]
@@ -280,7 +281,7 @@ class Replayed:
 
 
 async def replay_metadata(container_id: int, entries: Entries | None) -> Replayed:
-    """Follow a log as far as it can be followed, without looking at tier 2."""
+    """Replay a log as far as it can be read, without tier 2."""
     replayed = Replayed(ContainerMetadata(container_id))
     if entries is None:
         return replayed
@@ -315,9 +316,9 @@ def _apply(replayed: Replayed, operation: Operation) -> None:
 class Salvage:
     """Saves one container; ``findings`` tells what was lost and what was found.
 
-    ``keeps_indexes`` says that the log is the last owner's: then it knows where attribute indexes
-    are. Else the newest ones are looked for. ``is_cut`` says that the log ends at damage: where the
-    copy is later, the log's bytes still count.
+    ``keeps_indexes`` means that the log is the last owner's, and so has the places of the attribute
+    indexes; otherwise the newest ones are searched. ``is_cut`` means that the log ends at damage:
+    even where the copy of the metadata is later, the log's bytes still count.
     """
 
     def __init__(
@@ -347,8 +348,8 @@ class Salvage:
             await self._add_logged(replayed, entries)
         elif entries is not None and self._is_cut:
             await self._add_appends(replayed, entries, metadata)
-        await self._take_inactive(metadata)
-        self._take_unknown(metadata, replayed)
+        await self._add_inactive(metadata)
+        self._add_unknown(metadata, replayed)
         for segment in list(metadata.segments.values()):
             if segment.merged or segment is metadata.records:
                 del metadata.segments[segment.segment_id]
@@ -362,7 +363,7 @@ class Salvage:
         return metadata.snapshot(metadata.sequence_number), metadata.sequence_number
 
     def _latest(self, replayed: Replayed) -> ContainerMetadata:
-        """What the log says, or the copy in tier 2 where that is later."""
+        """Return the metadata from the log, or from the copy in tier 2 if that is later."""
         if self._copy is None:
             return replayed.metadata
         copied = ContainerMetadata(self._container_id)
@@ -370,11 +371,11 @@ class Salvage:
         is_later = copied.sequence_number > replayed.metadata.sequence_number
         return copied if is_later else replayed.metadata
 
-    def _note(self, segment: str, what: str, offset: int, length: int) -> None:
+    def _report(self, segment: str, what: str, offset: int, length: int) -> None:
         self.findings.append(Finding(self._container_id, segment, what, offset, length))
 
     async def _add_logged(self, replayed: Replayed, entries: Entries) -> None:
-        """Bring to tier 2 what the log has and tier 2 has not."""
+        """Write to tier 2 what only the log has."""
         try:
             async for operation in read_operations(entries):
                 await self._store(replayed, operation)
@@ -384,7 +385,8 @@ class Salvage:
     async def _add_appends(
         self, replayed: Replayed, entries: Entries, metadata: ContainerMetadata
     ) -> None:
-        """Of segments that are there later, too, bring what tier 2 lacks at their ends."""
+        """Append what tier 2 lacks at the ends of segments that still exist in the later
+        metadata."""
         try:
             async for operation in read_operations(entries):
                 if isinstance(operation, AppendOperation) and (
@@ -456,7 +458,7 @@ class Salvage:
 
     # ---- Segments that the log does not know -----------------------------------------------------
 
-    async def _take_inactive(self, metadata: ContainerMetadata) -> None:
+    async def _add_inactive(self, metadata: ContainerMetadata) -> None:
         """Make the inactive segments active, by the records that tier 2 has of them."""
         names = set(self._stored.segment_names())
         latest: dict[str, SegmentRecord] = {}
@@ -475,7 +477,7 @@ class Salvage:
                 metadata.add_active(segment)
 
     async def _records_in(self, name: str) -> AsyncIterator[SegmentRecord]:
-        """The whole records in a segment of records; what is damaged is passed over."""
+        """Yield the complete records in a segment of records; damaged ones are skipped."""
         record = self._stored.get(name)
         start = record.chunks[0].start if record is not None and record.chunks else 0
         data = await self._read_all(name, start)
@@ -500,8 +502,8 @@ class Salvage:
                 break  # a chunk is missing: what comes behind it cannot be placed
         return bytes(data)
 
-    def _take_unknown(self, metadata: ContainerMetadata, replayed: Replayed) -> None:
-        """Make segments of what tier 2 has and nobody describes: they were made last."""
+    def _add_unknown(self, metadata: ContainerMetadata, replayed: Replayed) -> None:
+        """Make segments of chunks that no metadata describe: they were made last."""
         unknown: dict[str, int] = {}
         first_new = metadata.next_segment_id
         for stored_name in self._stored.segment_names():
@@ -524,7 +526,7 @@ class Salvage:
             segment = SegmentMetadata(number, name)
             segment.attribute_memory.start_with(_default_attributes(name), 0)
             metadata.add_active(segment)
-            self._note(name, "attributes lost", 0, 0)
+            self._report(name, "attributes lost", 0, 0)
 
     # ---- Lengths and attributes ------------------------------------------------------------------
 
@@ -534,23 +536,23 @@ class Salvage:
         record = self._stored.get(segment.storage_name)
         start = record.chunks[0].start if record is not None and record.chunks else 0
         if start > segment.start_offset and segment.segment_type & SegmentType.TABLE:
-            self._note(segment.name, "table without a beginning", segment.start_offset, start)
+            self._report(segment.name, "table without a beginning", segment.start_offset, start)
         segment.start_offset = min(max(segment.start_offset, start), end)
         if end < segment.length or (end > segment.length and not self._keeps_indexes):
             whole = await self._whole_end(segment, end)
             if whole < end:
                 ends[segment.storage_name] = end = whole
         if end < segment.length:
-            self._note(segment.name, "lost end", end, segment.length - end)
+            self._report(segment.name, "lost end", end, segment.length - end)
         elif end > segment.length and not self._keeps_indexes:
-            self._note(segment.name, "found", segment.length, end - segment.length)
+            self._report(segment.name, "found", segment.length, end - segment.length)
         segment.length = segment.storage_length = end
         segment.record_bytes = 0
         if not segment.is_transient:
             await self._settle_attributes(segment)
 
     async def _whole_end(self, segment: SegmentMetadata, end: int) -> int:
-        """Where the last whole event or table entry ends that begins before ``end``.
+        """Return where the last complete event or table entry ends that begins before ``end``.
 
         Who appends behind a part of one makes everything behind it unreadable. A segment that has
         neither, such as a byte stream's, keeps its end.
@@ -598,14 +600,14 @@ class Salvage:
         if self._keeps_indexes and is_whole:
             return
         if not is_whole:
-            self._note(name, "lost end", end, root + FOOTER_BYTES - end)
+            self._report(name, "lost end", end, root + FOOTER_BYTES - end)
         changed_by = memory.changed_by
         values = dict(memory.values)
         core = {each: value for each, value in values.items() if is_core_attribute(each)}
         if segment.segment_type & SegmentType.TABLE:
             values = {each: value for each, value in core.items() if each not in _INDEX_STATE}
         elif (found := await self._find_root(name)) != root:
-            # A newer index has what the copy of the metadata has, or newer values.
+            # A newer index has the values of the metadata's copy, or newer ones.
             values = values if self._keeps_indexes else core
             values.pop(ATTRIBUTE_SEGMENT_ROOT_POINTER, None)
             if found != NULL_ATTRIBUTE_VALUE:
@@ -616,7 +618,8 @@ class Salvage:
         memory.start_with(values, changed_by)
 
     async def _find_root(self, name: str) -> int:
-        """Where the last whole footer of an attribute index is; the null value without one."""
+        """Return the place of the last complete footer of an attribute index; the null value
+        without one."""
         record = self._stored.get(name)
         if record is None or not record.chunks:
             return NULL_ATTRIBUTE_VALUE
@@ -635,7 +638,8 @@ class Salvage:
 
 
 def _event_length(data: bytes, place: int) -> int | None:
-    """How long the event is that begins at ``place``; 0 when that is not there, None for none."""
+    """Return the length of the event that begins at ``place``; 0 when it is incomplete, None when
+    there is no event."""
     if place + EVENT_HEADER.size > len(data):
         return 0
     kind, length = EVENT_HEADER.unpack_from(data, place)
@@ -652,7 +656,7 @@ def _entry_length(data: bytes, place: int) -> int | None:
 
 
 def _default_attributes(name: str) -> dict[bytes, int]:
-    """What a segment begins with of which only the name is known."""
+    """Return the attributes of a segment of which only the name is known."""
     is_table = "/_tables/" in name
     kind = SegmentType.TABLE if is_table else SegmentType.STREAM
     return {ATTRIBUTE_SEGMENT_TYPE: int(kind)} if is_table else {}

@@ -1,12 +1,13 @@
 """Checks a whole store's tier 2 from outside, whether the store runs or not.
 
-Owns: ``StoreScrub``, and what it reports.
+Owns: ``StoreScrub``, and its report.
 
 Invariants:
-1. Nothing is changed, and nothing is claimed: the metadata are those that the present owners have
-   made durable. What they have not noted yet counts as unchecked.
-2. A tier 2 that is not the store's is refused: where nothing is, nothing would be damaged.
-3. Damage is reported when the chunk still counts at the end: a store that runs deletes chunks.
+1. Nothing is changed or claimed. The metadata are those that the present owners have made durable;
+   what they have not recorded yet counts as unchecked.
+2. Another store's tier 2 is refused: in an empty place nothing would be damaged.
+3. Damage is reported only if the segment still has the chunk at the end: a running store deletes
+   chunks.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DamageRow:
-    """Something that is damaged. Where the metadata are, there is no segment."""
+    """One damaged thing. Damaged metadata have no segment."""
 
     container: int
     segment: str
@@ -57,14 +58,14 @@ class DamageRow:
 
 @dataclass(slots=True)
 class ScrubReport:
-    """What was found."""
+    """The result of one scrub."""
 
     containers: int = 0
     segments: int = 0
     chunks: int = 0
     bytes: int = 0
     unchecked_bytes: int = 0
-    """Of those, the ones that were read and have no checksums."""
+    """Count of the bytes that were read and have no checksums."""
     damages: list[DamageRow] = field(default_factory=list)
 
 
