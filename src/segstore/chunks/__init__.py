@@ -1,1 +1,1 @@
-"""Segments in tier 2: what the storage writer writes and historical reads read."""
+"""Segments as chunks in tier 2: the storage writer writes them, reads of history read them."""

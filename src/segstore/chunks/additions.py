@@ -24,7 +24,8 @@ class _Addition:
 
 
 class Additions:
-    """Those of one container. Calls may come at any time, but for one segment one by one."""
+    """The new chunks of one container. Calls may come at any time, but one at a time for each
+    segment."""
 
     def __init__(self, journal: SystemJournal) -> None:
         self._journal = journal

@@ -21,10 +21,10 @@ class SegmentStorage(Protocol):
     """Byte ranges of segments in tier 2, addressed by segment name and offset."""
 
     async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
-        """The offset up to which the segment's bytes are stored; 0 when nothing is.
+        """Return the offset up to which the segment's bytes are stored; 0 when none are.
 
-        A recovery, which asks before anybody else, tells what is ``certain``: up to there they
-        are stored, since the log has them no more. What is behind it need not be counted.
+        A recovery, which asks first, passes in ``certain`` the offset up to which bytes must be
+        stored, because the log has dropped them. Bytes behind that offset need not be counted.
         """
         ...
 
@@ -36,20 +36,19 @@ class SegmentStorage(Protocol):
         needed: Mapping[str, int],
         ends: Mapping[str, int],
     ) -> None:
-        """The recovery has asked for all lengths of which it has something to tell.
+        """End the recovery's questions about lengths, and compare tier 2 with the log.
 
-        The log ends with ``last_operation``, and the next segment that it makes would be
-        ``next_segment_id``. It does not have the segments' bytes up to the offsets in ``needed``,
-        and by it segments end at their ``ends``.
-        Raises ``LogBehindError`` when the log once had more, and ``StorageDamagedError`` when what
-        is needed is not stored; later, in ``run``, if it cannot be found out now.
+        The log ends with ``last_operation``, and the next segment gets the id ``next_segment_id``.
+        The log lacks the segments' bytes up to the offsets in ``needed``, and by it segments end at
+        ``ends``. Raises ``LogBehindError`` when the log once had more, and ``StorageDamagedError``
+        when needed bytes are not stored; later, in ``run``, if tier 2 cannot be asked now.
         """
         ...
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
-        """Keep a copy of the container's snapshot, durable on return, in place of the last one.
+        """Store a copy of the container's snapshot, durable on return, in place of the last one.
 
-        Nobody reads it but ``segstore recover``, when the log is lost.
+        Only ``segstore recover`` reads it, when the log is lost.
         """
         ...
 
@@ -72,20 +71,19 @@ class SegmentStorage(Protocol):
     async def read(self, segment: str, *, offset: int, length: int) -> Buffer:
         """Read up to ``length`` bytes (at least one) that are stored at ``offset``.
 
-        Raises ``ChunkDamagedError`` when they are not what was written.
-
-        See ``ChunkStorage.read`` for whose memory they are in.
+        Raises ``ChunkDamagedError`` when they differ from what was written. ``ChunkStorage.read``
+        tells who owns their memory.
         """
         ...
 
     async def plan_scan(
         self, segment: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
     ) -> ScanPlan | None:
-        """Tell where in tier 2 the segment's bytes from ``start`` to ``end`` are.
+        """Return where in tier 2 the segment's bytes from ``start`` to ``end`` are.
 
-        These chunks stay for ``lease_seconds``, or ``LEASE_SECONDS_MAX``, whatever becomes of the
-        segment. None when others cannot read this tier 2. Raises ``InvalidRequestError`` when too
-        many chunks are held.
+        These chunks are not deleted for ``lease_seconds``, at most ``LEASE_SECONDS_MAX``, whatever
+        happens to the segment. Returns None when others cannot read this tier 2. Raises
+        ``InvalidRequestError`` when too many chunks are held.
         """
         ...
 
@@ -120,7 +118,7 @@ class SegmentStorage(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Note, after the last write, what a later owner would have to find out."""
+        """Record, after the last write, what a later owner would have to find out."""
         ...
 
     async def run(self) -> None:

@@ -1,11 +1,11 @@
-"""Reads of chunks that return no byte which is not what was written.
+"""Reads chunks, and returns only bytes that match their checksums.
 
-Owns: ``CheckedReads``: the check of every read of tier 2, and what is told of damage.
+Owns: ``CheckedReads``: the check of every read of tier 2, and the log lines about damage.
 
 Invariants:
-1. A read takes in whole blocks. Bytes of a block that does not match its checksum are returned to
-   nobody; those of blocks without a checksum are returned as they are.
-2. A block is called damaged when it was read twice: bytes may be damaged on their way.
+1. A read covers whole blocks. Bytes of a block that does not match its checksum are never returned;
+   bytes of blocks without a checksum are returned as they are.
+2. A block counts as damaged only after two reads: bytes may be damaged on their way.
 3. Damage is logged once for each block, however often it is read.
 """
 
@@ -54,7 +54,7 @@ class CheckedReads:
     async def read_all(self, segment: str, chunk: Chunk, start: int, end: int) -> Buffer:
         """Read the bytes of a chunk from ``start`` to ``end``, counted from its first byte.
 
-        Raises ``ChunkDamagedError`` when they are not what was written, or fewer.
+        Raises ``ChunkDamagedError`` when bytes are missing or differ from what was written.
         """
         first, last = chunk.checksums.blocks_around(start, end)
         for look in range(1, LOOKS_MAX + 1):

@@ -23,12 +23,13 @@ SUM_BYTES: Final = 4
 
 
 def sum_count(phase: int, length: int) -> int:
-    """How many blocks there are in ``length`` bytes, of which the first is at ``phase``."""
+    """Return the count of blocks in ``length`` bytes whose first byte is at ``phase`` of a
+    block."""
     return -(-(phase + length) // BLOCK_BYTES) if length else 0
 
 
 def whole_blocks(phase: int, length: int) -> int:
-    """How many of these blocks are over before the end of the bytes."""
+    """Return the count of these blocks that end within the bytes."""
     return (phase + length) // BLOCK_BYTES if length else 0
 
 
@@ -36,8 +37,8 @@ def whole_blocks(phase: int, length: int) -> int:
 class Checksums:
     """The CRC32C of each block of a chunk's first ``length`` bytes.
 
-    The chunk's first byte is the one at ``phase`` of the first block. ``sums`` has four bytes for
-    each block, the last of which may have come to less than its end.
+    The chunk's first byte is at ``phase`` of the first block. ``sums`` has four bytes for each
+    block; the last block may be incomplete.
     """
 
     phase: int = 0
@@ -46,11 +47,11 @@ class Checksums:
 
     @classmethod
     def at(cls, start: int) -> Checksums:
-        """Those of a chunk that is begun at an offset of its segment."""
+        """Return the checksums of an empty chunk that begins at an offset of its segment."""
         return cls(phase=start % BLOCK_BYTES)
 
     def extended(self, data: Sequence[Buffer]) -> Checksums:
-        """With the bytes that follow."""
+        """Return the checksums after ``data`` was appended."""
         return Checksums(
             self.phase,
             self.length + sum(map(len, data)),
@@ -58,7 +59,7 @@ class Checksums:
         )
 
     def blocks_around(self, start: int, end: int) -> tuple[int, int]:
-        """Where the blocks begin and end that have a byte from ``start`` to ``end``.
+        """Return where the blocks that have bytes from ``start`` to ``end`` begin and end.
 
         Equal numbers when none has.
         """
@@ -69,7 +70,8 @@ class Checksums:
         return max(0, first), min(last, self.length)
 
     def find_damage(self, data: Buffer, start: int, end: int) -> int | None:
-        """Where the first damaged block begins, in bytes whose first ``end - start`` are blocks.
+        """Return where the first damaged block begins, in bytes whose first ``end - start`` are
+        blocks.
 
         Both numbers are of ``blocks_around``. None when all blocks are what was summed.
         """
@@ -77,7 +79,7 @@ class Checksums:
         return None if found < 0 else found
 
     def cut(self, length: int) -> Checksums:
-        """Those of the blocks that end within the first ``length`` bytes."""
+        """Return the checksums of the blocks that end within the first ``length`` bytes."""
         if length >= self.length:
             return self
         count = whole_blocks(self.phase, length)
@@ -89,6 +91,7 @@ class Checksums:
         return self.sums[whole_blocks(self.phase, length) * SUM_BYTES :]
 
     def with_sums_from(self, known: int, length: int, sums: bytes) -> Checksums:
-        """With the sums that ``sums_from(known)`` gave when there were ``length`` bytes."""
+        """Return the checksums with those that ``sums_from(known)`` gave when there were ``length``
+        bytes."""
         before = self.sums[: whole_blocks(self.phase, known) * SUM_BYTES]
         return Checksums(self.phase, length, before + sums)

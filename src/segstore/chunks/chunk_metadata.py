@@ -41,7 +41,8 @@ from segstore.chunks.records import (
 
 MAGIC: Final = b"SGCM"
 VERSION: Final = 2
-"""In version 1 chunks have no checksums, and the sums of system chunks do not cover their names."""
+"""In version 1 chunks have no checksums, and the checksums of system chunks do not cover their
+names."""
 RECORDS_IN_USE_MAX: Final = 4096
 _HEADER: Final = struct.Struct(">4sHIQIII")
 _ENTRY: Final = struct.Struct(">I")
@@ -52,7 +53,7 @@ class SnapshotUnfinishedError(ChunkRecordError):
 
 
 class ChunkMetadata:
-    """See the module. Nothing here waits."""
+    """The chunk metadata of one container, in memory. No method waits."""
 
     def __init__(self) -> None:
         self._stored: dict[str, bytes] = {}
@@ -223,7 +224,7 @@ class ChunkMetadata:
         self.put(change.segment, StoredSegment(chunks, change.end, record.is_moved))
 
     def encode(self, *, epoch: int, sequence: int, name: str) -> bytes:
-        """A snapshot of that name: all changes up to ``sequence`` are in it."""
+        """Encode a snapshot of that name, with all changes up to ``sequence``."""
         for segment, record in self._in_use.items():
             if segment not in self._stored:
                 self._stored[segment] = _entry(segment, record)
@@ -308,7 +309,8 @@ def _record_of(entry: bytes) -> bytes:
 
 
 def gone_chunk_count(record: StoredSegment, offset: int, end: int) -> int:
-    """How many of a segment's chunks end at or before an offset, when the last ends at ``end``."""
+    """Return how many of a segment's chunks end at or before an offset; the last one ends at
+    ``end``."""
     chunks = record.chunks
     ends = [*(chunk.start for chunk in chunks[1:]), end]
     low, high = 0, len(chunks)

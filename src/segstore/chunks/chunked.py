@@ -70,12 +70,12 @@ MIB: Final = 1024 * 1024
 ROLLOVER_BYTES_MAX: Final = 128 * MIB
 COPY_BYTES_MAX: Final = 4 * MIB
 MOVE_BYTES_MIN: Final = MIB
-"""Merged segments whose chunks have so many bytes on average are moved, shorter ones are copied:
-for these a chunk of their own costs more, now and at every read, than their bytes."""
+"""Minimum average length of a merged segment's chunks to be moved; shorter ones are copied, because
+each chunk has a cost, now and at every read."""
 
 NEEDED_RETRY_SECONDS: Final = 1.0
 CHUNKS_PER_TURN: Final = 1000
-"""A check of all segments decodes so many chunks' records, at 2 to 4 us each, before it lets other
+"""Count of chunk records that a check of all segments decodes, at 2 to 4 us each, before other
 tasks run."""
 
 logger = structlog.get_logger(__name__)
@@ -85,10 +85,10 @@ class ChunkedSegmentStorage:
     """The segments of one owner of a container. Calls that change one segment come one at a time;
     reads may come at any time.
 
-    ``epoch`` tells the epoch of the container's log, and is asked at the first use.
-    ``boot_id`` names the start of the machine, if chunks are what a power cut may leave half.
-    Others may read the chunks themselves if they are ``readable``.
-    Without ``scrub`` chunks' lengths are looked at once, and their bytes only when they are read.
+    ``epoch`` returns the epoch of the container's log; it is called at the first use. ``boot_id``
+    names the start of the machine if a power cut may leave incomplete chunks. ``readable`` is set
+    if others may read the chunks themselves. Without ``scrub``, the lengths of chunks are checked
+    once, and their bytes only when they are read.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class ChunkedSegmentStorage:
         """How long each segment is by the log, until it is known that tier 2 has no more."""
 
     async def run(self) -> None:
-        """Delete what is no longer needed, note checksums and look for damage, until cancelled."""
+        """Delete obsolete chunks, record checksums and look for damage, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._find_needed)
             nursery.start_soon(self._scrub.run)
@@ -147,8 +147,7 @@ class ChunkedSegmentStorage:
             await self._journal.settle()
 
     async def collect(self) -> None:
-        """Delete now what is no longer needed and nobody has a lease on, whoever may still read it
-        otherwise."""
+        """Delete obsolete chunks without a lease now, even if reads of them are under way."""
         await self._journal.ready()
         await collect_now(self._chunks, self._journal, self._leases)
 
@@ -167,7 +166,7 @@ class ChunkedSegmentStorage:
         needed: Mapping[str, int] | None = None,
         ends: Mapping[str, int] | None = None,
     ) -> None:
-        """No length is asked for any more with what is ``certain`` of it.
+        """End the recovery: from now on ``stored_length`` is not asked with ``certain``.
 
         See ``SegmentStorage.recovered``.
         """
@@ -230,7 +229,7 @@ class ChunkedSegmentStorage:
                 raise _newer(segment, end, record.end)
             if last is not None and last.is_open and last.epoch != self._journal.epoch:
                 unsettled[segment] = last
-        # What a power cut left behind the end of a chunk counts for nothing.
+        # Bytes that a power cut left behind the end of a chunk do not count.
         if unsettled and not self._journal.is_in_doubt:
             lengths = await self._chunks.lengths([chunk.name for chunk in unsettled.values()])
             for (segment, chunk), length in zip(unsettled.items(), lengths, strict=True):
@@ -239,7 +238,7 @@ class ChunkedSegmentStorage:
         self._ends = {}
 
     async def _refuse_older(self) -> None:
-        """Raise ``StorageDamagedError`` when tier 2 lacks bytes that the log had let go."""
+        """Raise ``StorageDamagedError`` when tier 2 lacks bytes that the log has dropped."""
         metadata = self._journal.metadata
         unsettled: dict[str, tuple[Chunk, int]] = {}
         chunk_count = 0
@@ -272,7 +271,7 @@ class ChunkedSegmentStorage:
         await self._journal.close(last_operation=last_operation)
 
     async def inspect(self) -> StoredState:
-        """What a stopped container's last owner left. See ``SystemJournal.inspect``."""
+        """Return what the last owner of a stopped container left. See ``SystemJournal.inspect``."""
         return await self._journal.inspect()
 
     async def replace_records(self, records: Mapping[str, StoredSegment]) -> None:
@@ -288,7 +287,7 @@ class ChunkedSegmentStorage:
         return record.end if record is not None else 0
 
     async def shorten(self, ends: Mapping[str, int]) -> None:
-        """Let segments end earlier, durably. Chunks behind their ends stay and count for nobody."""
+        """Make segments end earlier, durably. Chunks behind their ends stay, and do not count."""
         records = {}
         for segment, end in ends.items():
             record = await self._unchanging(segment)
@@ -339,7 +338,7 @@ class ChunkedSegmentStorage:
         await self._journal.ready()
         await self._lease_marks.make()
         record = await self._settled(segment)
-        # In one step: what is in the record is not being deleted, and will not be.
+        # Without an await in between: a chunk in the record is not being deleted, and will not be.
         chunks = choose_chunks(record.chunks if record is not None else (), start, end)
         self._leases.hold(lease_id, [chunk.name for chunk in chunks], lease_seconds)
         planned = await locate_all(self._readable.locate, chunks)
@@ -350,7 +349,7 @@ class ChunkedSegmentStorage:
     async def hold_chunks(
         self, segment: str | None, *, lease_id: bytes, names: Sequence[str], lease_seconds: float
     ) -> bool:
-        """Let a lease go on, or end it; see ``SegmentStorage.hold_chunks``."""
+        """Extend or end a lease; see ``SegmentStorage.hold_chunks``."""
         if lease_seconds <= 0:
             self._leases.end(lease_id)
             return True
@@ -389,7 +388,7 @@ class ChunkedSegmentStorage:
             offset = await self._append(segment, chunk, taken)
 
     async def _compare(self, segment: str, offset: int, data: Sequence[Buffer]) -> None:
-        """See that bytes which are written again are those that are stored already."""
+        """Compare bytes that are written again with the stored ones; raises if they differ."""
         for part in data:
             view = memoryview(part)
             while len(view) > 0:
@@ -569,7 +568,7 @@ class ChunkedSegmentStorage:
         if self._replace_last(segment, chunk, grown):
             self._journal.note_append(segment, known.length)
         elif self._has_chunk(segment, chunk):
-            # The metadata say that it ends where it did: nobody would look for these bytes here.
+            # By the metadata the chunk ends where it did: these bytes would never be read here.
             raise StorageError(f"chunk {chunk.name} was closed while it was written to")
         return grown.end
 
@@ -578,7 +577,7 @@ class ChunkedSegmentStorage:
         return record is not None and any(each.name == chunk.name for each in record.chunks)
 
     def _replace_last(self, segment: str, old: Chunk, new: Chunk) -> bool:
-        """Note what a write has made of a chunk, unless the chunk has gone meanwhile."""
+        """Record the result of a write to a chunk, unless the chunk was removed meanwhile."""
         record = self._journal.metadata.get(segment)
         if record is None or not record.chunks or record.chunks[-1] != old:
             return False
@@ -612,7 +611,8 @@ def _with_last(record: StoredSegment, last: Chunk) -> StoredSegment:
 
 
 def _refuse_moved(segment: str, record: StoredSegment | None) -> None:
-    """Its chunks are another segment's: what is done to them would be done to that one."""
+    """Raise for a segment whose chunks belong to another one since a merge: changes would affect
+    that one."""
     if record is not None and record.is_moved:
         raise InvalidChunkOffsetError(f"segment {segment} was merged: it can only be deleted")
 

@@ -1,13 +1,13 @@
-"""Deletes chunks that no segment has any more, some time after it became durable that none has.
+"""Deletes chunks that no segment has any more, some time after that became durable.
 
 Owns: ``collect_garbage``, the task that does it, and ``collect_now``.
 
 Invariants:
-1. A chunk is deleted when the change that condemned it was durable, a delay has passed, in which
-   reads that had begun end, and nobody had claimed a later epoch after that.
-2. What is condemned is in the chunk metadata until it is deleted: a crash forgets nothing.
-3. A chunk that cannot be deleted does not keep the others: what was deleted is noted.
-4. A chunk that a reader has a lease on stays until that ends; it is looked at again after a delay.
+1. A chunk is deleted only after the change that condemned it is durable, then a delay has passed,
+   so that earlier reads end, and then it was seen that nobody claimed a later epoch.
+2. A condemned chunk is in the chunk metadata until it is deleted: a crash forgets none.
+3. A chunk that cannot be deleted does not block others: each deletion is recorded.
+4. A chunk with a lease stays until the lease ends; it is looked at again after a delay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GARBAGE_DELAY_SECONDS: Final = 60.0
 COLLECTED_TOGETHER_MAX: Final = 100
 PARALLEL_DELETES_MAX: Final = 4
 FAILURES_MAX: Final = 8
-"""So many chunks may fail to be deleted before the others are left for the next time, too."""
+"""Maximum count of failed deletions before the remaining chunks are left for the next time."""
 ERROR_SLEEP_SECONDS: Final = 5.0
 
 logger = structlog.get_logger(__name__)
@@ -41,8 +41,8 @@ async def collect_garbage(
     marks: LeaseMarks,
     delay_seconds: float,
 ) -> None:
-    """Delete what is condemned, until cancelled or fenced out."""
-    # Recovery or the first flush opens the metadata; there is no hurry to do it here.
+    """Delete condemned chunks until cancelled or fenced out."""
+    # The recovery or the first flush opens the metadata; here it is not urgent.
     with trio.move_on_after(delay_seconds):
         await journal.opened.wait()
     while True:
@@ -63,7 +63,7 @@ async def collect_garbage(
 
 
 async def collect_now(chunks: ChunkStorage, journal: SystemJournal, leases: ChunkLeases) -> None:
-    """Delete what is condemned, without a delay."""
+    """Delete condemned chunks without a delay."""
     await _collect(chunks, journal, leases, list(journal.metadata.condemned))
     if journal.metadata.condemned:  # by what was found in system chunks
         await _collect(chunks, journal, leases, list(journal.metadata.condemned))
@@ -89,7 +89,7 @@ async def _collect(
 async def _delete_all(
     chunks: ChunkStorage, names: list[str], failures: list[StorageError]
 ) -> list[str]:
-    """Those that were deleted; none is tried any more once that has failed often."""
+    """Delete chunks; returns the names of the deleted ones. Stops after many failures."""
     deleted: list[str] = []
 
     async def delete(name: str) -> None:

@@ -26,7 +26,8 @@ from segstore.tiers.api import ChunkStorage
 
 LEASE_SECONDS_MAX: Final = 600.0
 HELD_NAMES_MAX: Final = 100_000
-"""Names in all leases of one owner: they take memory, and who reads over the wire needs none."""
+"""Maximum count of names in all leases of one owner, which are in memory. Readers over the wire
+need no lease."""
 
 
 class LeaseMarks:
@@ -76,7 +77,7 @@ class ChunkLeases:
         self._leaving: set[str] = set()
 
     def hold(self, lease_id: bytes, names: Collection[str], seconds: float) -> None:
-        """Let a lease last so long from now on, with these chunks besides those that it has.
+        """Set how long a lease lasts from now on, and add these chunks to it.
 
         Raises ``InvalidRequestError`` when too many are held.
         """
@@ -94,15 +95,15 @@ class ChunkLeases:
         self._leases.pop(lease_id, None)
 
     def may_hold(self, names: Iterable[str], known: Collection[str]) -> bool:
-        """Whether there can be another lease on these chunks: each is held, or ``known`` and not
-        being deleted."""
+        """Return whether a lease on these chunks is possible: each is held already, or ``known``
+        and not being deleted."""
         self._drop_ended()
         held = self._held()
         return all(name in held or (name in known and name not in self._leaving) for name in names)
 
     @contextmanager
     def deleting(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """Give those of the chunks that nobody holds; nobody can hold them inside the block."""
+        """Yield the chunks that have no lease; none of them can get one inside the block."""
         self._drop_ended()
         held = self._held()
         free = [name for name in names if name not in held]

@@ -1,12 +1,11 @@
-"""What is known of segments and chunks, the changes to it, and the bytes of both.
+"""Records of segments and chunks, the changes to them, and the bytes of both.
 
 Owns: ``Chunk``, ``StoredSegment``, the changes, and their codec; docs/formats/chunk-metadata.md
 describes the bytes. Nothing here does I/O.
 
 Invariants:
-1. What is parsed is what was encoded; any other bytes raise ``ChunkRecordError``, nothing else.
-2. A frame is its own proof: its checksum covers its length, its number, its change and the name of
-   the journal in which it stands.
+1. Parsing returns exactly what was encoded; any other bytes raise ``ChunkRecordError``.
+2. The checksum of a frame covers its length, its number, its change and the name of its journal.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ NO_CHECKSUMS: Final = Checksums()
 
 
 class ChunkRecordError(ValueError):
-    """The bytes are not what was encoded."""
+    """The bytes are not a record that was encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The bytes of a segment from ``start`` on that lie in a chunk, from its first byte on.
+    """The bytes of a segment from ``start`` on that lie in one chunk, from its first byte on.
 
-    An open chunk is the segment's last: it has at least ``length`` bytes, and exactly so many for
-    the owner of the epoch that made it, who may append. Bytes behind those that ``checksums`` cover
-    are not checked.
+    An open chunk is the segment's last one: it has at least ``length`` bytes. For the owner of the
+    epoch that made it, who may append, it has exactly that many. Bytes behind the ones that
+    ``checksums`` cover are not checked.
     """
 
     start: int
@@ -133,14 +132,14 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Condemn:
-    """These chunks belong to nobody."""
+    """These chunks belong to no segment any more."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """These chunks are deleted."""
+    """These chunks were deleted."""
 
     names: tuple[str, ...]
 
@@ -149,7 +148,7 @@ class Collected:
 class Checked:
     """The chunk that begins at ``start`` of the segment has these checksums.
 
-    ``sums`` are those of the blocks with bytes from ``known`` on, up to ``length``: earlier changes
+    ``sums`` are those of the blocks with bytes from ``known`` up to ``length``: earlier changes
     have those before.
     """
 
@@ -234,7 +233,7 @@ class Reader:
             raise ChunkRecordError(f"a name is no text: {error}") from error
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Raise ``ChunkRecordError`` if bytes are left."""
         if self.remaining:
             raise ChunkRecordError(f"{self.remaining} bytes are left at {self.position}")
 
@@ -337,7 +336,8 @@ def _decode_checked(reader: Reader) -> Checked:
 
 
 def sum_of_name(name: str) -> int:
-    """Where the checksums of a system chunk begin, so that none counts under another name.
+    """Return the start value for the checksums of a system chunk, so that it is valid under its own
+    name only.
 
     Those of older versions begin at that of no name.
     """

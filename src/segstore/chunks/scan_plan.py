@@ -16,23 +16,23 @@ from segstore.tiers.api import StoredRange
 
 PLANNED_CHUNKS_MAX: Final = 500
 PLANNED_SUMS_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Of checksums in one plan: those of 32 GiB."""
+"""Maximum of checksums in one plan: those of 32 GiB."""
 LOCATED_TOGETHER_MAX: Final = 16
 """Chunks that tier 2 is asked about at a time: each may cost a request."""
 
 Locate = Callable[[str], Awaitable[list[StoredRange]]]
-"""Where a chunk's bytes are, by its name."""
+"""Returns where a chunk's bytes are, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierAddress:
-    """Where tier 2 is, for others than the store."""
+    """Where tier 2 is, for readers other than the store."""
 
     location: str
     """``file:///directory`` or ``s3://bucket/prefix/``."""
     store_id: str
     endpoint: str = ""
-    """Of S3; empty for Amazon's."""
+    """The S3 endpoint; empty for Amazon's."""
     region: str = ""
 
 
@@ -54,9 +54,9 @@ class PlannedChunk:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """The chunks that have a segment's bytes from an offset on, up to ``planned_end``.
+    """The chunks that have a segment's bytes from an offset up to ``planned_end``.
 
-    Tier 2 has the segment's bytes up to ``stored_end``: what is between the two is in another plan.
+    Tier 2 has the segment's bytes up to ``stored_end``: another plan has the bytes between the two.
     """
 
     address: TierAddress

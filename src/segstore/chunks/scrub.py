@@ -1,14 +1,14 @@
-"""Looks for damage in chunks, whether somebody reads them or not.
+"""Looks for damage in chunks, whether they are read or not.
 
 Owns: the comparison of chunks' lengths with the metadata, the check of a chunk's bytes, and
 ``BackgroundScrub``, which does both in a container that serves; docs/adr/0211 tells why.
 
 Invariants:
-1. Nothing that serves is slowed down for long: metadata are gone through a few segments at a time,
-   and bytes are read at the rate of a ``Pace``.
-2. Damage is damage only if the chunk still counts after it was found: chunks come and go meanwhile.
-3. Bytes that have no checksums get some when they are read here for the first time, if they are in
-   a chunk that has ended. What is summed then is what was read.
+1. Nothing that serves is slowed down for long: metadata are scanned a few segments at a time, and
+   bytes are read at the rate of a ``Pace``.
+2. Damage is reported only if the segment still has the chunk after the damage was found.
+3. Bytes without checksums get some when they are read here for the first time, if their chunk has
+   ended. The checksums are those of the bytes that were read.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ SEGMENTS_AT_ONCE: Final = 50
 """Records that are looked at in one step of the event loop."""
 PAUSE_SECONDS: Final = 0.02
 START_SECONDS: Final = 2.0
-"""A container that serves opens its chunk metadata by then: nobody waits for that."""
+"""Wait before the metadata are opened here: a container that serves opens them earlier itself."""
 FIRST_PASS_SECONDS: Final = 60.0
-"""A pass begins so long after the container: what a start has to do comes first."""
+"""Wait before the first pass: the work of a start comes first."""
 ADOPTED_TOGETHER_MAX: Final = 128
 FAILURES_MAX: Final = 8
-"""A pass ends when tier 2 has refused so many chunks: that is an outage, and no damage."""
+"""A pass ends after this many refused chunks: that is an outage of tier 2, and no damage."""
 RETRY_SECONDS: Final = 600.0
 
 logger = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ Spend = Callable[[int], Awaitable[None]]
 
 
 class Pace:
-    """So many bytes in a second, for everybody who uses it together."""
+    """Limits the bytes per second of all users of this object together."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
@@ -60,7 +60,7 @@ class Pace:
         return self._bytes_per_second <= 0
 
     async def spend(self, count: int) -> None:
-        """Wait until so many bytes may have been read. A short read costs as much as a block."""
+        """Wait until ``length`` bytes may be read. A short read counts as a block."""
         seconds = max(count, BLOCK_BYTES) / self._bytes_per_second
         self._free_at = max(self._free_at, trio.current_time()) + seconds
         await trio.sleep_until(self._free_at)
@@ -68,7 +68,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class ScrubPolicy:
-    """How much a running container looks for damage. ``random`` gives numbers from 0 to 1."""
+    """How much a running container looks for damage. ``random`` returns numbers from 0 to 1."""
 
     pace: Pace
     pass_seconds_min: float
@@ -77,7 +77,7 @@ class ScrubPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What is wrong with a chunk of a segment."""
+    """One damaged chunk of a segment."""
 
     segment: str
     chunk: Chunk
@@ -111,15 +111,15 @@ async def compare_lengths(chunks: ChunkStorage, metadata: ChunkMetadata) -> list
 
 
 def still_counts(metadata: ChunkMetadata, segment: str, chunk: Chunk) -> bool:
-    """Whether the segment has the chunk now."""
+    """Return whether the segment has the chunk now."""
     record = metadata.peek(segment)
     return record is not None and any(each.name == chunk.name for each in record.chunks)
 
 
 @dataclass(slots=True)
 class ChunkCheck:
-    """A chunk whose bytes are read and checked. ``checksums`` are, at the end, those of all bytes
-    that were read, if there is no damage."""
+    """Reads and checks one chunk. At the end ``checksums`` are those of all bytes that were read,
+    if there is no damage."""
 
     reads: CheckedReads
     segment: str
@@ -154,7 +154,7 @@ class ChunkCheck:
 
 
 def _block_end(phase: int, position: int) -> int:
-    """Where the block ends that has the byte at a position."""
+    """Return where the block ends that has the byte at a position."""
     return ((phase + position) // BLOCK_BYTES + 1) * BLOCK_BYTES - phase
 
 

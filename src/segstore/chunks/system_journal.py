@@ -69,8 +69,8 @@ SNAPSHOT_BYTES_MIN: Final = 256 * 1024
 """A snapshot is written when the journals since the last one are longer than this and than it."""
 JOURNALS_MAX: Final = 16
 NOTE_SECONDS: Final = 10.0
-"""Checksums of what was appended to tier 2 are durable after this time at the latest. After a crash
-bytes without checksums are read as they are."""
+"""Maximum time until checksums of appended bytes are durable. After a crash, bytes without
+checksums are read as they are."""
 NOTED_TOGETHER_MAX: Final = 256
 """Checksums of chunks that are noted in one step of the event loop."""
 LOOKS_MAX: Final = 3
@@ -116,11 +116,11 @@ class StoredState:
 
 
 class SystemJournal:
-    """See the module. ``metadata`` may be read once ``ready`` has returned.
+    """The system chunks of one container. ``metadata`` may be read once ``ready`` has returned.
 
     ``boot_id`` names the start of the machine on which this owner runs; without one a power cut
-    leaves no chunk that is longer than what is stored of it. ``compare`` sees whether the metadata
-    fit the log, before anybody uses them who comes after the recovery.
+    leaves no incomplete chunk. ``compare`` checks that the metadata fit the log, before they are
+    used by anything that comes after the recovery.
     """
 
     def __init__(
@@ -219,9 +219,9 @@ class SystemJournal:
                 self.opened.set()
 
     async def look(self) -> None:
-        """Read the metadata that the present owner has made durable, and change nothing.
+        """Read the metadata that the present owner has made durable, without changing anything.
 
-        It goes on meanwhile: what is read is a state that was durable once.
+        The owner goes on meanwhile: the result is a state that was durable once.
         """
         for look in range(1, LOOKS_MAX + 1):
             self.metadata, self._sequence = ChunkMetadata(), 0
@@ -296,7 +296,7 @@ class SystemJournal:
             self._garbage.set()
 
     async def inspect(self) -> StoredState:
-        """Read the state without claiming it. For a container that nobody serves.
+        """Read the state of a container that does not run, without claiming it.
 
         Raises ``StorageDamagedError`` when the metadata are damaged.
         """
@@ -375,7 +375,7 @@ class SystemJournal:
         self._unnoted.setdefault(segment, known)
 
     async def note_checksums(self) -> None:
-        """Make durable what is known of the checksums of open chunks."""
+        """Make the known checksums of open chunks durable."""
         waiting = list(self._unnoted)
         for start in range(0, len(waiting), NOTED_TOGETHER_MAX):
             segments = waiting[start : start + NOTED_TOGETHER_MAX]
@@ -424,7 +424,7 @@ class SystemJournal:
         return (*self._checksums_of(sorted(named - noted)), *changes)
 
     def _checksums_of(self, segments: Iterable[str]) -> list[Change]:
-        """What is not noted of the checksums of these segments' last chunks."""
+        """Return the checksums of these segments' last chunks that are not recorded yet."""
         changes: list[Change] = []
         for segment in segments:
             known = self._unnoted.get(segment)
@@ -466,12 +466,12 @@ class SystemJournal:
             await self._garbage.wait()
 
     async def confirm_ownership(self) -> None:
-        """See that nobody has claimed a later epoch. Raises ``FencedOutError``."""
+        """Check that nobody has claimed a later epoch. Raises ``FencedOutError``."""
         self._refuse_later(await self._found())
 
     async def clean_up(self) -> None:
-        """Delete system chunks that no recovery reads, and condemn what a late writer named in
-        them. Ownership was confirmed."""
+        """Delete system chunks that no recovery reads, and condemn the chunks that a late writer
+        named in them. Call this after ``confirm_ownership``."""
         self.has_obsolete_chunks = False
         try:
             obsolete = [each for each in await self._found() if self._is_obsolete(each)]
@@ -522,7 +522,7 @@ class SystemJournal:
         await self._write_snapshot()
 
     async def _doubts(self, found: list[_SystemChunk]) -> bool:
-        """Whether the machine was started anew since the last owner that ended its recovery."""
+        """Return whether the machine was restarted since an owner last completed its recovery."""
         claims = [each for each in found if each.kind == _CLAIM and self._claim]
         for each in sorted(claims, key=_order, reverse=True):
             if not each.length:  # by an older segstore, which did not ask
@@ -566,7 +566,7 @@ class SystemJournal:
         self._counted = {epoch: self._sequence}
 
     async def _refuse_lost_snapshot(self, found: list[_SystemChunk]) -> None:
-        """Where a recovery has ended there was a snapshot."""
+        """Raise if no snapshot is there although an owner has completed its recovery."""
         for each in found:
             if each.kind != _CLAIM or not each.length:
                 continue
@@ -577,7 +577,7 @@ class SystemJournal:
                 )
 
     async def _closed_at(self, found: list[_SystemChunk], epoch: int) -> int | None:
-        """The number of the last change of the owner of that epoch, if it ended gently."""
+        """Return the number of the last change of that epoch's owner, if it was closed in order."""
         claim = next((each for each in found if (each.kind, each.epoch) == (_CLAIM, epoch)), None)
         closed = _CLOSED.search(await self._read_claim(claim)) if claim and claim.length else None
         if closed is None:
@@ -594,10 +594,11 @@ class SystemJournal:
         return bytes(await self._chunks.read(each.name, offset=0, length=each.length))
 
     async def _read_snapshot(self, snapshots: list[_SystemChunk]) -> _SystemChunk | None:
-        """Read the last whole snapshot. One that its writer did not finish may be behind it: then
-        the journals behind both go on where the whole one ends.
+        """Read the last complete snapshot.
 
-        Where no snapshot is whole nobody has changed anything, unless one was whole once.
+        An incomplete snapshot may be behind it; the journals behind both then continue from the
+        complete one. If no snapshot is complete, nothing was changed yet, unless one was complete
+        once.
         """
         damage: tuple[str, ChunkRecordError] | None = None
         for each in sorted(snapshots, key=_order, reverse=True):
@@ -682,7 +683,7 @@ class SystemJournal:
             self._garbage.set()
 
     async def _write_snapshot(self) -> None:
-        """Write a snapshot. Whatever becomes of it, later changes go to a later journal."""
+        """Write a snapshot. Even if that fails, later changes go to a later journal."""
         self._number += 1
         self._journal = None
         name = self._name(_SNAPSHOT, self._number)
@@ -706,7 +707,7 @@ class SystemJournal:
         data = await self._read_chunk(each)
         counted = self._counted.get(each.epoch, 0)
         try:
-            # Those of an older version do not have its name in their sums.
+            # System chunks of an older version do not have the name in their checksums.
             name = each.name if frame_at(data, 0, sum_of_name(each.name)) is not None else ""
             frames, _ = decode_frames(data, journal=name)
         except ChunkRecordError:
@@ -723,7 +724,7 @@ class SystemJournal:
 
 
 async def note_checksums(journal: SystemJournal) -> None:
-    """Note checksums of what was appended to tier 2, from time to time, until cancelled."""
+    """Record checksums of appended bytes from time to time, until cancelled."""
     while True:
         await trio.sleep(NOTE_SECONDS)
         try:
