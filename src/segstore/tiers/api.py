@@ -25,14 +25,15 @@ LOG_ENTRY_BYTES_MAX = 1024 * 1024 - 1024
 """Longest log entry in bytes; the original's limit for one BookKeeper entry."""
 
 Check = Callable[[Buffer], None]
-"""Raises an error when bytes that were read are not what they should be."""
+"""Raises an error when read bytes differ from what they should be."""
 
 OnDurable = Callable[[DataLogError | None], None]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogAddress:
-    """Where an entry lies in one container's log: positions grow with every append, for ever."""
+    """The place of an entry in one container's log. Positions grow with every append, and never
+    repeat."""
 
     position: int
 
@@ -92,7 +93,8 @@ class DurableDataLog(Protocol):
         ...
 
     def read_digests(self) -> AsyncGenerator[list[DigestedEntry], None]:
-        """Like ``read``, many entries at a time, with the digests of those that it has one of."""
+        """Yield the entries like ``read``, many at a time, with their digests where the log has
+        them."""
         ...
 
     async def read_entry(self, address: LogAddress) -> bytes:
@@ -103,7 +105,7 @@ class DurableDataLog(Protocol):
         ...
 
     async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
-        """Read parts of such entries, given in log order. Whoever asks checks what comes.
+        """Read parts of entries, given in log order. The caller checks the bytes.
 
         Raises ``DataLogError`` when they cannot be read.
         """
@@ -126,7 +128,7 @@ class DurableDataLog(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release the log after what was queued is durable. Idempotent."""
+        """Release the log after the queued entries are durable. Idempotent."""
         ...
 
 
@@ -158,11 +160,11 @@ class StoredRange:
     """Bytes of a chunk as others find them: in a file below the directory, or in an object."""
 
     start: int
-    """In the chunk."""
+    """The offset in the chunk."""
     length: int
     path: str
     offset: int = 0
-    """In the file or object."""
+    """The offset in the file or object."""
 
 
 class ChunkStorage(Protocol):
@@ -202,9 +204,10 @@ class ChunkStorage(Protocol):
         ...
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Tell the lengths of chunks, None for one that is missing, in the order of the names.
+        """Return the lengths of chunks in the order of the names; None for a missing chunk.
 
-        For whoever looks for damage: unlike those of ``info`` they need not be durable.
+        This is for the search for damage: unlike the lengths of ``info``, these need not be
+        durable.
         """
         ...
 

@@ -37,12 +37,13 @@ READ_BYTES_MAX: Final = 3 * 512 * 1024 + 2 * 64 * 1024
 """The longest read into lent memory: the longest that is asked for, and the rest of the blocks with
 checksums in which it begins and ends."""
 READ_MEMORY_FREE_MAX: Final = 64
-"""So many pieces of memory for reads are kept while somebody reads."""
+"""Maximum count of pieces of memory that are kept for reads."""
 READ_MEMORY_SECONDS: Final = 10.0
-"""When nobody has read for so long, the system gets back what is free. To touch new memory costs
-more than to read into it: not while somebody reads."""
+"""After this time without a read, free memory goes back to the system. Touching new memory costs
+more than reading into it, so it is not freed while reads go on."""
 READ_PIECE_BYTES: Final = 256 * 1024
-"""Long reads are done so much at a time: a sync waits for what the disk was asked for before it."""
+"""Maximum length of one read; longer ones are split, because a sync waits for reads that came
+before."""
 STAGING_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 NOT_SUPPORTED_ERRNOS: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY})
 
@@ -61,7 +62,7 @@ def block_bytes_of(path: Path | str) -> int | None:
 
 
 class ReadMemory:
-    """What ``DirectFile.read`` reads into: used again as long as somebody reads."""
+    """The memory that ``DirectFile.read`` reads into, which is reused while reads go on."""
 
     def __init__(self) -> None:
         block_bytes = READ_BYTES_MAX + 2 * BLOCK_BYTES
@@ -201,7 +202,7 @@ class DirectFile:
         return memory[skipped : max(skipped, min(filled, wanted))]
 
     def fileno(self) -> int:
-        """The descriptor, for whoever has aligned memory of their own."""
+        """The descriptor, for callers with aligned memory of their own."""
         return self._descriptor
 
     def close(self) -> None:

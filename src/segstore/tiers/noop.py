@@ -27,7 +27,7 @@ class DataDroppedError(StorageError):
 
 
 def holds_user_data(name: str) -> bool:
-    """Whether nobody but users reads this chunk."""
+    """Return whether only users read this chunk, and not the store."""
     if any(mark in name for mark in KEPT_MARKS):
         return False
     return not any(part.startswith("_") for part in name.split("/"))
@@ -71,7 +71,7 @@ class NoOpChunkStorage:
     async def read(
         self, name: str, *, offset: int, length: int, check: Check | None = None
     ) -> Buffer:
-        """Read what was kept, else raise ``DataDroppedError`` unless nothing is asked for."""
+        """Read kept bytes; raises ``DataDroppedError`` for dropped ones, unless the length is 0."""
         if not self._drops(name):
             return await self._kept.read(name, offset=offset, length=length, check=check)
         has = (await self.info(name)).length

@@ -22,7 +22,7 @@ def pwrite_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> None:
 
 
 def remainder(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
-    """What is left of the buffers after their first ``written`` bytes."""
+    """Return the buffers without their first ``written`` bytes."""
     rest: list[Buffer] = []
     for buffer in buffers:
         if written >= len(buffer):

@@ -56,7 +56,7 @@ def directory_pieces(component: str) -> list[str]:
 
 
 def _pieces(encoded: str) -> list[str]:
-    """Cut what is too long for one file name; all but the last are written with a final ``%``."""
+    """Split a name that is too long for a file name; all pieces but the last get a final ``%``."""
     starts = range(0, max(len(encoded), 1), PIECE_BYTES_MAX)
     return [encoded[start : start + PIECE_BYTES_MAX] for start in starts]
 

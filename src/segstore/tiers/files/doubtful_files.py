@@ -36,7 +36,7 @@ class DoubtNotes:
         self._unsure: set[str] = set()
 
     def read(self) -> dict[str, int]:
-        """What is noted: by path, how many bytes of a file count."""
+        """Return the notes: by path, how many bytes of a file count."""
         try:
             text = self._path.read_text("ascii", errors="replace")
         except FileNotFoundError:

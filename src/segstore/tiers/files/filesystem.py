@@ -68,7 +68,7 @@ GROUPED_BUFFERS_MAX = 64
 CREATE_ATTEMPTS_MAX = 10
 LENGTHS_TOGETHER_MAX = 256
 UNBOUNDED_LENGTH = 2**63 - 1
-"""Of a file: whoever reads it knows how many of its bytes count."""
+"""Length of a file that is not compared: readers know how many of its bytes count."""
 
 logger = structlog.get_logger(__name__)
 
@@ -242,7 +242,7 @@ class FilesystemChunkStorage:
             self._create_group(new)
 
     def _settle_append(self, write: ShortWrite, outcome: tuple[int, int, int]) -> None:
-        """Do what follows a write to a file that was there. Raises what it failed with."""
+        """Finish an append to an existing file; raises what the append failed with."""
         result, number, length = outcome
         if result == STORED:
             if write.offset <= self._stored(write.path, length):
@@ -282,7 +282,7 @@ class FilesystemChunkStorage:
             if result == STORED:
                 named.setdefault(os.path.dirname(each.path), []).append(each)
             elif (result, number) == (NOT_OPENED, errno.ENOENT):
-                # Somebody removed the directory while it was empty.
+                # Another process removed the directory while it was empty.
                 note_error(each, lambda each: self._create(each.path, each.data))
             else:
                 with suppress(OSError):
@@ -301,7 +301,7 @@ class FilesystemChunkStorage:
         return os.fsencode(f"{self._root}/{path}")
 
     def _create(self, path: str, data: Sequence[Buffer]) -> None:
-        """Write a new file under a name that nobody looks for, then rename it."""
+        """Write a new file under a temporary name, then rename it."""
         unfinished = _unfinished(path)
         for attempt in range(CREATE_ATTEMPTS_MAX):
             self._make_directories([os.path.dirname(path)])
@@ -345,7 +345,7 @@ class FilesystemChunkStorage:
         self._undo(path, descriptor, offset, cut=offset == stored)
 
     def _undo(self, path: str, descriptor: int, length: int, *, cut: bool) -> None:
-        """Take back what a failed write at ``length`` did, or note it."""
+        """Undo a failed write at ``length``, or note that it is not undone."""
         try:
             if not cut:
                 raise OSError(errno.ENOTSUP, "what was overwritten cannot be brought back")
@@ -371,7 +371,8 @@ class FilesystemChunkStorage:
             )
 
     def _clear_doubt(self, path: str) -> None:
-        """All of a file counts again, or it is gone: no later process may cut anything off."""
+        """Remove the note about a file, since all its bytes count again or it is gone: no later
+        process may cut anything off."""
         if self._doubts is not None:
             self._doubts.clear(path)
         self._stored_lengths.pop(path, None)
@@ -393,7 +394,8 @@ class FilesystemChunkStorage:
             doubts.replace(left)
 
     def _make_directories(self, directories: Iterable[str]) -> None:
-        """Make directories and those above them, durably: whoever made them may have failed to."""
+        """Make directories and their parents, durably, even existing ones: their maker may have
+        failed to sync."""
         unknown: dict[str, None] = {}
         for directory in directories:
             while directory and directory not in self._known_directories:
@@ -424,7 +426,8 @@ class FilesystemChunkStorage:
     def _read_directly(
         self, name: str, offset: int, length: int, check: Check | None
     ) -> memoryview | None:
-        """None where it cannot be done, or comes to fewer bytes: the other way tells why."""
+        """Read past the page cache; None where that is impossible or returns fewer bytes: a read
+        through the cache tells why."""
         with self._descriptors.use(path_of(name)) as file:
             direct = file.direct_file(self._staging) if offset >= 0 else None
             if direct is None:
@@ -550,5 +553,5 @@ def _wrong_offset(name: str, length: int, offset: int) -> InvalidChunkOffsetErro
 
 
 def _os_error(number: int) -> OSError:
-    """Of the kind that the number has."""
+    """Return an ``OSError`` of the class that the number has."""
     return OSError(number, os.strerror(number))

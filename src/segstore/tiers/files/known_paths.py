@@ -13,7 +13,7 @@ KNOWN_PATHS_MAX: Final = 65536
 
 
 class KnownPaths:
-    """See the module. Used from several threads."""
+    """The paths that are known to exist. Used from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

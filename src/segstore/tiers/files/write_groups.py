@@ -19,7 +19,7 @@ from segstore.errors import StorageError
 from segstore.tiers.api import Buffer
 
 WRITES_MAX = 8
-"""Of one group. Its files are synced one after the other, those of other groups meanwhile."""
+"""Maximum count of files in one group. They are synced one after the other, beside other groups."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +55,8 @@ class WriteGroups:
         self._waiting[write] = None
         try:
             async with self._places:
-                # Of those that have a place, a later one may run first, and take what came before.
+                # Of the tasks that have a place, a later one may run first, and take the writes
+                # before it, too.
                 while not write.is_taken:
                     await self._run(self._take())
         finally:
@@ -94,7 +95,7 @@ class WriteGroups:
 
 
 def note_error(write: ShortWrite, function: Callable[[ShortWrite], None]) -> None:
-    """Do something for a write; what it raises is what became of the write."""
+    """Run a part of a write, and keep its error as the result of the write."""
     try:
         function(write)
     except Exception as error:

@@ -40,9 +40,10 @@ NO_DIGEST: Final = 0xFFFF_FFFF
 DIGEST_BYTES_SHARE: Final = 16
 """The digests in a note take at most this part of the file; entries beyond have none."""
 FILES_WITHOUT_NOTES: Final = 6
-"""So many complete files are needed now and then while tier 2 keeps up: a start reads them."""
+"""Up to this count of complete files is needed now and then while tier 2 keeps up: a start reads
+them."""
 NEWEST_FILES: Final = 2
-"""Of more files than that all but the newest are noted."""
+"""With more files than that, all but the newest are noted."""
 HURRY_FILES: Final = 4
 HURRY_SECONDS: Final = 1.0
 """While that many files are completed in that time, reading them back would slow writers down."""
@@ -63,7 +64,7 @@ def note_name(generation: int) -> str:
 class NotedContents:
     """The notes of a journal, in a directory of their own. Its methods block.
 
-    ``digest`` makes what is noted of an entry, and ``digest_format`` is the version of that.
+    ``digest`` makes the digest of an entry, and ``digest_format`` is the version of its format.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class NotedContents:
         self._digest_format = digest_format
 
     def read(self, file: JournalFile, kept: KeptDigests) -> FileScan | None:
-        """What scanning the file would find, or None when that has to be done.
+        """Return what a scan of the file would find, or None when the file has to be scanned.
 
         ``kept`` bounds what is remembered of digests.
         """
@@ -229,9 +230,9 @@ def _little(kind: str, data: bytes) -> bytes:
 
 
 class ContentsNoter:
-    """Notes the contents of the files that stay needed, and removes notes about those that do not.
+    """Notes the contents of files that stay needed, and removes notes about other files.
 
-    ``complete_files`` gives the generations of the complete files that are needed, in order.
+    ``complete_files`` returns the generations of the complete files that are needed, in order.
     """
 
     def __init__(
@@ -277,7 +278,7 @@ class ContentsNoter:
                     _log.warning("contents of journal files cannot be noted", error=str(error))
 
     async def _catch_up(self) -> None:
-        """Remove what is not wanted, and note what is, one file after the other."""
+        """Remove unneeded notes and write missing ones, one file after the other."""
         wanted = self._complete_files()
         await self._run_blocking(partial(self._contents.remove_others, wanted))
         noted = await self._run_blocking(self._contents.noted)

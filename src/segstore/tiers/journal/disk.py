@@ -58,8 +58,8 @@ class DiskFile(Protocol):
         ...
 
     def writing_descriptor(self) -> int | None:
-        """A descriptor for durable writes of whole blocks from aligned memory by somebody else
-        (``RWF_DSYNC``); None when only ``write_durably`` can do it."""
+        """Return a descriptor for durable writes of whole blocks from aligned memory
+        (``RWF_DSYNC``); None when only ``write_durably`` can do them."""
         ...
 
     def sync(self) -> None:
@@ -67,10 +67,11 @@ class DiskFile(Protocol):
         ...
 
     def settle(self) -> None:
-        """Sync, and forget what the kernel keeps of the file: reads then tell what the disk has.
+        """Sync, and drop what the kernel caches of the file, so that reads return what the disk
+        has.
 
-        After a sync that failed the kernel keeps what is not on the disk, and takes it for stored:
-        another sync would succeed without writing it.
+        After a failed sync the kernel keeps the bytes that are not on the disk and takes them for
+        stored: another sync would succeed without writing them.
         """
         ...
 
@@ -154,7 +155,7 @@ class LocalDisk:
 
 
 class UntouchedDisk(LocalDisk):
-    """For a look at a journal: a recovery removes nothing from it."""
+    """A disk for looking at a journal: a recovery removes nothing from it."""
 
     def remove(self, name: str) -> None:
         """Leave the file where it is."""
@@ -178,7 +179,7 @@ class LocalFile:
         return os.fstat(self._descriptor).st_size
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill the buffer from ``offset``, as far as the file goes."""
+        """Fill the buffer from ``offset`` up to the end of the file."""
         if self._direct is not None and len(buffer) >= DIRECT_READ_BYTES_MIN:
             count = self._direct.read_into(buffer, offset)
             if count is not None:
@@ -257,15 +258,16 @@ def joined_if_small(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
 
 
 class DamagedDisk(UntouchedDisk):
-    """For what is left of a journal: its files may be shorter than their headers say."""
+    """A disk for a damaged journal: its files may be shorter than their headers say."""
 
     def _file(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
         return _CutFile(descriptor, direct)
 
 
 class _CutFile(LocalFile):
-    """A file whose end nobody asks for: reads behind it return less, as at damage."""
+    """A file that pretends to be long enough: reads behind its end return fewer bytes, as at
+    damage."""
 
     def length(self) -> int:
-        """As long as any header may say."""
+        """Return the length that any header may have."""
         return sys.maxsize

@@ -89,9 +89,9 @@ class JournalFile:
 def open_existing(disk: Disk, name: str) -> JournalFile | None:
     """Open a journal file, or return None when its header does not pass. Blocks.
 
-    Raises ``DataLogCorruptError`` when the file is shorter than its header says. It got its name
-    only when all its blocks were there, so no crash explains that: what is missing may be batches
-    that were durable, and its end must not be taken for the journal's.
+    Raises ``DataLogCorruptError`` when the file is shorter than its header says. A file gets its
+    name only when all its blocks exist, so no crash explains that: the missing part may have had
+    durable batches, and its end must not be taken for the journal's end.
     """
     parsed = parse_name(name)
     assert parsed is not None
@@ -184,8 +184,8 @@ def _allocate(disk_file: DiskFile, header: FileHeader) -> None:
 def _fill(disk_file: DiskFile, header: FileHeader, *, sync_bytes: int) -> None:
     """Write the header and zeros up to the file's length, and sync.
 
-    The zeros are really written: to overwrite allocated blocks costs a sync half of what it costs
-    to write into a hole or into a preallocated but unwritten extent.
+    The zeros are really written: a sync of overwritten, allocated blocks costs half of a sync of a
+    write into a hole or into a preallocated but unwritten extent.
     """
     zeros = bytes(ZEROS_BYTES)
     offset = FILE_HEADER_BYTES
@@ -280,7 +280,7 @@ class FilePreparer:
         self._pool.add(await self._make(length, sync_bytes=length))
 
     async def _prepare_one(self) -> bool:
-        """Add one file to the pool; False when there is no space for it."""
+        """Add one file to the pool; returns False when the disk has no space for it."""
         if not self._freed and self._file_count >= self._settings.file_count_max:
             self._warn("the journal is full: appends wait until containers truncate their logs")
             return False

@@ -43,7 +43,7 @@ assert _RECORD_HEADER.size + _RECORD_PREFIX.size == RECORD_HEADER_BYTES
 
 
 class Kind(IntEnum):
-    """What a record says; ``position`` holds the number that each kind names."""
+    """The kinds of records. ``position`` has a different meaning for each kind."""
 
     ENTRY = 1
     """One log entry of a container, at ``position`` of its log."""
@@ -56,12 +56,12 @@ class Kind(IntEnum):
     FREE = 5
     """The file of generation ``position`` is needed no more."""
     END = 6
-    """Nothing follows in this file; the file of generation ``position`` does."""
+    """The end of this file; the file of generation ``position`` follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What a journal file says about itself."""
+    """The header of a journal file."""
 
     generation: int
     salt: int
@@ -70,8 +70,8 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """What stands before the records of a batch. A batch without records marks the journal's end
-    and is overwritten by the next one."""
+    """The header of a batch. A batch without records marks the journal's end, and is overwritten by
+    the next one."""
 
     batch_number: int
     durable_batch_number: int

@@ -26,7 +26,8 @@ from segstore.tiers.journal.format import RECORD_HEADER_BYTES
 from segstore.tiers.journal.scan import EntryDigest, FileScan, read_file_entries, scan_file
 
 DIGEST_BYTES_MAX: Final = 64 * 1024 * 1024
-"""So much of digests is kept between the scan of a journal and the replay of its containers."""
+"""Maximum of digests that are kept between the scan of a journal and the replay of its
+containers."""
 DIGEST_SHARE: Final = 4
 """A digest that is longer than this part of its entry is not kept."""
 DIGESTS_AT_ONCE: Final = 64
@@ -51,7 +52,7 @@ class KeptDigests:
         try:
             digest = self._digest(entry)
         except ValueError:
-            return None  # who reads the entry will be told what is wrong with it
+            return None  # reading the entry will raise the error
         if len(digest) * DIGEST_SHARE > len(entry):
             return None
         self._room -= len(digest)
@@ -178,7 +179,7 @@ class LogReader:
 
 
 def _stretch(digests: Sequence[bytes | None], begin: int, count_max: int) -> int:
-    """How many entries from ``begin`` on are alike: all have a digest, or none has."""
+    """Return how many entries from ``begin`` on are alike: all with a digest, or all without."""
     if begin >= len(digests):
         return count_max
     known = digests[begin] is not None

@@ -1,4 +1,4 @@
-"""What the journal knows of one container's log.
+"""The state of one container's log in the journal.
 
 Owns: ``LogState``. The event loop's thread alone uses it.
 """
@@ -13,7 +13,7 @@ from segstore.tiers.journal.byte_count import ByteCount
 
 @dataclass(slots=True)
 class LogState:
-    """What the event loop knows of one container's log."""
+    """The state of one container's log, as the event loop has it."""
 
     epoch: int = 0
     first_position: int = 1
@@ -22,9 +22,9 @@ class LogState:
     """The last durable entry."""
     byte_count: ByteCount = field(default_factory=ByteCount)
     indexes: dict[int, EntryIndex] | None = None
-    """Where a recovery found its entries, by file generation; None once that is outdated."""
+    """Where the recovery found the entries, by file generation; None once that is outdated."""
     digests: dict[int, list[bytes | None]] = field(default_factory=dict)
-    """What a recovery knows of those entries already, until it is read."""
+    """The digests of those entries, until they are read."""
 
     def truncate(self, position: int) -> None:
         """Forget the entries before ``position``."""

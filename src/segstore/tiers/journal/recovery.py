@@ -61,7 +61,7 @@ class Recovered:
     ready: list[JournalFile] = field(default_factory=list)
     """Files that the tail goes on into."""
     freed: list[str] = field(default_factory=list)
-    """Names of files that nobody needs."""
+    """Names of files that are not needed."""
     next_generation: int = 1
     file_count: int = 0
 
@@ -85,7 +85,7 @@ def recover(
 
 
 class _Recovery:
-    """One recovery; ``files`` holds what is open, by generation."""
+    """One recovery; ``files`` are the open files, by generation."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class _Recovery:
         return file
 
     def scan_of_nothing(self, file: JournalFile, *, batch_number: int) -> FileScan:
-        """A file whose first batch, of that number, does not pass."""
+        """Return the scan of a file whose first batch, of that number, does not pass."""
         return FileScan(file, next_batch_number=batch_number)
 
     def scan_all_needed(self, generations: list[int], recovered: Recovered) -> None:
@@ -269,7 +269,7 @@ class _Recovery:
             )
 
     def release_others(self, recovered: Recovered) -> None:
-        """Close what is not written on, and let the files that are not needed be used again."""
+        """Close the files that are not written on, and free those that are not needed."""
         written_on = [recovered.tail.file, *recovered.ready]
         for generation, file in self.files.items():
             if file in written_on:

@@ -67,7 +67,7 @@ async def running(
     async with trio.open_nursery() as nursery:
         scopes: list[trio.CancelScope] = []
         is_open = False
-        # It ends only when it is told to, and nobody could tell it before it has started.
+        # It ends only when told to, which is possible only after it has started.
         with trio.CancelScope(shield=True):
             await nursery.start(write)
         try:
@@ -107,7 +107,7 @@ class ThreadRunner:
         self._on_batch: OnBatch
 
     def wake(self) -> None:
-        """See to the queue in this turn of the event loop, or in the next one."""
+        """Look at the queue at the end of this step of the event loop, or in the next one."""
         if not self._turns.is_run:
             self._resume()
         elif not self._asked:
@@ -220,7 +220,7 @@ class ThreadRunner:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _submit(self) -> None:
-        """Hand what is queued to the thread, as long as it takes batches."""
+        """Give queued batches to the thread as long as it accepts some."""
         writer = self._writer
         if writer.failure is not None and not self._submitted:
             self._fail_all()
@@ -256,7 +256,7 @@ class ThreadRunner:
             self._on_batch(failed)
 
     async def _write_again(self) -> None:
-        """Write what the thread did not, in order, until one meets a full disk."""
+        """Write the batches that the thread could not write, in order, until the disk is full."""
         writer = self._writer
         while self._unwritten:
             batch, result = self._unwritten[0]
@@ -288,7 +288,8 @@ class ThreadRunner:
                 await self._mark()
 
     async def _mark(self) -> None:
-        """Nothing is submitted meanwhile: the next batch belongs where the mark is."""
+        """Write the mark of the journal's end. Nothing is submitted meanwhile: the next batch
+        overwrites it."""
         self._marking = True
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._writer.mark_end)
@@ -309,9 +310,9 @@ def _error_of(result: int) -> OSError | None:
 
 
 class InlineRunner:
-    """The writer in a task of the event loop, for simulations: no threads, no real time.
+    """Runs the writer in a task of the event loop, for simulations: no threads, no real time.
 
-    ``latency_seconds`` says how long a batch of that many bytes takes.
+    ``latency_seconds`` returns how long a batch of that many bytes takes.
     """
 
     def __init__(self, latency_seconds: Callable[[int], float] = lambda _: 0.0) -> None:

@@ -31,13 +31,13 @@ from segstore.tiers.journal.format import (
 WINDOW_BYTES = 4 * 1024 * 1024
 
 EntryDigest = Callable[[memoryview], bytes | None]
-"""What a recovery needs of an entry, or None where it has to read the entry itself. What it is
-given is gone when it returns. Called from several threads."""
+"""Makes the digest of an entry: what a recovery needs of it, or None where it has to read the entry
+itself. The memory it gets is valid during the call only. Called from several threads."""
 
 
 @dataclass(slots=True)
 class FileScan:
-    """What a scan found in one file."""
+    """The result of scanning one file."""
 
     file: JournalFile
     end_offset: int = FILE_HEADER_BYTES
@@ -50,9 +50,9 @@ class FileScan:
     controls: list[StoredRecord] = field(default_factory=list)
     """The records besides entries, in order."""
     indexes: dict[int, EntryIndex] = field(default_factory=dict)
-    """Where the entries lie, by container."""
+    """The places of the entries, by container."""
     digests: dict[int, list[bytes | None]] = field(default_factory=dict)
-    """Of each of them what a recovery needs, where that is known; empty unless it was asked for."""
+    """The digests of the entries, where they are known; empty unless they were asked for."""
 
 
 class Window:
@@ -84,7 +84,8 @@ class Window:
         return self._buffer[start : min(start + length, self._filled)]
 
     def _keep_from(self, offset: int) -> int:
-        """Move what is known from ``offset`` on to the beginning; returns how much that is."""
+        """Move the bytes in memory from ``offset`` on to the beginning; returns how many they
+        are."""
         skipped = offset - self._start
         if not 0 <= skipped < self._filled:
             return 0
@@ -133,9 +134,9 @@ def scan_file(file: JournalFile, digest: EntryDigest | None = None) -> FileScan:
 
 
 def find_later_batch(scan: FileScan) -> int | None:
-    """The offset of a batch behind the scan's end that proves the scan's end to be damage.
+    """Return the offset of a batch behind the end of the scan that proves this end to be damage.
 
-    A batch tells which batch was durable when it was written. If that is the one that does not
+    Each batch tells which batch was durable when it was written. If that is the one that does not
     pass, or a later one, then no crash can have torn it. Blocks.
     """
     header = scan.file.header

@@ -8,32 +8,33 @@ from segstore.tiers.api import LOG_ENTRY_BYTES_MAX
 
 MIB = 1024 * 1024
 FILE_OVERHEAD_BYTES = 192 * 1024
-"""What a file may hold besides the longest entry: header, snapshot, and room for control records"""
+"""Bytes of a file beside the longest entry: header, snapshot, and room for control records."""
 SNAPSHOT_RECORDS_MAX = 3840
-"""How many records of 32 bytes the snapshot may have, so that 72 KiB are left for the rest."""
+"""Maximum count of records of 32 bytes in the snapshot, which leaves 72 KiB for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
-    """How large the journal's files, batches and the journal itself may be."""
+    """Sizes of the journal, its files and its batches."""
 
     file_bytes: int = 64 * MIB
     """Length of one journal file; files made under another setting keep theirs until freed."""
     journal_bytes_max: int = 8192 * MIB
     """Appends wait while the files hold this much that is not truncated."""
     batch_bytes_max: int = 4 * MIB
-    """Most bytes of entries that one synced write carries."""
+    """Maximum of bytes of entries in one synced write."""
     batch_records_max: int = 4096
-    """Most records that one synced write carries."""
+    """Maximum count of records in one synced write."""
     files_ahead: int = 1
-    """How many files are kept ready so that a rollover does not wait; one more at high rates."""
+    """Count of files that are kept ready so that a rollover does not wait; one more at high
+    rates."""
     files_spare_max: int = 16
-    """How many freed files are kept to be used again; more are removed."""
+    """Maximum count of freed files that are kept for reuse; more are removed."""
     no_space_retry_seconds: float = 1.0
-    """How long to wait after the disk was full before trying again."""
+    """Pause before another attempt after the disk was full."""
     mark_delay_seconds: float = 0.02
-    """How long the journal is idle before it marks its end, so that damage to the last batch can
-    be told from a write that a crash interrupted."""
+    """Idle time after which the journal marks its end, so that damage to the last batch can be told
+    from a write that a crash interrupted."""
 
     def __post_init__(self) -> None:
         if self.file_bytes % 4096 != 0 or self.file_bytes < 2 * FILE_OVERHEAD_BYTES:

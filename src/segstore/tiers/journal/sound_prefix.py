@@ -34,12 +34,12 @@ class SoundPrefix:
     scans: dict[int, FileScan]
     """The files that have something of it, by generation in ascending order."""
     dropped_bytes_max: int
-    """So many bytes lie behind it; files that were used before have old ones at their ends."""
+    """Bytes behind the damage; reused files have old bytes at their ends."""
     missing: tuple[str, ...] = ()
-    """Files behind it that are not there: nobody knows how much they had."""
+    """Missing files behind the damage, of unknown content."""
     let_go_or_lost: tuple[str, ...] = ()
-    """Files before it that are not there, or have no header: what lies behind the damage may have
-    said that nobody needs them."""
+    """Files before the damage that are missing or have no header. They may have been freed: the
+    record that says so may lie behind the damage."""
     without_beginning: frozenset[int] = frozenset()
     """Containers with entries in those files: their logs begin in the midst, with any entry."""
 
@@ -118,7 +118,7 @@ def _following(scans: dict[int, FileScan]) -> int | None:
 
 
 def _scan(file: JournalFile) -> FileScan | None:
-    """What can be used of a file; None where its entries are not where they must be."""
+    """Scan a file; None when its entries are not at the positions that they must have."""
     try:
         return scan_file(file)
     except DataLogCorruptError:
@@ -126,8 +126,8 @@ def _scan(file: JournalFile) -> FileScan | None:
 
 
 def _begin_later(state: JournalState, scans: dict[int, FileScan]) -> frozenset[int]:
-    """Let logs begin with the first entry that is there; returns the containers of which earlier
-    ones are not."""
+    """Let each log begin with its first existing entry; returns the containers that lack earlier
+    ones."""
     changed = set()
     for container_id, container in state.containers.items():
         first = next(
@@ -160,7 +160,7 @@ def _cut(state: JournalState, scans: dict[int, FileScan]) -> None:
 
 
 def _written_end(disk_file: DiskFile, begin: int) -> int:
-    """How many bytes behind ``begin`` are followed by nothing but zeros."""
+    """Return how many bytes behind ``begin`` lie before a tail of zeros."""
     buffer = memoryview(bytearray(WINDOW_BYTES))
     offset, end = begin, begin
     while (count := disk_file.read_into(buffer, offset)) > 0:

@@ -16,7 +16,7 @@ class JournalStatistics:
     byte_count: int
     """Bytes written in batches, headers included, padding not."""
     recent_latency_seconds: float
-    """How long a batch takes from its start until it is durable."""
+    """Time from the start of a batch until it is durable."""
     average_batch_bytes: float
     queued_bytes: int
     """Bytes of entries that are appended and not yet durable."""
@@ -26,8 +26,9 @@ class JournalStatistics:
     needed_file_count: int
 
     def log_bytes(self, file_bytes: int) -> int:
-        """What writers fill, for their throttle: whole files, and what is on its way into them,
-        whoever's it is. Together they could fill what is left for making room."""
+        """Return the bytes that count for the throttle of writers: whole files, and all that is on
+        its way into them, of any container. Together these could fill the space that is left for
+        making room."""
         return self.needed_file_count * file_bytes + self.queued_bytes
 
 

@@ -44,7 +44,7 @@ OVERHEAD_BYTES_MAX = 1024 * 1024
 
 @dataclass(slots=True)
 class Tail:
-    """Where the next batch goes: into ``file`` at ``offset``, or, without a file, into the pool's
+    """The place of the next batch: in ``file`` at ``offset``, or, without a file, in the pool's
     next one."""
 
     file: JournalFile | None
@@ -61,14 +61,14 @@ class PreparedBatch:
     offset: int
     number: int
     length: int
-    """How many bytes the batch has."""
+    """Length of the batch in bytes."""
     write_length: int
-    """How many bytes are written: zeros fill up the disk's block, so that the kernel never has to
-    read one of a recycled file first."""
+    """Bytes that are written: zeros fill the disk's block, so that the kernel need not read a block
+    of a recycled file first."""
     started: float
 
     def encode(self) -> list[Buffer]:
-        """All ``write_length`` bytes."""
+        """Return all ``write_length`` bytes."""
         buffers, length = encode_batch(
             self.records,
             generation=self.file.generation,
@@ -104,7 +104,7 @@ class RecordQueue:
 
 
 class BatchWriter:
-    """The journal's tail. Those of its methods that write block."""
+    """The journal's tail. Its methods that write block."""
 
     def __init__(
         self,
@@ -153,9 +153,10 @@ class BatchWriter:
         return self._prepared[0] if self._prepared else self.prepare_next()
 
     def prepare_next(self) -> PreparedBatch | None:
-        """The batch that is to be written after those that are prepared, once they are durable.
+        """Return the batch that follows the prepared ones, to be written once they are durable.
 
-        None when there is none or no place for it, or before it is known what a file begins with.
+        Returns None when nothing is queued or there is no space, or before the beginning of a new
+        file is known.
         """
         if self.failure is not None or (
             self._prepared and self._prepared[-1].records[-1].kind == Kind.END
@@ -229,7 +230,7 @@ class BatchWriter:
             self.failure = failure_of(error, None)
 
     def close(self) -> None:
-        """Close the current file and those that are ready."""
+        """Close the current file and the ready ones."""
         if self._tail.file is not None:
             self._tail.file.disk_file.close()
         while self._pool.peek() is not None:
@@ -297,7 +298,7 @@ class BatchWriter:
         return records
 
     def failed_batch(self) -> WrittenBatch | None:
-        """Everything that is queued, failed; None when there is nothing to tell.
+        """Return all queued records as a failed batch; None when there is nothing to tell.
 
         The failure is told once also without a record: of an idle journal, too, it has to be known.
         """

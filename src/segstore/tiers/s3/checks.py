@@ -27,15 +27,15 @@ TEXT_CHARACTERS_MAX = 1900
 
 
 class CheckError(ValueError):
-    """Bytes, or the text of checks, are not what was written."""
+    """Bytes, or the text of checks, differ from what was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Where the blocks of an object end, and their CRC32C."""
+    """The ends of an object's blocks, and their CRC32C."""
 
     lengths: tuple[int, ...]
-    """Of the members."""
+    """The lengths of the members."""
     ends: tuple[int, ...]
     sums: tuple[int, ...]
 
@@ -94,7 +94,7 @@ class Checks:
         return self.ends[-1] if self.ends else 0
 
     def blocks_around(self, start: int, end: int) -> tuple[int, int]:
-        """Where the first block with a byte of the range begins, and the last one ends."""
+        """Return where the first block with a byte of the range begins, and the last one ends."""
         first = bisect_right(self.ends, start)
         last = bisect_left(self.ends, end)
         return (self.ends[first - 1] if first else 0), self.ends[last]

@@ -31,18 +31,18 @@ REQUEST_ERRORS: tuple[type[Exception], ...] = (
     OSError,
     MemoryError,
 )
-"""Whatever a request of boto3 fails with."""
+"""The errors that a request of boto3 raises."""
 
 
 class FailureKind(Enum):
-    """What is to be done about a failed request."""
+    """What to do about a failed request."""
 
     UNREACHABLE = auto()
-    """Nobody was reached: try again."""
+    """The server was not reached: try again."""
     TRY_AGAIN = auto()
     """The request may or may not have been done; trying again may help."""
     MISSING = auto()
-    """There is no such object or upload."""
+    """The object or upload does not exist."""
     EXISTS = auto()
     """The condition of a put does not hold: there is such an object."""
     UNSUPPORTED = auto()
@@ -113,7 +113,7 @@ class TruncatedBodyError(OSError):
 
 
 def failure_of(error: Exception) -> S3Failure:
-    """What an error of a request means."""
+    """Return what to do about an error of a request."""
     if isinstance(error, ClientError):
         return _failure_of_answer(error)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):

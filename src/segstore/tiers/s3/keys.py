@@ -76,7 +76,8 @@ def decode_name(encoded: str) -> str:
 
 
 def chunk_prefix(name: str) -> str:
-    """What the keys of all objects of a chunk begin with. Raises ``StorageError`` if too long."""
+    """Return the prefix of the keys of a chunk's objects. Raises ``StorageError`` if it is too
+    long."""
     return f"{encode_name(name)}{CHUNK_SUFFIX}/"
 
 

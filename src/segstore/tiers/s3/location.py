@@ -16,12 +16,12 @@ _PREFIX = re.compile(r"([A-Za-z0-9_=+@-][A-Za-z0-9._=+@-]*/)*")
 
 
 class S3LocationError(SegmentStoreError):
-    """The text is no location in S3; the message says what is wrong with it."""
+    """The text is not a location in S3; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Location:
-    """A bucket and what the keys of all objects begin with: nothing, or names each with a ``/``."""
+    """A bucket, and the prefix of all objects' keys: empty, or names that each end with ``/``."""
 
     bucket: str
     prefix: str = ""

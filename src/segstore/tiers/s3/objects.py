@@ -49,7 +49,7 @@ logger = structlog.get_logger(__name__)
 
 
 class S3Client(Protocol):
-    """What is used of boto3's low-level client."""
+    """The methods that are used of boto3's low-level client."""
 
     def put_object(self, **arguments: Any) -> Mapping[str, Any]: ...
     def get_object(self, **arguments: Any) -> Mapping[str, Any]: ...
@@ -66,7 +66,7 @@ class S3Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetryLimits:
-    """How long and how often a request is tried."""
+    """Time limits and attempts of a request."""
 
     attempts_max: int = 8
     retry_seconds_max: float = 30.0
@@ -76,7 +76,7 @@ class RetryLimits:
 
 @dataclass(slots=True)
 class RequestCounts:
-    """How many requests were sent, tries included, and how many bytes of objects went with them."""
+    """Count of requests, repeated ones included, and of the bytes of objects in them."""
 
     puts: int = 0
     gets: int = 0
@@ -84,7 +84,7 @@ class RequestCounts:
     deletes: int = 0
     lists: int = 0
     copies: int = 0
-    """Everything that joins objects: beginning, parts and end of an upload."""
+    """The requests that join objects: beginning, parts and end of an upload."""
     retries: int = 0
     put_bytes: int = 0
     got_bytes: int = 0
@@ -104,7 +104,8 @@ class RunRequest(Protocol):
     async def __call__(
         self, call: Callable[[], T], limiter: trio.CapacityLimiter, abandon: bool, /
     ) -> T:
-        """What ``call`` returns or raises. ``abandon``: a cancellation need not wait for it."""
+        """Run ``call`` and return its result. With ``abandon`` a cancellation does not wait for
+        it."""
         ...
 
 
@@ -141,7 +142,7 @@ class ObjectStore:
 
     @property
     def prefix(self) -> str:
-        """What the keys of all objects begin with in the bucket."""
+        """The prefix of all objects' keys in the bucket."""
         return self._prefix
 
     def __str__(self) -> str:
@@ -186,7 +187,8 @@ class ObjectStore:
                 raise
 
     async def get(self, key: str, *, offset: int, length: int, object_length: int) -> bytes:
-        """Read exactly ``length`` bytes at ``offset``. ``object_length`` is what it must have."""
+        """Read exactly ``length`` bytes at ``offset``. The object must have ``object_length``
+        bytes."""
         assert 0 <= offset < offset + length <= object_length
 
         def get() -> bytes:

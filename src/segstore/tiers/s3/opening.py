@@ -90,7 +90,8 @@ class OpenedS3:
         self._random_bytes = random_bytes
 
     async def open(self) -> Callable[[Callable[[], int]], S3ChunkStorage]:
-        """What gives the chunks to their owners, once the prefix is known to be the store's."""
+        """Return the function that gives chunks to their owners, once the prefix is known to be the
+        store's."""
         try:
             aborted = await self._trial.abort_old_uploads(older_than_seconds=OLD_UPLOAD_SECONDS)
             if aborted:
@@ -110,7 +111,7 @@ class OpenedS3:
         return metadata.get(STORE_ID, "?")
 
     async def try_everything(self) -> None:
-        """See that a new store can use it. Raises ``StorageError`` with a sentence for users."""
+        """Check that a new store can use it. Raises ``StorageError`` with a sentence for users."""
         try:
             await _try_everything(self._trial, self._random_bytes(8).hex())
         except S3RequestError as error:

@@ -26,7 +26,7 @@ COPIED_PART_BYTES_MIN = 5 * MIB
 
 @dataclass(frozen=True, slots=True)
 class PieceSizes:
-    """When pieces are put together. The defaults are those of docs/adr/0170."""
+    """When the pieces of a chunk are joined. The defaults are those of docs/adr/0170."""
 
     small_bytes: int = 8 * MIB
     """Shorter pieces at a chunk's end are written again together with what follows them."""
@@ -59,11 +59,11 @@ class ChunkMap:
 
     extents: tuple[Extent, ...] = ()
     hidden: tuple[Piece, ...] = ()
-    """Pieces no byte of which can be seen: they may go."""
+    """Pieces that newer ones cover completely: they may be deleted."""
     unreachable: tuple[Piece, ...] = ()
     """Pieces that reach behind the hole at which the chunk ends: they go before it is filled."""
     epoch_max: int = 0
-    """Of all that was found of this chunk."""
+    """The greatest epoch among all objects that were found of this chunk."""
 
     @property
     def exists(self) -> bool:
@@ -101,7 +101,7 @@ class ChunkMap:
 
 
 def chunk_map(parts: Iterable[Piece | Tombstone]) -> ChunkMap:
-    """What a listing of a chunk's objects says."""
+    """Make the map of a chunk from a listing of its objects."""
     pieces: list[Piece] = []
     tombstone = Tombstone(-1, -1)
     epoch_max = 0
@@ -187,7 +187,7 @@ class RecentObjects:
     _bytes: int = 0
 
     def add(self, key: str, body: bytes) -> None:
-        """Keep an object's bytes, if there is room at all for so many."""
+        """Keep an object's bytes, if the room is large enough for them."""
         self.discard(key)
         if len(body) > self.bytes_max // 4:
             return

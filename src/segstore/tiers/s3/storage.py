@@ -56,7 +56,7 @@ KNOWN_CHUNKS_MAX = 16_384
 KNOWN_CHECKS_MAX = 1_024
 RECENT_BYTES_MAX = 32 * 1024 * 1024
 HIDDEN_PIECES_MAX = 16
-"""So many objects that are no longer needed may lie beside a chunk's others."""
+"""Maximum count of obsolete objects that may lie beside a chunk's others."""
 LOOKS_MAX = 3
 LISTED_ALONE_MAX = 64
 """The lengths of more chunks are taken from a listing of all."""
@@ -68,7 +68,7 @@ logger = structlog.get_logger(__name__)
 
 
 class _Remembered(Generic[K, V]):
-    """A bounded dictionary that forgets what was used longest ago."""
+    """A bounded dictionary that forgets the least recently used items."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -90,9 +90,9 @@ class _Remembered(Generic[K, V]):
 
 
 class _SharedListing:
-    """A listing of all chunks for owners that need it at the same time, as at a start.
+    """One listing of all chunks for owners that need it at the same time, as at a start.
 
-    Each gets one that began after it asked: it has what was there then.
+    Each owner gets a listing that began after it asked, so it has everything that was there then.
     """
 
     def __init__(self, objects: ObjectStore) -> None:
@@ -120,7 +120,7 @@ class _SharedListing:
 
 
 class S3Tier:
-    """What all owners of a process share: requests and what is remembered of objects."""
+    """Requests and remembered objects that all owners of a process share."""
 
     def __init__(self, objects: ObjectStore, *, sizes: PieceSizes = DEFAULT_SIZES) -> None:
         self._objects = objects
@@ -206,7 +206,7 @@ class S3Tier:
         return checks
 
     async def join(self, key: str, parts: Sequence[tuple[str, Piece]]) -> None:
-        """Make one object of those of several pieces; ``CheckError`` if there are too many."""
+        """Join several pieces to one object; ``CheckError`` if they are too many."""
         checks = Checks.of_parts([await self.checks(part, piece) for part, piece in parts])
         if len(text := str(checks)) > TEXT_CHARACTERS_MAX:
             raise CheckError("the checksums of so many blocks have no room in the metadata")
@@ -336,7 +336,7 @@ class S3ChunkStorage:
         return [chunk.length if chunk.exists else None for chunk in maps]
 
     async def delete(self, name: str) -> None:
-        """Delete a chunk: all of its pieces, also those that a crash left."""
+        """Delete a chunk with all its pieces, also those that a crash left."""
         self._begin_change(name)
         try:
             await self._delete(name)
@@ -478,7 +478,7 @@ def _family(name: str) -> str:
 
 
 def _parts_by_name(found: Iterable[FoundObject]) -> dict[str, list[Piece | Tombstone]]:
-    """What the objects of a listing are, by chunk."""
+    """Parse the objects of a listing; returns them by chunk."""
     by_name: dict[str, list[Piece | Tombstone]] = {}
     for name, part in _parts(found):
         by_name.setdefault(name, []).append(part)
@@ -486,7 +486,8 @@ def _parts_by_name(found: Iterable[FoundObject]) -> dict[str, list[Piece | Tombs
 
 
 def _parts(found: Iterable[FoundObject]) -> Iterable[tuple[str, Piece | Tombstone]]:
-    """What the objects of a listing are; ``StorageError`` when one has not its length."""
+    """Parse the objects of a listing; ``StorageError`` when one has another length than it must
+    have."""
     for each in found:
         parsed = parse_key(each.key)
         if parsed is None:
