@@ -43,5 +43,5 @@ def start_quickly(options: Mapping[str, object]) -> int:
 
 
 def starts_store(arguments: Sequence[str]) -> bool:
-    """Whether the command line starts server processes, unless something is wrong with it."""
+    """Return whether the command line starts server processes, if it is correct."""
     return list(arguments[:1]) == ["standalone"] and HELP_OPTIONS.isdisjoint(arguments)

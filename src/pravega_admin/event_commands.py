@@ -200,7 +200,7 @@ def _event_as_json(event: ReadEvent) -> bytes:
 
 
 def _key_function(key: str | None, key_field: int | None, delimiter: str) -> KeyOf:
-    """What gives each line its routing key."""
+    """Return the function that gives each line its routing key."""
     if key is not None and key_field is not None:
         raise UsageError("the routing key is either --key or --key-field, not both")
     if key_field is None:
@@ -230,7 +230,7 @@ def _open_source(file: Path | None, stack: ExitStack) -> BinaryIO:
 
 
 def _size_of(source: BinaryIO) -> int | None:
-    """How many bytes the source holds; None for a pipe or a terminal."""
+    """Return the length of the source in bytes; None for a pipe or a terminal."""
     try:
         return os.fstat(source.fileno()).st_size or None
     except OSError:

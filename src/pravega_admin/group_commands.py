@@ -24,7 +24,7 @@ GroupArgument: TypeAlias = Annotated[
 ]
 WHAT = "reader group"
 RETENTION = ("none", "manual", "checkpoints")
-"""What lets retention pass: nothing, the user, or the group's checkpoints."""
+"""What allows retention to drop data: nothing, the user, or the group's checkpoints."""
 
 
 @app.command("list")

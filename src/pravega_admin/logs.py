@@ -34,7 +34,7 @@ class LossyText(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Hand on what was written, as far as that is possible now."""
+        """Write as much of the buffered text as is possible now."""
         with suppress(OSError):
             self._stream.flush()
 

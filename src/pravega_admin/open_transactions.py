@@ -71,7 +71,7 @@ def read_open_transactions(
 
 
 def read_table(connection: SegmentConnection, table: str) -> list[TableEntry]:
-    """All entries of a table; none if it is not there, or at another segment store."""
+    """Return all entries of a table; none if it does not exist or is at another segment store."""
     entries: list[TableEntry] = []
     token = b""
     while True:

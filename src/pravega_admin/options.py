@@ -53,7 +53,7 @@ def parse_stream_name(text: str) -> StreamName:
 
 
 def parse_name(text: str, what: str) -> StreamName:
-    """The two parts of a name in a scope; ``what`` says of which kind of thing it is."""
+    """Return the scope and the name in it; ``what`` is the kind of thing, for the error."""
     scope, delimiter, name = text.partition("/")
     if not (scope and delimiter and name) or "/" in name:
         form = f"SCOPE/{what.rpartition(' ')[2].upper()}"

@@ -20,7 +20,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 class OutputFormat(enum.StrEnum):
-    """How data is printed."""
+    """The format in which data are printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -60,7 +60,7 @@ def note(text: str) -> None:
 
 
 def report(sentence: str, fields: Row, output: OutputFormat) -> None:
-    """Say what was done: as JSON when that was asked for, else as a note."""
+    """Print what was done: as JSON if the user asked for it, else as a note."""
     if output is OutputFormat.JSON:
         print_json(fields)
     else:

@@ -300,7 +300,7 @@ def _start_ingest(spark: SparkSession, source: str | _KafkaSource, **options: An
 
 
 def _is_dry(dry_run: bool, job: str, plan: Mapping[str, Any], output: OutputFormat) -> bool:
-    """Say what a job would do, if only that was asked for."""
+    """Return whether the user asked only what a job would do, and print that."""
     if dry_run:
         told = ", ".join(f"{name} {value}" for name, value in plan.items() if value is not None)
         report(f"would {job}: {told}", {"job": job, **plan}, output)
@@ -351,7 +351,7 @@ def _sentences() -> Iterator[None]:
 
 
 def _follow(query: Any, label: str, unit: str, output: OutputFormat) -> None:
-    """See a query to its end, and tell what it did."""
+    """Wait for the end of a query, and print what it did."""
     from pravega_spark.jobs.queries import run_query
 
     with _sentences(), status_line(label) as show:

@@ -115,7 +115,7 @@ def _confirm() -> bool:
 
 
 def _tell(plan: RecoveryPlan, output: OutputFormat) -> None:
-    """Print what is wrong and what would become of segments."""
+    """Print the problems, and what would happen to segments."""
     rows = [
         {
             "container": finding.container_id,

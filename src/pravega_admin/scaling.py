@@ -18,7 +18,7 @@ from pravega_blocking.errors import ConflictError, NotFoundError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
-    """Segments to seal and the key ranges of those that take over."""
+    """The segments to seal, and the key ranges of the segments that follow them."""
 
     sealed: tuple[int, ...]
     ranges: tuple[tuple[float, float], ...]

@@ -37,7 +37,7 @@ STREAM = "self-test/events"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is appended. ``append_count`` is of all producers together."""
+    """The data to append. ``append_count`` is the count of all producers together."""
 
     name: str
     append_bytes: int
@@ -61,7 +61,7 @@ class SelfTestResult:
     seconds: float
     cpu_seconds: float
     latencies_ms: array[float]
-    """Of every append, ascending."""
+    """The time of every append, in ascending order."""
 
     @property
     def appends_per_second(self) -> float:

@@ -41,7 +41,7 @@ Serve: TypeAlias = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What of a server is needed to run it."""
+    """The parts of a server that are needed to run it."""
 
     config_type: Any
     serve: Serve
@@ -50,7 +50,8 @@ class Parts:
     failures: tuple[type[Exception], ...] = ()
     """Errors that mean: it could not start this time. Like refusals, each is one sentence."""
     is_loss: Callable[[BaseException], bool] = lambda error: False
-    """Whether an error means: data is damaged or missing, and starting it again cannot help."""
+    """Return whether an error means that data are damaged or missing, so that another start cannot
+    help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ def run_server(
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit of open files to the hard one, as far as the system lets us."""
+    """Raise the soft limit of open files to the hard one, if the system allows it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Otherwise what there is has to do.
     with suppress(OSError, ValueError):
@@ -201,7 +202,7 @@ async def _end_on_signal(signals: Any, starting: trio.CancelScope, shutdown: tri
 
 
 def _meaning(error: BaseException, parts: Parts, config: Any) -> AdminError | None:
-    """What an error means to a user, if it is one that users can do something about."""
+    """Return a sentence about an error that users can do something about; None for others."""
     if parts.is_loss(error):
         return ConfigurationError(
             f"{error}. Keep a copy of the data before you change anything; 'segstore recover"

@@ -42,7 +42,7 @@ class StandaloneSettings:
     host: str = "127.0.0.1"
     controller_port: int = 9090
     controllers: int = 1
-    """How many controllers: each has the port after the one before."""
+    """Count of controllers; each has the next port."""
     segment_store_port: int = 12345
     published_address: str | None = None
     container_count: int = 4
@@ -91,7 +91,7 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
                 ) from error
             first_children.callback(child.abandon)
             started.append(child)
-        # What the command line has in memory is three times what a supervisor needs.
+        # The command line uses three times the memory that a supervisor needs.
         hand_over(
             specs,
             started,
@@ -134,7 +134,7 @@ def check_port(host: str, port: int, option: str) -> None:
 
 
 def _controller_ports(settings: StandaloneSettings) -> range:
-    """``ConfigurationError`` if there are not so many ports."""
+    """Return the ports of the controllers; ``ConfigurationError`` if there are not enough."""
     ports = range(settings.controller_port, settings.controller_port + settings.controllers)
     if ports[-1] > PORT_MAX:
         raise ConfigurationError(
@@ -222,7 +222,7 @@ def _open_log(settings: StandaloneSettings) -> Iterator[IO[bytes] | None]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
+    """Return whether only this machine can reach the host."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:

@@ -70,7 +70,7 @@ def start_standalone(options: Mapping[str, Any]) -> None:
 
 
 def process_began() -> float:
-    """When this process was started, by the monotonic clock."""
+    """Return when this process was started, by the monotonic clock."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -379,7 +379,7 @@ def _segment_rows(client: ControllerClient, name: StreamName) -> list[dict[str, 
 def _epoch_rows(
     client: ControllerClient, name: StreamName, segments: list[dict[str, Any]], count: int
 ) -> list[dict[str, Any]]:
-    """The last epochs up to that of the active segments, with how many segments each had."""
+    """Return the last epochs up to the active one, with the count of segments of each."""
     if not segments or not count:
         return []
     last = max(row["epoch"] for row in segments)
@@ -419,7 +419,7 @@ def _scaling(
     kbyte_rate: int | None,
     factor: int | None,
 ) -> Scaling:
-    """The old policy with what the options say."""
+    """Return the old policy, changed by the options."""
     from pravega_blocking.stream_settings import ScalingKind
 
     if event_rate is not None and kbyte_rate is not None:
@@ -439,7 +439,7 @@ def _scaling(
 def _retention(
     old: Retention, time: str | None, size: str | None, maximum: str | None
 ) -> Retention:
-    """The old policy with what the options say."""
+    """Return the old policy, changed by the options."""
     from pravega_blocking.stream_settings import (
         Retention,
         RetentionKind,

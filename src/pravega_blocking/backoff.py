@@ -19,7 +19,7 @@ def delays(first: float, *, maximum: float = DELAY_SECONDS_MAX) -> Iterator[floa
 
 
 class Patience:
-    """How long to go on trying. Every success renews it."""
+    """How long to go on trying. Each success starts the time again."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -50,12 +50,12 @@ CALL_SECONDS = 60.0
 CONNECT_SECONDS = 10.0
 """How long one attempt to connect may take: a busy server accepts long before it answers."""
 PATIENCE_SECONDS = 1.0
-"""How long a controller may be gone before a call says so, unless the caller says otherwise."""
+"""Default time without a controller after which a call fails."""
 SCALE_POLL_SECONDS = 0.1
 
 
 RETRIED_ERRORS = (ControllerFailureError, UnavailableError, TimedOutError, ProtocolError, OSError)
-"""What a reader or writer takes for a server that is restarting."""
+"""Errors that readers and writers take for a server that is restarting."""
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
 _MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -72,7 +72,7 @@ _PASSING = frozenset(
         grpc.StatusCode.FAILED_PRECONDITION,
     }
 )
-"""What may pass: the official clients try again on these too."""
+"""Statuses that may pass: the official clients try again on these, too."""
 
 _STATUS_SENTENCES: dict[str, tuple[type[PravegaError], str]] = {
     "SCOPE_NOT_FOUND": (NotFoundError, "scope {scope} does not exist"),
@@ -102,7 +102,7 @@ class SegmentRange:
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A segment that takes over from ``predecessors``, all of which must be read before it."""
+    """A segment that follows ``predecessors``, all of which must be read before it."""
 
     range: SegmentRange
     predecessors: frozenset[int]
@@ -118,7 +118,7 @@ class CurrentSegments:
 
 @dataclass(frozen=True, slots=True)
 class HeadSegments:
-    """Where a stream begins: segment id -> offset."""
+    """Where a stream begins: offsets by segment id."""
 
     offsets: Mapping[int, int]
     delegation_token: str
@@ -134,7 +134,7 @@ class BegunTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """How a key-value table was made; lengths of keys in bytes."""
+    """The settings of a key-value table; lengths of keys are in bytes."""
 
     partitions: int
     primary_key_bytes: int
@@ -190,13 +190,13 @@ class ControllerClient:
             self.create_scope(scope)
 
     def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
-        """Delete an empty scope; ``recursive`` deletes what is in it first."""
+        """Delete an empty scope; with ``recursive`` also one with contents."""
         method = "deleteScopeRecursive" if recursive else "deleteScope"
         reply = self._call(method, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus, scope)
         _check(pb.DeleteScopeStatus.Status.Name(reply.status), "delete", scope)
 
     def list_scopes(self) -> Iterator[str]:
-        """The names of all scopes, those of the system too."""
+        """Return the names of all scopes, with those of the system."""
         token = ""
         while True:
             request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
@@ -241,7 +241,7 @@ class ControllerClient:
         _check(pb.CreateStreamStatus.Status.Name(reply.status), "create", scope, stream)
 
     def ensure_stream(self, scope: str, stream: str, settings: StreamSettings) -> None:
-        """Create a stream unless it exists, with whatever settings."""
+        """Create a stream unless one exists, whatever its settings."""
         with suppress(AlreadyExistsError):
             self.create_stream(scope, stream, settings)
 
@@ -292,12 +292,12 @@ class ControllerClient:
         return tuple(sorted(ranges, key=lambda item: item.low))
 
     def head_segments(self, scope: str, stream: str) -> HeadSegments:
-        """Where the stream begins."""
+        """Return the segments, with offsets, at which the stream begins."""
         request = pb.GetSegmentsRequest(
             streamInfo=_info(scope, stream, pb.StreamInfo.AccessOperation.READ)
         )
         reply = self._call("getSegments", request, pb.SegmentsAtTime, scope, stream)
-        # Controllers say -1 for a segment of which a truncation left all bytes.
+        # Controllers send -1 for a segment that a truncation left whole.
         offsets = {item.segmentId.segmentId: max(0, item.offset) for item in reply.segments}
         return HeadSegments(offsets, reply.delegationToken)
 
@@ -314,7 +314,7 @@ class ControllerClient:
         return [item.segmentId for item in reply.segments]
 
     def successors(self, scope: str, stream: str, segment_id: int) -> tuple[Successor, ...]:
-        """Which segments follow a sealed one; none when the stream ends there."""
+        """Return the segments that follow a sealed one; none when the stream ends there."""
         request = pb.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
         reply = self._call(
             "getSegmentsImmediatelyFollowing", request, pb.SuccessorResponse, scope, stream
@@ -479,7 +479,7 @@ class ControllerClient:
             token = page.continuationToken.token
 
     def table_settings(self, scope: str, table: str) -> TableSettings:
-        """How a key-value table was made."""
+        """Return the settings of a key-value table."""
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
         reply = self._call(
             "getKeyValueTableConfiguration", request, pb.KeyValueTableConfigResponse, scope, table
@@ -599,7 +599,7 @@ def _range_of_message(message: pb.SegmentRange) -> SegmentRange:
 
 
 def _check(status: str, verb: str, scope: str, stream: str = "") -> None:
-    """Raise what a reply's status means, unless it is SUCCESS."""
+    """Raise the error for a reply's status, unless it is SUCCESS."""
     if status == "SUCCESS":
         return
     name = scoped_name(scope, stream) if stream else scope

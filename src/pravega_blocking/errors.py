@@ -19,7 +19,7 @@ class NotFoundError(PravegaError):
 
 
 class AlreadyExistsError(PravegaError):
-    """What should be created is there already."""
+    """The thing to be created exists already."""
 
 
 class UnavailableError(PravegaError):

@@ -60,7 +60,7 @@ class ReadEvent:
 
 
 class _Cursor:
-    """How far one segment has been read."""
+    """The position of the reader in one segment."""
 
     def __init__(self, segment: int, name: str, offset: int, end: int | None) -> None:
         self.segment_id = segment
@@ -90,7 +90,7 @@ class _Cursor:
         return events
 
     def skip_to(self, offset: int) -> None:
-        """Go on behind what has been truncated."""
+        """Continue behind the truncated part."""
         self.offset = offset
         self.pending = b""
 
@@ -198,7 +198,7 @@ class EventReader:
         self._cursors[segment] = _Cursor(segment, name, offset, self._ends.get(segment))
 
     def _complete(self, cursor: _Cursor) -> None:
-        """Done with this segment: go on with those that waited for nothing else."""
+        """End this segment, and begin the successors that wait for no other."""
         if cursor.pending:
             raise PravegaError(f"segment {cursor.name} ends within an event")
         successors = (
@@ -263,7 +263,7 @@ class EventReader:
         elif isinstance(reply, SegmentIsSealed):
             cursor.is_sealed = True
         elif isinstance(reply, NoSuchSegment):
-            # Truncated away as a whole; its successors hold what is left.
+            # The segment was truncated completely; its successors have the rest.
             cursor.skip_to(cursor.offset)
             cursor.is_sealed = True
         elif isinstance(reply, SegmentIsTruncated):
@@ -273,7 +273,7 @@ class EventReader:
         elif isinstance(reply, ErrorMessage):
             raise RefusedError(f"the segment store refused a read: {reply.message}")
         else:
-            # WrongHost, and what a future server may say: ask the controller again.
+            # WrongHost, or a reply of a future server: ask the controller again.
             self._drop(address)
             raise ProtocolError(f"unexpected {type(reply).__name__}")
 
@@ -298,7 +298,7 @@ class EventReader:
         return link
 
     def _keep_alive(self) -> None:
-        """Ask silent segment stores for a sign of life; give up those that stay silent."""
+        """Send KeepAlive to silent segment stores; drop the ones that do not answer."""
         now = time.monotonic()
         for address, link in list(self._links.items()):
             if now - link.heard > SILENCE_SECONDS_MAX:

@@ -26,7 +26,7 @@ def segment_infos(
     *,
     delegation_token: str = "",
 ) -> dict[int, StreamSegmentInfo]:
-    """What the segment stores say of each segment; those that no longer exist are left out.
+    """Return the segment stores' information about segments, without those that no longer exist.
 
     Raises ``UnavailableError`` when a segment store cannot be reached.
     """
@@ -55,7 +55,7 @@ def segment_infos(
 
 
 def tail_offsets(controller: ControllerClient, scope: str, stream: str) -> dict[int, int]:
-    """Where a stream ends now: segment id -> length; empty when the stream is sealed."""
+    """Return where a stream ends now: lengths by segment id; empty when the stream is sealed."""
     current = controller.current_segments(scope, stream)
     infos = segment_infos(
         controller,

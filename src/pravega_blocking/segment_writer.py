@@ -47,7 +47,7 @@ _HEADER_BYTES = 8
 
 Address: TypeAlias = tuple[str, int]
 Event: TypeAlias = tuple[float, bytes]
-"""Where in the key space an event falls, and its bytes."""
+"""The position of an event's key in the key space, and the event's bytes."""
 
 
 class SegmentEndedError(Exception):
@@ -135,7 +135,7 @@ class SegmentWriter:
         return events
 
     def disconnect(self) -> None:
-        """Drop the connection; what is in flight is sent again on the next one. Idempotent."""
+        """Drop the connection. Unacknowledged events are sent again on the next one. Idempotent."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -143,7 +143,8 @@ class SegmentWriter:
     # ---- Within ----------------------------------------------------------------------------------
 
     def _must_wait(self, *, drain: bool) -> bool:
-        """Whether replies must be taken: any that is due to ``drain``, else those beyond bounds."""
+        """Return whether to wait for replies: for any that is due with ``drain``, else only beyond
+        the bounds."""
         if drain:
             return bool(self._in_flight)
         return self._in_flight_bytes > IN_FLIGHT_BYTES_MAX or len(self._in_flight) > BLOCKS_MAX
@@ -219,7 +220,7 @@ class SegmentWriter:
 
 
 def _refusal(reply: Reply, segment: str) -> Exception:
-    """What a reply other than an acknowledgement means."""
+    """Return the error for a reply that is not an acknowledgement."""
     if isinstance(reply, SegmentIsSealed | NoSuchSegment):
         return SegmentEndedError()
     if isinstance(reply, AuthTokenCheckFailed):

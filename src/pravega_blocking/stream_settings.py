@@ -33,7 +33,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class ScalingKind(enum.Enum):
-    """What makes a stream change its number of segments."""
+    """The conditions on which a stream changes its number of segments."""
 
     FIXED = "fixed"
     EVENT_RATE = "events"
@@ -41,7 +41,7 @@ class ScalingKind(enum.Enum):
 
 
 class RetentionKind(enum.Enum):
-    """What makes a stream drop its oldest data."""
+    """The conditions on which a stream drops its oldest data."""
 
     NONE = "none"
     TIME = "time"
@@ -69,7 +69,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """Everything of a stream that its owner chooses."""
+    """All settings of a stream that its owner chooses."""
 
     scaling: Scaling = field(default_factory=Scaling)
     retention: Retention = field(default_factory=Retention)

@@ -26,12 +26,12 @@ Cut = Mapping[int, int]
 
 EPOCH_SHIFT = 32
 NOT_BEGUN = -1
-"""The position in a segment of which a stream cut has no byte, as controllers may say it."""
+"""The position that controllers may send for a segment of which a stream cut has no byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """What a segment store says of a segment."""
+    """A segment store's information about a segment."""
 
     start_offset: int
     length: int

@@ -17,7 +17,7 @@ class DataLossError(PravegaError):
 
 
 class DamagedError(PravegaError):
-    """What tier 2 has is not what was stored."""
+    """The bytes in tier 2 differ from what was stored."""
 
 
 class TierUnreachableError(PravegaError):

@@ -28,7 +28,7 @@ class Starts:
 
     base: int
     positions: Sequence[int]
-    """Where each event's bytes begin behind its header, from ``base`` on."""
+    """The offsets of events' bytes behind their headers, from ``base`` on."""
     after: int
     """The offset behind the last one."""
 

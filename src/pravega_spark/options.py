@@ -32,7 +32,7 @@ WIRE = "wire"
 PARTITION_BYTES_MAX = 256 * 1024 * 1024
 
 PATIENCE_SECONDS = 60.0
-"""How long a controller may be gone before a job gives up."""
+"""Time without a controller after which a job fails."""
 LEASE_MS = 600_000
 """The longest lease that the original's controller grants by default: a task that finished early
 waits with its transaction for the slowest one of its stage."""

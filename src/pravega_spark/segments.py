@@ -45,7 +45,7 @@ REPLY_SECONDS = 30.0
 PATIENCE_SECONDS = 60.0
 RETRY_SECONDS = 0.2
 QUESTIONS_MAX = 64
-"""How many states are asked for before the first of them is awaited."""
+"""Count of requests for states that are sent before the first answer is awaited."""
 
 Address = tuple[str, int]
 Piece: TypeAlias = "tuple[int, Buffer]"
@@ -92,7 +92,7 @@ class SegmentStores:
         return found
 
     def states(self, segments: Iterable[int]) -> dict[int, SegmentState]:
-        """Return the states of segments; those that do not exist any more are left out."""
+        """Return the states of segments, without those that no longer exist."""
         states: dict[int, SegmentState] = {}
         waiting = deque(segments)
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -227,7 +227,7 @@ class SegmentStores:
         return ProtocolError(f"unexpected {type(reply).__name__} for {name}")
 
     def _skip_lost(self, piece: Slice, offset: int, reply: Reply, fail_on_data_loss: bool) -> int:
-        """Return where to go on behind what is gone."""
+        """Return the offset behind the lost bytes."""
         if isinstance(reply, SegmentIsTruncated):
             end = max(offset, min(reply.start_offset, piece.end))
         else:
@@ -253,7 +253,7 @@ class SegmentStores:
         time.sleep(RETRY_SECONDS)
 
     def _forget(self, segment_id: int) -> None:
-        """Drop the connection to where a segment was served, and look for it anew."""
+        """Drop the connection to a segment's old server, and ask again where the segment is."""
         self._drop_connection(self._addresses.pop(segment_id, None))
 
     def _drop_connection(self, address: Address | None) -> None:

@@ -52,7 +52,7 @@ _ENDED = ("aborting", "aborted")
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """What a task tells the driver: its number, its transaction, and how many rows are in it.
+    """A task's message to the driver: its number, its transaction, and the count of rows in it.
 
     A task without rows has no transaction: the id is empty.
     """
@@ -63,7 +63,7 @@ class TaskMessage(WriterCommitMessage):
 
 
 class EventSink:
-    """What batch and streaming writers share."""
+    """The parts that batch and streaming writers share."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options

@@ -62,7 +62,7 @@ class SlicePart:
 
 @dataclass
 class SlicePartition(InputPartition):
-    """What one task reads: a slice, or several short ones."""
+    """The part of one task: a slice, or several short ones."""
 
     parts: tuple[SlicePart, ...]
 

@@ -23,10 +23,10 @@ from pravega_spark.errors import DamagedError, TierMissingError, TierUnreachable
 from pravega_wire.commands import PlannedChunk, PlannedObject
 
 BLOCK_BYTES = 64 * 1024
-"""Of a checksum."""
+"""Length of a block with a checksum."""
 READ_BYTES = 4 * 1024 * 1024
 READ_BYTES_S3 = 16 * 1024 * 1024
-"""At once: a request takes a while before its first byte comes."""
+"""Length of one read of an object: a request takes a while before its first byte comes."""
 LOOKS_MAX = 2
 """Times that a block is read before it is called damaged: bytes may be damaged on their way."""
 DEFAULT_REGION = "us-east-1"
@@ -39,7 +39,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class TierAddress:
-    """Where tier 2 of a store is."""
+    """The place of a store's tier 2."""
 
     location: str
     """``file:///directory`` or ``s3://bucket/prefix/``."""
@@ -56,13 +56,13 @@ class TierTwo(Protocol):
     def read(self, path: str, offset: int, length: int) -> Buffer:
         """Return these bytes of a file or object; fewer where it ends.
 
-        Raises ``TierMissingError`` when it is not there, ``TierUnreachableError`` when nobody can
-        tell.
+        Raises ``TierMissingError`` when it does not exist, ``TierUnreachableError`` when it cannot
+        be asked.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what is open. Idempotent."""
+        """Close what is open. Idempotent."""
         ...
 
 

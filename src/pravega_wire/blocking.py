@@ -92,7 +92,8 @@ class SegmentConnection:
             raise ConnectionLostError(f"{self._peer} is gone: {error}") from error
 
     def receive(self, *, timeout: float | None = None) -> Reply:
-        """The next reply, whatever it answers; ``timeout`` in seconds overrides the usual one."""
+        """Return the next reply, to whichever request; ``timeout`` in seconds overrides the usual
+        one."""
         seconds = self.timeout if timeout is None else timeout
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._replies:
@@ -100,7 +101,7 @@ class SegmentConnection:
         return self._replies.popleft()
 
     def receive_some(self, *, timeout: float | None = None) -> list[Reply]:
-        """Every reply that is here; when there is none, those of one read, which may be none too.
+        """Return every reply that is here; if there is none, those of one read, which may be none.
 
         It waits only for that read, so it returns at once where ``fileno`` is readable.
         """

@@ -61,7 +61,7 @@ def decode(code: int, payload: Buffer) -> Command:
 
 
 def decode_at(code: int, buffer: bytes | memoryview, position: int, end: int) -> Command:
-    """Like ``decode``, of the payload ``buffer[position:end]``; copies what it returns."""
+    """Decode the payload ``buffer[position:end]`` like ``decode``; copies what it returns."""
     return _DECODERS[code](buffer, position, end)
 
 
@@ -85,7 +85,8 @@ def too_long(name: str) -> LocalProtocolError:
 def decode_count(
     buffer: bytes | memoryview, position: int, end: int, item_bytes_min: int, count_max: int
 ) -> tuple[int, int]:
-    """A list's int32 count, refused unless so many items may fit into what is left, and may be."""
+    """Decode a list's int32 count; refuses one that cannot fit into the rest, or is above the
+    limit."""
     if position + 4 > end:
         raise truncated("a list")
     (count,) = _INT32.unpack_from(buffer, position)
@@ -372,7 +373,7 @@ def _generate_decoder(cls: type) -> Callable[..., Any]:
 
 
 def _decode_slot(source: _Source, name: str, slot: _Slot, value: str, run: _Run) -> Iterator[str]:
-    """The lines that read one field; an empty line reads what has gathered in ``run``."""
+    """Return the lines that read one field; an empty line reads the fields gathered in ``run``."""
     match slot.kind:
         case Fixed(format):
             run.add(format, value)

@@ -96,9 +96,9 @@ class TableEntry(Part):
 
 
 class TableIteratorArgs(Part):
-    """Where a table iteration goes on and where it ends; empty means not given.
+    """The begin and the end of a table iteration; empty means not given.
 
-    ``prefix_filter`` is deprecated: it always goes out empty.
+    ``prefix_filter`` is deprecated: it is always sent empty.
     """
 
     continuation_token: Bytes = b""
@@ -345,7 +345,7 @@ class ConditionalBlockEnd(Request):
 
 @command(7)
 class DataAppended(Reply):
-    """Everything of this writer up to ``event_number`` is durable."""
+    """All events of this writer up to ``event_number`` are durable."""
 
     writer_id: Uuid
     event_number: I64

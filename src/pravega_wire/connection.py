@@ -41,7 +41,7 @@ Source: TypeAlias = bytes | memoryview
 
 
 class Role(enum.Enum):
-    """Which side of the connection we are."""
+    """The side of the connection."""
 
     CLIENT = enum.auto()
     SERVER = enum.auto()
@@ -93,7 +93,7 @@ class Connection:
         return len(self._pending)
 
     def close(self) -> None:
-        """Forget what was received, and take no more."""
+        """Forget what was received, and accept no more."""
         self._error = "it was closed"
         self._pending = bytearray()
         self._appends = None
@@ -122,7 +122,7 @@ class Connection:
             raise
 
     def forget_writer(self, writer_id: bytes) -> None:
-        """As a server: take no more appends of this writer until it sends SetupAppend again."""
+        """As a server: accept no more appends of this writer until it sends SetupAppend again."""
         assert self._appends is not None, "only a server knows writers"
         self._appends.forget(writer_id)
 

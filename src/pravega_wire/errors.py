@@ -8,8 +8,8 @@ class ProtocolError(Exception):
 
 
 class LocalProtocolError(ProtocolError):
-    """We tried to send what the protocol cannot carry. Nothing was sent."""
+    """The protocol cannot carry what we tried to send. Nothing was sent."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what the protocol does not allow. The connection is unusable."""
+    """The protocol does not allow what the peer sent. The connection is unusable."""

@@ -37,7 +37,7 @@ class Prefixed:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Everything up to the end of the frame."""
+    """All bytes up to the end of the frame."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,12 @@ _SEGMENT_ATTRIBUTE = seed_of("SegmentAttribute")
 
 
 def routing_key_hash(key: str) -> float:
-    """Where in [0, 1) an event's routing key falls."""
+    """Return the position of an event's routing key in [0, 1)."""
     return _fraction(_text_hash(key, _EVENT_ROUTER))
 
 
 def table_key_hash(primary_key: bytes) -> float:
-    """Where in [0, 1) the primary key of a key-value table falls."""
+    """Return the position of a table's primary key in [0, 1)."""
     return _fraction(murmur3_128(primary_key, _KEY_VALUE_TABLE_ROUTER))
 
 

@@ -18,7 +18,7 @@ from pravega_wire.hashing import container_hash
 
 INTERNAL_SCOPE = "_system"
 SYSTEM_PREFIX = f"{INTERNAL_SCOPE}/"
-"""How the qualified names of segments that the cluster itself needs begin."""
+"""Prefix of the qualified names of segments that the cluster itself needs."""
 INTERNAL_PREFIX = "_"
 NAME_LENGTH_MAX = 255
 USER_NAME_LENGTH_MAX = 250
@@ -59,7 +59,7 @@ class SegmentName:
     epoch: int
     transaction_id: bytes | None = None
     writer_id: bytes | None = None
-    """Who created the segment, when it is a transient one."""
+    """The creator of a transient segment; None for other segments."""
 
     @property
     def segment_id(self) -> int:
@@ -100,7 +100,7 @@ def segment_name(scope: str, stream: str, identifier: int) -> str:
 
 
 def key_value_table_stream(table: str) -> str:
-    """What stands in place of the stream in the segment names of a key-value table."""
+    """Return what replaces the stream in the segment names of a key-value table."""
     return table + KEY_VALUE_TABLE_SUFFIX
 
 

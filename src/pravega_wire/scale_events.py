@@ -1,4 +1,4 @@
-"""What a segment store tells controllers about the load of a segment.
+"""The events by which a segment store tells controllers about the load of segments.
 
 Owns: ``AutoScaleEvent`` and its bytes, which are the original's, so that either side works with the
 other's. It is the payload of an event of the stream ``_system/_requeststream``, written under the
@@ -51,11 +51,11 @@ class AutoScaleEvent:
     segment_id: int
     direction: ScaleDirection
     time_ms: int
-    """When this was seen, in milliseconds since 1970."""
+    """Time of the observation, in milliseconds since 1970."""
     splits: int = 0
-    """How many segments the load would need; means nothing for ``DOWN``."""
+    """Count of segments that the load needs; meaningless for ``DOWN``."""
     silent: bool = False
-    """Nothing has been written for so long that nothing more will be told about the segment."""
+    """Whether nothing was written for so long that no more events about the segment will come."""
     request_id: int = 0
 
     @property

@@ -6,7 +6,7 @@ Owns: the two forms of an id. What the bits of an id mean is the controller's ow
 from __future__ import annotations
 
 NO_TIME = -(2**63)
-"""What a writer sends instead of a time when it commits without one."""
+"""The value that a writer sends in place of a time when it commits without one."""
 
 _UINT64 = 2**64 - 1
 

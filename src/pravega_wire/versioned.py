@@ -25,7 +25,7 @@ COMPACT_INT_MAX = 0x3FFF_FFFE
 COMPACT_LONG_MAX = 0x3FFF_FFFF_FFFF_FFFE
 """The largest number that ``write_compact_long`` takes."""
 _COMPACT_LONG_BYTES = (1, 2, 4, 8)
-"""By the first two bits."""
+"""The length of the number, by its first two bits."""
 
 
 def write_versioned(revisions: Iterable[bytes], *, version: int = 0) -> bytes:

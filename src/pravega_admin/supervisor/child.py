@@ -18,13 +18,14 @@ import sys
 from collections.abc import Sequence
 
 from pravega_admin.errors import EXIT_FAILED, EXIT_OK, exit_code_of
-from pravega_admin.put_off import put_off_imports
+from pravega_admin.lazy_imports import import_lazily
 from pravega_admin.supervisor.child_protocol import Verdict, announce, die_with_supervisor
 from pravega_admin.supervisor.early_children import receive_settings
 from pravega_blocking.errors import PravegaError
 
 NEVER_USED = ("asyncio", "grpc.aio", "hmac", "ssl")
-"""What trio, gRPC and the log library import for features that a server without TLS never uses."""
+"""Modules that trio, gRPC and the log library import for features that a server without TLS never
+uses."""
 
 COLLECTION_THRESHOLDS = (20_000, 20, 20)
 """Objects made and not ended before the collector looks for cycles among them, where 700 are usual;
@@ -32,9 +33,9 @@ and how many looks at a generation come before one at the next."""
 
 
 def collect_seldom() -> None:
-    """Have the collector of cycles stop the server less often, and not for what is there already.
+    """Let the cyclic garbage collector run less often, and not look at what exists already.
 
-    A server has few cycles and many requests under way, and a look at all of them is a pause.
+    A server has few cycles and many requests under way, and each full collection is a pause.
     """
     gc.freeze()
     gc.set_threshold(*COLLECTION_THRESHOLDS)
@@ -44,13 +45,13 @@ def collect_seldom() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run a server process until it is told to end; its exit code."""
     die_with_supervisor()
-    # What is imported stays, and the collector would look through it again and again.
+    # Imported modules stay: the collector would look at them again and again.
     gc.disable()
     kind, text = arguments
     # The log library imports rich if it can, which takes longer than the rest of it; a server
     # process draws nothing.
     sys.modules["rich"] = None  # type: ignore[assignment]
-    put_off_imports(NEVER_USED)
+    import_lazily(NEVER_USED)
     import structlog
 
     from pravega_admin.log_options import LogFormat, LogLevel

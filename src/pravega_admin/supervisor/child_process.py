@@ -58,7 +58,7 @@ class ChildProcess:
             os.kill(self.pid, number)
 
     def abandon(self) -> None:
-        """End a process that nobody has taken over."""
+        """End a process that was not taken over."""
         os.close(self.verdict_pipe)
         self.send_signal(signal.SIGKILL)
         self.wait()
@@ -79,7 +79,7 @@ def spawn(spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = No
 
 
 def note_pid(process: ChildProcess, spec: ChildSpec, directory: RunDirectory) -> None:
-    """Write the pid file of a process that nobody has taken over yet; without one it ends."""
+    """Write the pid file of a process that was not taken over yet; without one it ends."""
     try:
         directory.write_pid(spec.name, process.pid)
     except OSError:
@@ -132,7 +132,7 @@ def start_process(
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, of its exit code."""
+    """Return a sentence about how a process ended, from its exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Verdict:
-    """What a child says of its start; ``error`` is the sentence when it cannot."""
+    """A child's message about its start; ``error`` is the sentence when it failed."""
 
     # No dataclass: those import more than all the rest that a supervisor has in memory.
     __slots__ = ("error", "is_ready")
@@ -72,7 +72,7 @@ def announce(verdict: Verdict) -> None:
 
 
 def parse_verdict(line: bytes) -> Verdict:
-    """What a child wrote; nothing at all means that it died."""
+    """Parse a child's message; an empty one means that the child died."""
     try:
         fields = json.loads(line)
     except ValueError:

@@ -34,7 +34,8 @@ _early: dict[str, tuple[ChildProcess, socket.socket]] = {}
 
 
 def child_command(kind: str, settings: str) -> tuple[str, ...]:
-    """How a child is started; ``settings`` are JSON, or ``@`` and the socket to wait for them."""
+    """Return the command that starts a child. ``settings`` are JSON, or ``@`` and the socket on
+    which they come."""
     return (sys.executable, "-m", "pravega_admin", "child", kind, settings)
 
 
@@ -50,7 +51,7 @@ def start_early(kinds: Sequence[str]) -> None:
 def start_child(
     kind: str, spec: ChildSpec, directory: RunDirectory, *, log_file: int | None
 ) -> ChildProcess:
-    """Start a child, or give the one that was started early what ``spec`` says."""
+    """Start a child, or send ``spec`` to the one that was started early."""
     if kind not in _early:
         return spawn(spec, directory, log_file=log_file)
     process, channel = _early.pop(kind)

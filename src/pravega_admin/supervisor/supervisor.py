@@ -172,7 +172,7 @@ class Supervisor:
         self._by_force = True
         for child in self._children:
             if child.process is not None:
-                # Not by its id: whoever was interrupted may be collecting it just now.
+                # Not by its id: the code that was interrupted may be collecting it just now.
                 with suppress(OSError):
                     signal.pidfd_send_signal(child.end_descriptor, signal.SIGKILL)
 
@@ -231,14 +231,14 @@ class Supervisor:
         due = [at for at in times if at is not None]
         timeout = None if not due else max(0.0, min(due) - time.monotonic()) * 1000 + 1
         ready = {descriptor for descriptor, _ in poll.poll(timeout)}
-        # What a child says comes before its end, which closes the pipe.
+        # A child's message comes before its end, which closes the pipe.
         for descriptor in ready & hearing.keys():
             self._hear(hearing[descriptor])
         for descriptor in ready & ending.keys():
             self._see_to_end(ending[descriptor])
 
     def _hear(self, child: _Child) -> None:
-        """Take in what a child says of its start, or of its end."""
+        """Handle a child's message about its start or its end."""
         assert child.process is not None
         data = os.read(child.process.verdict_pipe, VERDICT_BYTES_MAX)
         *lines, child.unread = (child.unread + data).split(b"\n")
@@ -302,7 +302,7 @@ class Supervisor:
 
 
 def _wait_for_end(descriptor: int, seconds: float) -> bool:
-    """Whether the process ends within that time."""
+    """Return whether the process ends within that time."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(seconds * 1000))

@@ -22,13 +22,14 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is: what it has done since it was started this time."""
+    """The progress of a job since it was started this time."""
 
     rows: int
     batches: int
     seconds: float
     lag_bytes: int | None = None
-    """What is stored and not yet read, as of the last batch; None unless streams are read."""
+    """Bytes that are stored and not yet read, as of the last batch; None unless streams are
+    read."""
 
 
 Told = Callable[[Progress], None]

@@ -24,11 +24,11 @@ LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-"""For a master in this process: nothing listens on other addresses than the machine's own."""
+"""Settings for a master in this process: nothing listens beyond the machine itself."""
 
 
 KAFKA_SETTINGS = {"spark.jars.packages": f"{KAFKA_PACKAGE}:{pyspark.__version__}"}
-"""For Spark's Kafka source, which does not come with PySpark: Spark fetches it."""
+"""The package with Spark's Kafka source, which PySpark lacks: Spark fetches it."""
 
 
 @contextmanager

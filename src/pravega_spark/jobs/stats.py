@@ -1,4 +1,4 @@
-"""Counts what is in a stream: events, bytes and keys of each segment.
+"""Counts the events, bytes and keys of each segment of a stream.
 
 A program of one page: copy it and change what you need.
 """

@@ -4,6 +4,7 @@ Owns: the shapes of delays. The measuring and the waiting are elsewhere.
 
 Invariants:
 1. A delay never falls when the value it depends on grows, and is never negative.
+2. No delay exceeds its maximum; at its bound a ``Ramp`` asks for more than any delay: to stop.
 """
 
 from __future__ import annotations

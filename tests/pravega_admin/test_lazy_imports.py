@@ -16,8 +16,8 @@ def output_of(source: str) -> str:
 
 BEGIN = """
         import sys
-        from pravega_admin.put_off import put_off_imports
-        put_off_imports(["asyncio", "hmac", "xml.dom", "no_such_module"])
+        from pravega_admin.lazy_imports import import_lazily
+        import_lazily(["asyncio", "hmac", "xml.dom", "no_such_module"])
 """
 
 
@@ -53,9 +53,9 @@ def test_server_processes_do_not_import_what_they_never_use(kind: str) -> None:
     source = f"""
         import sys
         from pravega_admin.supervisor.child import NEVER_USED
-        from pravega_admin.put_off import put_off_imports
+        from pravega_admin.lazy_imports import import_lazily
         sys.modules["rich"] = None
-        put_off_imports(NEVER_USED)
+        import_lazily(NEVER_USED)
         from pravega_admin.logs import configure_logs
         from pravega_admin.serve import SERVERS
         SERVERS[{kind!r}].load()

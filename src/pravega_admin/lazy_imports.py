@@ -1,11 +1,11 @@
-"""Imports that are put off until somebody uses what they import.
+"""Imports modules only when they are used.
 
-Owns: ``put_off_imports``, for modules that libraries import and a server process never uses: they
-cost it memory for as long as it runs, and time before it is ready.
+Owns: ``import_lazily``, for modules that libraries import and a server process never uses. They
+would cost it memory for as long as it runs, and time before it is ready.
 
 Invariants:
-1. A module that is put off is there when it is first used, as if it had been imported then: nothing
-   is missing, whoever needs it.
+1. A lazy module is there at its first use, as if it had been imported then: nothing is missing, for
+   any user of it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, cast
 _loading = threading.RLock()
 
 
-class _PutOffModule(ModuleType):
+class _LazyModule(ModuleType):
     """A module whose body has not been run."""
 
     def __getattr__(self, name: str) -> Any:
         with _loading:
-            if type(self) is _PutOffModule:
+            if type(self) is _LazyModule:
                 _load(self)
         return getattr(self, name)
 
 
-class _PutOffLoader:
+class _LazyLoader:
     """Makes a module without running it; ``spec`` is what would be run."""
 
     def __init__(self, spec: ModuleSpec) -> None:
@@ -40,12 +40,12 @@ class _PutOffLoader:
         """The usual module will do."""
 
     def exec_module(self, module: ModuleType) -> None:
-        # Whoever imports something below the module asks for this first.
+        # Importing a module below this one asks for this one first.
         module.__dict__.pop("__path__", None)
-        module.__class__ = _PutOffModule
+        module.__class__ = _LazyModule
 
 
-class _PutOffFinder:
+class _LazyFinder:
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
 
@@ -59,20 +59,20 @@ class _PutOffFinder:
             return None
         return ModuleSpec(
             name,
-            cast("Any", _PutOffLoader(found)),
+            cast("Any", _LazyLoader(found)),
             is_package=found.submodule_search_locations is not None,
         )
 
 
-def put_off_imports(names: Iterable[str]) -> None:
-    """From now on let the modules ``names`` be imported when they are used."""
-    sys.meta_path.insert(0, _PutOffFinder(names))
+def import_lazily(names: Iterable[str]) -> None:
+    """Import the modules ``names`` at their first use, from now on."""
+    sys.meta_path.insert(0, _LazyFinder(names))
 
 
 def _load(module: ModuleType) -> None:
     """Run the module's body."""
     loader = module.__loader__
-    assert isinstance(loader, _PutOffLoader)
+    assert isinstance(loader, _LazyLoader)
     spec = loader.spec
     assert spec.loader is not None
     module.__class__ = ModuleType
