@@ -108,6 +108,7 @@ INSIDE_SEGSTORE: dict[str, set[str]] = {
         "cache",
         "throttling",
         "inactive",
+        "writer",
         "container",
         "tables",
     },

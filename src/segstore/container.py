@@ -104,7 +104,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ContainerParts:
-    """Everything that one container is made of. ``assemble`` makes it."""
+    """Everything that one container is made of. ``_assemble`` makes it."""
 
     metadata: ContainerMetadata
     log: DurableDataLog
@@ -461,131 +461,144 @@ class Container:
         )
 
 
-def assemble(
+class _Links:
+    """Calls between parts that need each other. ``container`` is set when it has all its parts."""
+
+    container: Container
+
+    def enqueue_first(self, operation: Operation) -> None:
+        self.container.parts.processor.enqueue_first(operation)
+
+    def request_checkpoint(self) -> None:
+        self.container.parts.processor.request_checkpoint()
+
+    def request_flush(self) -> None:
+        """Flush what holds writers back: bytes, and attributes if these are it."""
+        parts = self.container.parts
+        parts.writer.request_flush(attributes=parts.throttle.dirty_attributes_delay)
+
+    def record_attributes(
+        self, segment: SegmentMetadata, values: AttributeValues
+    ) -> Callable[[], Awaitable[int]]:
+        return self.container.record_attributes(segment, values)
+
+    async def evict(self, candidates: list[int]) -> None:
+        await self.container.parts.eviction.evict(candidates)
+
+    async def wait_for(self, operation: Operation) -> int:
+        return await self.container.wait_for(operation)
+
+    async def checkpoint(self) -> None:
+        await self.container.checkpoint()
+
+    def read_nowait(self, name: str, **how: Any) -> ReadHandle | None:
+        return self.container.read_nowait(name, **how)
+
+
+@dataclass(frozen=True, slots=True)
+class _Policies:
+    """What bounds one container, and what it is told by others."""
+
+    now_ms: Callable[[], int]
+    flushes: FlushPolicy
+    throttling: ThrottlePolicy
+    log_bytes: Callable[[], int]
+    eviction: EvictionPolicy
+    confirm_owner: Callable[[], Awaitable[None]] | None
+
+    def __post_init__(self) -> None:
+        held, throttling = self.flushes.held_bytes_max, self.throttling
+        if held > throttling.log_bytes_max * throttling.begin_share:
+            raise ValueError(
+                f"a container that flushes when it holds {held} bytes of tier 1 is too"
+                f" late: writers stop at {throttling.log_bytes_max}"
+            )
+
+
+def _assemble(
     metadata: ContainerMetadata,
     log: DurableDataLog,
     storage: SegmentStorage,
-    cache_manager: CacheManager,
-    attribute_indexes: AttributeIndexes,
-    *,
-    now_ms: Callable[[], int],
-    flush_policy: FlushPolicy,
-    throttling: ThrottlePolicy,
-    log_bytes: Callable[[], int],
-    eviction: EvictionPolicy,
-    confirm_owner: Callable[[], Awaitable[None]] | None,
+    manager: CacheManager,
+    indexes: AttributeIndexes,
+    policies: _Policies,
 ) -> Container:
     """Put the parts of one container together. ``recover`` comes next."""
-    if flush_policy.held_bytes_max > throttling.log_bytes_max * throttling.begin_share:
-        raise ValueError(
-            f"a container that flushes when it holds {flush_policy.held_bytes_max} bytes of tier 1"
-            f" is too late: writers stop at {throttling.log_bytes_max}"
-        )
-
-    # Parts that need each other call through these functions, which look at the other part later.
-
-    def enqueue_first(operation: Operation) -> None:
-        processor.enqueue_first(operation)
-
-    def request_checkpoint() -> None:
-        processor.request_checkpoint()
-
-    async def evict(candidates: list[int]) -> None:
-        await evicting.evict(candidates)
-
-    async def wait_for(operation: Operation) -> int:
-        return await container.wait_for(operation)
-
-    async def checkpoint() -> None:
-        await container.checkpoint()
-
-    def record_attributes(
-        segment: SegmentMetadata, values: AttributeValues
-    ) -> Callable[[], Awaitable[int]]:
-        return container.record_attributes(segment, values)
-
-    def read_nowait(name: str, **how: Any) -> ReadHandle | None:
-        return container.read_nowait(name, **how)
-
-    def request_flush() -> None:
-        """Flush what holds writers back: bytes, and attributes if these are it."""
-        writer.request_flush(attributes=throttle.dirty_attributes_delay)
-
-    memory_log = MemoryLog()
-    read_index = ReadIndex(cache_manager, storage, trio.current_time, LoggedBytes(log))
-    state = CommittedState(
-        metadata, read_index, memory_log, now_ms, on_evicted=attribute_indexes.close
-    )
-    records = SegmentRecords(metadata, attribute_indexes, read_index)
-    activation = Activation(metadata, records, enqueue_first)
+    links, now_ms, memory_log = _Links(), policies.now_ms, MemoryLog()
+    read_index = ReadIndex(manager, storage, trio.current_time, LoggedBytes(log))
+    state = CommittedState(metadata, read_index, memory_log, now_ms, on_evicted=indexes.close)
+    records = SegmentRecords(metadata, indexes, read_index)
+    activation = Activation(metadata, records, links.enqueue_first)
     writer = StorageWriter(
         metadata,
         memory_log,
         read_index,
         storage,
-        attribute_indexes,
+        indexes,
         log,
-        request_checkpoint,
-        record_attributes,
-        policy=flush_policy,
-        held_share=lambda: cache_manager.held_bytes / cache_manager.throttle_bytes,
-        confirm_owner=confirm_owner,
+        links.request_checkpoint,
+        links.record_attributes,
+        policy=policies.flushes,
+        held_share=lambda: manager.held_bytes / manager.throttle_bytes,
+        confirm_owner=policies.confirm_owner,
     )
-    throttle = Throttle(
-        throttling,
-        cache=CacheReading(
-            lambda: cache_manager.held_bytes,
-            cache_manager.throttle_bytes,
-            cache_manager.writer_limit_bytes,
-        ),
-        log_bytes=log_bytes,
-        operation_count=lambda: writer.operation_count,
-        dirty_count=lambda: metadata.dirty_count,
-    )
+    throttle = _make_throttle(metadata, manager, writer, policies)
     pending = PendingState(metadata, now_ms, records.offset_now)
-    prefetcher = AttributePrefetcher(metadata, pending, attribute_indexes, activation)
+    prefetcher = AttributePrefetcher(metadata, pending, indexes, activation)
     processor = OperationProcessor(
         log,
         state,
         pending,
-        cache_manager,
+        manager,
         throttle,
-        request_flush,
+        links.request_flush,
         prefetcher,
         writer.add_checkpoint,
     )
-    compaction = RecordCompaction(metadata, records, activation, evict, wait_for)
-    evicting = Eviction(
+    eviction = Eviction(
         metadata,
-        eviction,
+        policies.eviction,
         writer,
         read_index,
         prefetcher,
-        compaction,
-        wait=wait_for,
-        checkpoint=checkpoint,
+        RecordCompaction(metadata, records, activation, links.evict, links.wait_for),
+        wait=links.wait_for,
+        checkpoint=links.checkpoint,
     )
-    container = Container(
-        ContainerParts(
-            metadata,
-            log,
-            storage,
-            cache_manager,
-            read_index,
-            attribute_indexes,
-            records,
-            state,
-            pending,
-            prefetcher,
-            processor,
-            throttle,
-            writer,
-            activation,
-            LateReads(activation, read_nowait),
-            evicting,
-        )
+    parts = ContainerParts(
+        metadata=metadata,
+        log=log,
+        storage=storage,
+        cache_manager=manager,
+        read_index=read_index,
+        attribute_indexes=indexes,
+        records=records,
+        state=state,
+        pending=pending,
+        prefetcher=prefetcher,
+        processor=processor,
+        throttle=throttle,
+        writer=writer,
+        activation=activation,
+        late_reads=LateReads(activation, links.read_nowait),
+        eviction=eviction,
     )
-    return container
+    links.container = Container(parts)
+    return links.container
+
+
+def _make_throttle(
+    metadata: ContainerMetadata, manager: CacheManager, writer: StorageWriter, policies: _Policies
+) -> Throttle:
+    return Throttle(
+        policies.throttling,
+        cache=CacheReading(
+            lambda: manager.held_bytes, manager.throttle_bytes, manager.writer_limit_bytes
+        ),
+        log_bytes=policies.log_bytes,
+        operation_count=lambda: writer.operation_count,
+        dirty_count=lambda: metadata.dirty_count,
+    )
 
 
 @asynccontextmanager
@@ -620,18 +633,20 @@ async def open_container(
     opened = trio.current_time()
     log_bytes_replayed = log.bytes_since_truncation
     cache = attribute_cache or AttributeCache()
-    container = assemble(
+    container = _assemble(
         ContainerMetadata(container_id, cache),
         log,
         storage,
         cache_manager,
         AttributeIndexes(storage, attribute_pages or PageCache(ATTRIBUTE_PAGES_BYTES_MAX), cache),
-        now_ms=now_ms,
-        flush_policy=flush_policy,
-        throttling=throttling or ThrottlePolicy(),
-        log_bytes=log_bytes or (lambda: log.held_bytes),
-        eviction=eviction,
-        confirm_owner=confirm_owner,
+        _Policies(
+            now_ms,
+            flush_policy,
+            throttling or ThrottlePolicy(),
+            log_bytes or (lambda: log.held_bytes),
+            eviction,
+            confirm_owner,
+        ),
     )
     try:
         operation_count = await container.recover()

@@ -147,7 +147,7 @@ async def test_cached_appends_leave_their_bytes_in_the_cache_and_point_there(
         operation.segment_id, operation.offset = 1, 1000 * number
         operation.sequence_number = 7 + number
         log.add(operation)
-    [entry] = log.take()
+    [entry] = log.remove_all()
     assert isinstance(entry, AppendedRange)
     assert (entry.offset, entry.end, entry.first_sequence_number) == (0, 1_000_000, 7)
     async with tiers.container(refused=["write"]) as container:
@@ -397,7 +397,7 @@ def test_in_memory_operation_log_is_a_chain_in_the_order_of_the_durable_one() ->
         kinds.append(operation)
         log.add(operation)
     assert log.first_sequence_number() == 10
-    taken = log.take()
+    taken = log.remove_all()
     numbers = [
         each.first_sequence_number if isinstance(each, AppendedRange) else each.sequence_number
         for each in taken
