@@ -24,6 +24,7 @@ from segstore.errors import SegmentStoreError
 from segstore.process.tier_two import EpochNotingLogs
 from segstore.tiers.api import Buffer, Check, ChunkInfo
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from segstore.writer.flush_policy import FlushPolicy
 
 MIB = 1024 * 1024
 SEEDS = range(20)
@@ -112,7 +113,9 @@ class Owners:
         logs.check_log = storage.check_log
         cache = CacheManager(StreamingCache(8 * MIB))
         try:
-            async with open_container(0, logs, storage, cache, held_bytes_max=2000) as container:
+            async with open_container(
+                0, logs, storage, cache, flush_policy=FlushPolicy(held_bytes_max=2000)
+            ) as container:
                 task_status.started((container, late))
                 await left.wait()
         except* SegmentStoreError:
@@ -196,7 +199,7 @@ async def live(seed: int) -> None:
     async with trio.open_nursery() as nursery:
         left = trio.Event()
         container, _ = await nursery.start(owners.own, left)
-        assert container._log.bytes_since_truncation < 5000
+        assert container.parts.log.bytes_since_truncation < 5000
         await owners.compare(container)
         left.set()
 
