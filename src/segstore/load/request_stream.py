@@ -193,43 +193,54 @@ def _by_segment(
     return [(segment, share) for segment, share in shares if share]
 
 
-def look_up_with(host: str, port: int) -> LookUp:
-    """Asks the controller there. The library for that is loaded when something is due at last."""
+def look_up_with(find_controllers: Callable[[], Sequence[tuple[str, int]]]) -> LookUp:
+    """Asks one of the controllers there are then, the next one if that does not tell. The library
+    for that is loaded when something is due at last."""
 
     def look_up() -> Sequence[RequestSegment]:
-        import grpc
-
-        from pravega_wire import controller_pb2 as pb
-
-        service = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
-        info = pb.StreamInfo(scope=INTERNAL_SCOPE, stream=REQUEST_STREAM)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        with grpc.insecure_channel(address) as channel:
-
-            def call(method: str, request: Message, reply: type[Reply]) -> Reply:
-                invoke = channel.unary_unary(
-                    f"/{service}/{method}",
-                    request_serializer=lambda message: message.SerializeToString(),
-                    response_deserializer=reply.FromString,
-                )
-                found: Reply = invoke(request, timeout=CALL_SECONDS_MAX / 2)
-                return found
-
+        failure = RequestStreamError("no controller is known")
+        for host, port in find_controllers():
             try:
-                current = call("getCurrentSegments", info, pb.SegmentRanges)
-                segments = []
-                for each in current.segmentRanges:
-                    node = call("getURI", each.segmentId, pb.NodeUri)
-                    name = segment_name(INTERNAL_SCOPE, REQUEST_STREAM, each.segmentId.segmentId)
-                    high = math.inf if each.maxKey >= 1.0 else each.maxKey
-                    segments.append(RequestSegment(name, high, (node.endpoint, node.port)))
-            except grpc.RpcError as error:
-                raise RequestStreamError(
-                    f"the controller at {address} does not tell where the request stream is:"
-                    f" {error.code().name}"
-                ) from error
-        if not segments:
-            raise RequestStreamError("the request stream is sealed")
-        return sorted(segments, key=lambda segment: segment.high)
+                return _ask_controller(host, port)
+            except RequestStreamError as error:
+                failure = error
+        raise failure
 
     return look_up
+
+
+def _ask_controller(host: str, port: int) -> Sequence[RequestSegment]:
+    import grpc
+
+    from pravega_wire import controller_pb2 as pb
+
+    service = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
+    info = pb.StreamInfo(scope=INTERNAL_SCOPE, stream=REQUEST_STREAM)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with grpc.insecure_channel(address) as channel:
+
+        def call(method: str, request: Message, reply: type[Reply]) -> Reply:
+            invoke = channel.unary_unary(
+                f"/{service}/{method}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=reply.FromString,
+            )
+            found: Reply = invoke(request, timeout=CALL_SECONDS_MAX / 2)
+            return found
+
+        try:
+            current = call("getCurrentSegments", info, pb.SegmentRanges)
+            segments = []
+            for each in current.segmentRanges:
+                node = call("getURI", each.segmentId, pb.NodeUri)
+                name = segment_name(INTERNAL_SCOPE, REQUEST_STREAM, each.segmentId.segmentId)
+                high = math.inf if each.maxKey >= 1.0 else each.maxKey
+                segments.append(RequestSegment(name, high, (node.endpoint, node.port)))
+        except grpc.RpcError as error:
+            raise RequestStreamError(
+                f"the controller at {address} does not tell where the request stream is:"
+                f" {error.code().name}"
+            ) from error
+    if not segments:
+        raise RequestStreamError("the request stream is sealed")
+    return sorted(segments, key=lambda segment: segment.high)

@@ -309,9 +309,9 @@ async def serve(
                 connections_max=server.connections_max,
             )
             task_status.started(port)
-            if config.controller is not None:
+            if (find := _controllers(config, membership)) is not None:
                 monitor = LoadMonitor(registry, config.auto_scale, now_ms=now_ms)
-                containers.start_soon(report_load, monitor, look_up_with(*config.controller))
+                containers.start_soon(report_load, monitor, look_up_with(find))
             if membership is not None:
                 membership.note_serving()
                 told, shutdown = shutdown, trio.Event()
@@ -345,6 +345,16 @@ def _make_registry(
         restart_seconds_min=config.restart_seconds_min,
         restart_seconds_max=restart_seconds_max,
     )
+
+
+def _controllers(
+    config: SegmentStoreConfig, membership: Membership | None
+) -> Callable[[], Sequence[tuple[str, int]]] | None:
+    """What tells where controllers are: of a cluster those that have registered, unless one is
+    configured. None where nobody is to be told anything."""
+    if (controller := config.controller) is not None:
+        return lambda: [controller]
+    return None if membership is None else membership.controllers
 
 
 async def _leave(membership: Membership, told: trio.Event, left: trio.Event) -> None:

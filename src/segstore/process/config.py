@@ -216,7 +216,7 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     scrub: ScrubSettings = ScrubSettings()
     controller: tuple[str, int] | None = None
     """Where a controller is, to tell it of segments that should be split or merged; nobody is told
-    when None."""
+    when None, or in a cluster one of those that have registered."""
     cluster: ClusterSettings | None = None
     """The cluster that the store is a member of: its containers are those that it is given, and
     logs are on bookies. Without one it hosts ``container_ids`` and has journals."""

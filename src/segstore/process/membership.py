@@ -65,11 +65,16 @@ class Membership:
         self._serves = trio.Event()
         self._leaves = trio.Event()
         self._assigned: frozenset[int] = frozenset()
+        self._controllers: frozenset[Host] = frozenset()
 
     @property
     def root(self) -> str:
         """The root of the cluster in ZooKeeper."""
         return self._paths.root
+
+    def controllers(self) -> list[tuple[str, int]]:
+        """Where controllers are, as far as they have registered."""
+        return [host.address for host in sorted(self._controllers)]
 
     async def run(self) -> None:
         """Have a session with ZooKeeper, and another whenever one is lost, until cancelled."""
@@ -132,6 +137,8 @@ class Membership:
                 nursery.start_soon(
                     follow, session, partial(read_map, session, self._paths), self._use
                 )
+                look = partial(read_hosts, session, self._paths.controllers)
+                nursery.start_soon(follow, session, look, self._note_controllers)
                 await self._serves.wait()
                 await self.looked.wait()
                 if not self._leaves.is_set():
@@ -148,6 +155,9 @@ class Membership:
             self._assigned = self._numbers(found)
             self._apply()
         self.looked.set()
+
+    def _note_controllers(self, found: frozenset[Host]) -> None:
+        self._controllers = found
 
     def _numbers(self, found: VersionedMap) -> frozenset[int]:
         return found.containers.get(self.host, frozenset())

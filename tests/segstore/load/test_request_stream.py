@@ -139,4 +139,23 @@ async def test_what_fails_is_tried_again(
 
 def test_a_controller_that_is_not_there_is_said_in_a_sentence() -> None:
     with pytest.raises(RequestStreamError, match=r"127\.0\.0\.1:1 does not tell where"):
-        look_up_with("127.0.0.1", 1)()
+        look_up_with(lambda: [("127.0.0.1", 1)])()
+
+
+def test_each_controller_is_asked_until_one_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    told = [RequestSegment(LOWER, math.inf, ("127.0.0.1", 12345))]
+
+    def ask(host: str, port: int) -> list[RequestSegment]:
+        asked.append(port)
+        if port < 3:
+            raise RequestStreamError(f"{host}:{port} does not tell")
+        return told
+
+    monkeypatch.setattr("segstore.load.request_stream._ask_controller", ask)
+    assert look_up_with(lambda: [("localhost", port) for port in (1, 2, 3, 4)])() == told
+    assert asked == [1, 2, 3]
+    with pytest.raises(RequestStreamError, match="localhost:2 does not tell"):
+        look_up_with(lambda: [("localhost", 1), ("localhost", 2)])()
+    with pytest.raises(RequestStreamError, match="no controller is known"):
+        look_up_with(list)()

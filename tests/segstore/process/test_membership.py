@@ -195,3 +195,18 @@ async def test_a_host_that_leaves_does_not_wait_for_ever_nor_where_nobody_is(
     await member.membership.hand_over()
     assert trio.current_time() - began >= 30
     assert member.online == {0}
+
+
+async def test_controllers_are_known_as_they_come_and_go(
+    member: Member, session: MemorySession, autojump_clock: MockClock
+) -> None:
+    assert member.membership.controllers() == []
+    one, two = Host("10.0.0.1", 9090, "a" * 32), Host("10.0.0.2", 9090, "b" * 32)
+    await ensure_path(session, PATHS.controllers)
+    for host in (two, one):
+        await session.create(f"{PATHS.controllers}/{host.node_name}", b"", is_ephemeral=True)
+    await wait_all_tasks_blocked()
+    assert member.membership.controllers() == [one.address, two.address]
+    await session.delete(f"{PATHS.controllers}/{one.node_name}")
+    await wait_all_tasks_blocked()
+    assert member.membership.controllers() == [two.address]
