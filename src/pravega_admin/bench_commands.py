@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pravega_admin.errors import AdminError, leaf_errors
+from pravega_admin.errors import AdminError
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.options import OutputOption
 from pravega_admin.output import OutputFormat, print_rows, progress
@@ -117,7 +117,7 @@ def _run(
     workload: Workload, *, directory: Path, durable: bool, cache_bytes_max: int
 ) -> SelfTestResult:
     from pravega_admin.self_tester import run_self_test
-    from segstore.errors import SegmentStoreError
+    from segstore.errors import SegmentStoreError, leaf_errors
 
     with progress(workload.name, total=workload.append_count, in_bytes=False) as advance:
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterator
 
 from pravega_blocking.errors import (
     AlreadyExistsError,
@@ -84,12 +83,3 @@ def tell_error(error: BaseException) -> int:
             sentence = f"internal error: {kind}: {sentence} (segstore --debug ... shows where)"
         print(f"segstore: {sentence}", file=sys.stderr)
     return exit_code_of(error)
-
-
-def leaf_errors(error: BaseException) -> Iterator[BaseException]:
-    """The errors in nested exception groups, or the error itself if it is no group."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaf_errors(inner)
-    else:
-        yield error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pravega_admin.errors import AdminError, ConfigurationError, leaf_errors
+from pravega_admin.errors import AdminError, ConfigurationError
 from pravega_admin.options import OutputOption
 from pravega_admin.output import OutputFormat, note, print_json, print_rows
 from pravega_admin.serve_commands import (
@@ -81,7 +81,12 @@ def recover(
 async def _recover(
     settings: SegmentStoreConfig, dry_run: bool, yes: bool, output: OutputFormat
 ) -> None:
-    from segstore.errors import DataDirectoryError, SegmentStoreError, StorageConfigurationError
+    from segstore.errors import (
+        DataDirectoryError,
+        SegmentStoreError,
+        StorageConfigurationError,
+        leaf_errors,
+    )
     from segstore.repair.recover import open_recovery
 
     try:

@@ -30,9 +30,9 @@ from pravega_admin.errors import (
     AdminError,
     ConfigurationError,
     cannot_start,
-    leaf_errors,
 )
 from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
+from segstore.errors import leaf_errors
 from segstore.runtime.refused_files import is_refusal, reason_of
 
 Serve: TypeAlias = Callable[..., Awaitable[Any]]
