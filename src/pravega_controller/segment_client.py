@@ -10,14 +10,14 @@ Invariants:
 2. A request is retried until ``retry_seconds_max`` have passed, then ``StoreUnavailableError``.
    A store that is down or still recovering its containers looks the same from here.
 3. A reply that no request of ours should get raises ``StoreAnswerError`` and is never retried.
-4. Of requests about many segments the replies are waited for together; each of them is retried
-   alone.
+4. Of requests about many segments the replies are waited for together, and those without one are
+   sent again together, after the same pause as a single one.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -145,15 +145,19 @@ class SegmentClient:
                 reply = await connection.call(make)
                 if not isinstance(reply, WrongHost):
                     return reply
-                problem = f"the segment store does not serve {segment}"
+                problem = _refusal(segment)
             except (ConnectionLostError, StoreUnavailableError) as error:
                 problem = str(error)
-            waited = trio.current_time() - began
-            longest = min(BACKOFF_SECONDS_MIN + BACKOFF_SHARE * waited, BACKOFF_SECONDS_MAX)
-            pause = longest * (0.5 + self._random.random() / 2)
-            if waited + pause > limit:
-                raise StoreUnavailableError(f"gave up after {limit:g} s: {problem}")
-            await trio.sleep(pause)
+            await self._pause(began, limit, problem)
+
+    async def _pause(self, began: float, limit: float, problem: str) -> None:
+        """Wait before what was begun at a time is tried again. ``StoreUnavailableError``."""
+        waited = trio.current_time() - began
+        longest = min(BACKOFF_SECONDS_MIN + BACKOFF_SHARE * waited, BACKOFF_SECONDS_MAX)
+        pause = longest * (0.5 + self._random.random() / 2)
+        if waited + pause > limit:
+            raise StoreUnavailableError(f"gave up after {limit:g} s: {problem}")
+        await trio.sleep(pause)
 
     async def request_all(self, requests: Sequence[SegmentRequest]) -> list[Reply]:
         """Send a request about each of many segments; returns the replies in the same order.
@@ -161,27 +165,47 @@ class SegmentClient:
         As ``request`` for each, but a task and a wait for many of them.
         """
         replies: dict[int, Reply] = {}
+        began = trio.current_time()
+        left: Sequence[int] = range(len(requests))
+        while True:
+            problem = await self._ask(requests, left, replies)
+            left = [each for each in left if each not in replies]
+            if not left:
+                return [replies[each] for each in range(len(requests))]
+            await self._pause(began, self._retry_seconds_max, problem)
+
+    async def _ask(
+        self,
+        requests: Sequence[SegmentRequest],
+        positions: Iterable[int],
+        replies: dict[int, Reply],
+    ) -> str:
+        """Send some of many requests once; adds their replies, and returns why others have none."""
+        problem = ""
         by_store: dict[Address, list[int]] = {}
-        for position, (segment, _) in enumerate(requests):
-            # Where nobody has the container, it is asked for again below, alone.
-            with suppress(StoreUnavailableError):
-                by_store.setdefault(self._placement.store_of(segment), []).append(position)
+        for position in positions:
+            try:
+                store = self._placement.store_of(requests[position][0])
+            except StoreUnavailableError as error:
+                # Nobody has the container now.
+                problem = str(error)
+            else:
+                by_store.setdefault(store, []).append(position)
 
         async def ask(group: tuple[Address, Sequence[int]]) -> None:
+            nonlocal problem
             store, positions = group
             try:
                 connection = await self._connection(store)
                 found = await connection.call_all([requests[each][1] for each in positions])
-            except ConnectionLostError:
+            except ConnectionLostError as error:
+                problem = str(error)
                 return
-            replies.update(
-                (position, reply)
-                for position, reply in zip(positions, found, strict=True)
-                if not isinstance(reply, WrongHost)
-            )
-
-        async def ask_again(position: int) -> None:
-            replies[position] = await self.request(*requests[position])
+            for position, reply in zip(positions, found, strict=True):
+                if isinstance(reply, WrongHost):
+                    problem = _refusal(requests[position][0])
+                else:
+                    replies[position] = reply
 
         groups = [
             (store, positions[start : start + REQUESTS_TOGETHER_MAX])
@@ -192,10 +216,7 @@ class SegmentClient:
             await ask(groups[0])
         else:
             await for_each(groups, ask, limit=GROUPS_AT_A_TIME_MAX)
-        if len(replies) < len(requests):
-            left = [each for each in range(len(requests)) if each not in replies]
-            await for_each(left, ask_again)
-        return [replies[each] for each in range(len(requests))]
+        return problem
 
     async def create_segments(self, wanted: Iterable[NewSegment]) -> None:
         """Create segments; fine if some exist."""
@@ -343,6 +364,10 @@ class SegmentClient:
         connection = StoreConnection(stream, address, reply_seconds_max=self._reply_seconds_max)
         self._nursery.start_soon(connection.run)
         return connection
+
+
+def _refusal(segment: str) -> str:
+    return f"the segment store does not serve {segment}"
 
 
 def _info(reply: Reply) -> SegmentBounds | None:

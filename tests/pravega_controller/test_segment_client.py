@@ -19,6 +19,7 @@ from pravega_controller.errors import (
 )
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.segment_client import (
+    BACKOFF_SECONDS_MIN,
     NewSegment,
     SegmentBounds,
     SegmentClient,
@@ -294,6 +295,18 @@ async def test_many_requests_to_a_store_that_stays_away_are_given_up(
     with pytest.raises(StoreUnavailableError, match="nobody listens"):
         await client.seal_segments([f"s/a/{number}.#epoch.0" for number in range(100)])
     assert 15 < trio.current_time() - begun <= 20
+    assert 1_000_000 - memory_store.refuse_connections < 150, "they are not tried one by one"
+
+
+async def test_requests_about_many_segments_pause_before_they_are_sent_again(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    memory_store.refuse_connections = 1
+    begun = trio.current_time()
+    await client.seal_segments([f"s/a/{number}.#epoch.0" for number in range(100)])
+    assert trio.current_time() - begun >= BACKOFF_SECONDS_MIN / 2
 
 
 async def test_a_cancelled_request_leaves_the_others_alone(
