@@ -25,7 +25,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -400,6 +400,8 @@ class StreamWorkflows:
             await self._finish_creating(streams)
         except VersionConflictError:
             # Who took this controller for dead finishes what was begun here.
+            for one in streams:
+                await self.delete_strays(one)
             if (await self.settled(scope, name)).stream_id != streams[0].stream_id:
                 raise
         await self._store.remove_intent(intent)
@@ -429,11 +431,36 @@ class StreamWorkflows:
         await self._store.remove_intent(stream_intent(stream.scope.name, stream.name))
         return current
 
+    async def delete_strays(self, stream: Stream) -> None:
+        """Delete what a step on a stream may have created after it was of use.
+
+        While this controller was slow, another may have done the same step, and then moved the head
+        beyond the segments, or deleted the stream. Their names are used for nothing else.
+        """
+        created = {*stream.active, *stream.latest}
+        for number in range(stream.record.epoch + 1, stream.record.epoch_count):
+            with suppress(NotFoundError):
+                created.update((await stream.history.epoch(number)).created)
+        try:
+            found = await self._store.stream(stream.scope.name, stream.name)
+        except NotFoundError:
+            found = None
+        if found is not None and found.stream_id == stream.stream_id:
+            if not found.head:
+                return
+            head = await found.history.pieces(found.head)
+            created = {segment for segment in created if stream_cuts.is_before(segment, head)}
+        await self._delete_segments(stream, created)
+
     async def _step(self, stream: Stream, work: StreamWorkflow | Rolling) -> Stream | None:
-        if isinstance(work, Rolling):
-            return await self._transactions.finish_roll(stream, work)
-        step: Callable[..., Awaitable[Stream | None]] = _STEPS[type(work)]
-        return await step(self, stream, work)
+        try:
+            if isinstance(work, Rolling):
+                return await self._transactions.finish_roll(stream, work)
+            step: Callable[..., Awaitable[Stream | None]] = _STEPS[type(work)]
+            return await step(self, stream, work)
+        except VersionConflictError:
+            await self.delete_strays(stream)
+            raise
 
     # ---- The steps -------------------------------------------------------------------------------
 

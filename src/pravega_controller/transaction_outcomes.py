@@ -15,15 +15,20 @@ Invariants:
    and in the archive then finds the outcome.
 2. Whatever the archive has is named by a chunk, and a chunk is dropped only once all its outcomes
    are older than ``KEPT_MS_MIN`` and their keys are gone.
+3. Outcomes are added to an archive at the version that it had before the stream was seen to exist,
+   and an archive's record is removed at the version at which it had nothing: so nothing is added
+   to that of a stream which is deleted at that moment.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from pravega_controller.errors import NoSuchTableError
+from pravega_controller.conflicts import until_unchanged
+from pravega_controller.errors import NoSuchTableError, VersionConflictError
 from pravega_controller.grouped_writes import GroupedWrites
 from pravega_controller.locks import KeyedLocks
 from pravega_controller.records import decode, encode
@@ -82,11 +87,35 @@ class OutcomeArchive:
                 break
         return list(found.values())[LISTED_MAX - 1 :: -1]
 
-    async def add(self, scope: str, stream: str, outcomes: Sequence[Outcome]) -> None:
-        """Archive outcomes, at most ``CHUNK_OUTCOMES_MAX`` of them."""
+    async def open(self, scope: str, stream: str) -> int:
+        """The version of a stream's archive, which is made if there is none."""
+        async with self._locks.hold((scope, stream)):
+            archive = await self._load(scope, stream)
+            if archive.version == NOT_EXISTS:
+                archive = await self._write(scope, stream, [], archive, archive.record)
+            return archive.version
+
+    async def close(self, scope: str, stream: str, version: int) -> None:
+        """Remove an archive that has nothing, if it has this version."""
+        async with self._locks.hold((scope, stream)):
+            archive = await self._load(scope, stream)
+            if archive.version == version and archive.record.first == archive.record.end:
+                with suppress(VersionConflictError):
+                    await self._remove_record(scope, stream, archive)
+
+    async def add(
+        self, scope: str, stream: str, outcomes: Sequence[Outcome], *, version: int
+    ) -> None:
+        """Archive outcomes, at most ``CHUNK_OUTCOMES_MAX`` of them.
+
+        ``VersionConflictError`` if the archive does not have this version any more.
+        """
         assert len(outcomes) <= CHUNK_OUTCOMES_MAX
         async with self._locks.hold((scope, stream)):
             archive = await self._load(scope, stream)
+            if archive.version != version:
+                self._known.pop((scope, stream), None)
+                raise VersionConflictError(f"the archive of {scope}/{stream} has changed")
             first, end = archive.record.first, archive.record.end
             chunk, version = OutcomesRecord(()), NOT_EXISTS
             if end > first:
@@ -120,15 +149,25 @@ class OutcomeArchive:
     async def remove(self, scope: str, stream: str) -> None:
         """Remove everything: the stream is being deleted."""
         async with self._locks.hold((scope, stream)):
-            while True:
-                archive = await self._load(scope, stream)
-                if archive.record.first == archive.record.end:
-                    break
-                chunk, _ = await self._chunk(scope, stream, archive.record.first)
-                await self._drop_first(scope, stream, archive, chunk)
-            if archive.version != NOT_EXISTS:
-                self._known.pop((scope, stream), None)
-                await self._remove(scope, stream, [_archive_key(scope, stream)])
+            # Another controller may still archive what ended before.
+            await until_unchanged(lambda: self._remove_all(scope, stream))
+
+    async def _remove_all(self, scope: str, stream: str) -> None:
+        while True:
+            archive = await self._load(scope, stream)
+            if archive.record.first == archive.record.end:
+                break
+            chunk, _ = await self._chunk(scope, stream, archive.record.first)
+            await self._drop_first(scope, stream, archive, chunk)
+        if archive.version != NOT_EXISTS:
+            await self._remove_record(scope, stream, archive)
+
+    async def _remove_record(self, scope: str, stream: str, archive: Archive) -> None:
+        """Remove an archive's record as it was read. ``VersionConflictError``."""
+        self._known.pop((scope, stream), None)
+        table = self._names[table_index(scope, stream)]
+        key = _archive_key(scope, stream)
+        await self._tables.remove(table, key, version=archive.version)
 
     async def _drop_first(
         self, scope: str, stream: str, archive: Archive, chunk: OutcomesRecord
@@ -161,15 +200,16 @@ class OutcomeArchive:
         changes: list[Change],
         archive: Archive,
         record: ArchiveRecord,
-    ) -> None:
+    ) -> Archive:
         """Make changes, and with them the archive's record what it is from now on."""
         self._known.pop((scope, stream), None)
         key = _archive_key(scope, stream)
         changes = [*changes, Change(key, encode(record), archive.version)]
         versions = await self._writes[table_index(scope, stream)].write(changes)
-        self._known[scope, stream] = Archive(record, versions[-1])
+        archive = self._known[scope, stream] = Archive(record, versions[-1])
         if len(self._known) > KNOWN_ARCHIVES_MAX:
             self._known.popitem(last=False)
+        return archive
 
     async def _read(self, scope: str, stream: str, keys: Sequence[bytes]) -> list[Entry | None]:
         try:

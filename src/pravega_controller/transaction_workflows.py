@@ -759,7 +759,11 @@ class TransactionWorkflows:
         )
         rolling = Rolling(tuple(transaction.identifier.hex() for transaction in transactions))
         stream = await self._streams.start_roll(stream, rolling, epochs)
-        return await self.finish_roll(stream, rolling)
+        try:
+            return await self.finish_roll(stream, rolling)
+        except VersionConflictError:
+            await self._streams.delete_strays(stream)
+            raise
 
     async def finish_roll(self, stream: Stream, rolling: Rolling) -> Stream:
         """Merge transactions into the first of two new epochs, and go on with the second.
@@ -1013,9 +1017,15 @@ class TransactionWorkflows:
         async with self._archiving.hold((scope, stream)):
             while owner.ended:
                 moved = list(owner.ended.items())[:CHUNK_OUTCOMES_MAX]
+                # In this order: another controller that deletes the stream after it was seen to
+                # exist makes the archive another one.
+                version = await self._archive.open(scope, stream)
                 exists = await self._exists(owner)
                 if exists:
-                    await self._archive.add(scope, stream, [outcome for _, outcome in moved])
+                    outcomes = [outcome for _, outcome in moved]
+                    await self._archive.add(scope, stream, outcomes, version=version)
+                else:
+                    await self._archive.close(scope, stream, version)
                 await self._transactions.remove(scope, stream, [i for i, _ in moved])
                 for identifier, _ in moved:
                     del owner.ended[identifier]

@@ -151,6 +151,43 @@ async def test_a_slow_controller_does_no_harm_to_what_came_after_it(
         assert not memory_store.tables[INTENTS].entries
 
 
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["truncated", "deleted"])
+async def test_a_slow_controller_leaves_no_segment_that_another_has_dropped(
+    is_deleted: bool,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its request to create a segment is so late that the segment has come and gone since."""
+    patient = {"reply_seconds_max": 100.0}
+    async with open_on_memory(port=1, **patient) as slow, open_on_memory(port=2) as other:
+        await slow.scopes.create("s")
+        await slow.streams.create("s", "a", fixed_configuration(1))
+        await trio.sleep(5)
+        stall = Stall(memory_store, slow.members.instance_id, wire.CreateSegment)
+        await slow.streams.scale("s", "a", [0], [(0.0, 0.5), (0.5, 1.0)], now_ms=5)
+        async with trio.open_nursery() as nursery:
+            slow.finish_later(stream_intent("s", "a"))
+            await stall.is_taken.wait()
+            with trio.fail_after(20):
+                await other.streams._workflows.finish("s", "a")
+            halves = [one.segment_id for one in await other.streams.active_segments("s", "a")]
+            assert len(halves) == 2
+            await other.streams.scale("s", "a", halves, [(0.0, 1.0)], now_ms=6)
+            await other.streams._workflows.finish("s", "a")
+            (last,) = await other.streams.active_segments("s", "a")
+            await other.streams.truncate("s", "a", {last.segment_id: 0})
+            if is_deleted:
+                await other.streams.seal("s", "a")
+                await other.streams.delete("s", "a")
+            stall.end()
+            await trio.sleep(60)
+            nursery.cancel_scope.cancel()
+    left = [name for name in memory_store.segments if name.startswith("s/a/")]
+    assert left == ([] if is_deleted else ["s/a/3.#epoch.2"])
+    assert len(memory_store.created) > len(set(memory_store.created)), "one came back"
+
+
 async def test_a_request_waits_for_what_a_living_controller_has_under_way(
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,

@@ -119,6 +119,35 @@ async def test_outcomes_of_a_deleted_stream_are_not_archived(
         assert await two.transactions.completed("s", "a") == []
 
 
+@pytest.mark.parametrize("kind", [b"a/", b"c/"], ids=["first", "outcomes"])
+async def test_outcomes_of_a_stream_that_is_deleted_at_that_moment_do_not_stay(
+    kind: bytes,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """They are on their way to the archive, and come when the other has emptied it."""
+
+    def pauses(request: wire.Request) -> bool:
+        if not isinstance(request, wire.UpdateTableEntries) or "outcomes-" not in request.segment:
+            return False
+        return any(entry.key.key.startswith(kind) for entry in request.table_entries)
+
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await make_stream(one)
+        assert await commit(one, await begin(one))
+        memory_store.pause, memory_store.pauses = trio.Event(), pauses
+        with trio.fail_after(30):
+            await memory_store.is_paused.wait()
+        await two.streams.seal("s", "a")
+        await two.streams.delete("s", "a")
+        memory_store.pauses = lambda request: False
+        memory_store.pause.set()
+        await trio.sleep(30)
+        assert not stored(memory_store, "outcomes")
+        assert not stored(memory_store, "transactions")
+
+
 async def test_a_controller_that_was_taken_for_dead_renews_nothing_that_another_holds(
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,
