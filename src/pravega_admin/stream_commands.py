@@ -385,7 +385,11 @@ def _epoch_rows(
     last = max(row["epoch"] for row in segments)
     rows = []
     for epoch in range(max(0, last + 1 - count), last + 1):
-        ranges = client.epoch_segments(name.scope, name.stream, epoch)
+        try:
+            ranges = client.epoch_segments(name.scope, name.stream, epoch)
+        except NotFoundError:
+            # Those far behind the head are not on record any more.
+            continue
         rows.append({"epoch": epoch, "segments": len(ranges)})
     return rows
 

@@ -5,6 +5,7 @@ Owns: the configuration's fields, their defaults, and what is refused.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pravega_cluster.nodes import find_paths
@@ -70,6 +71,10 @@ class ControllerConfig:
     """The pause between two rounds of watermarks; 0 for none."""
     retention_period_seconds: float = 1800.0
     """Once in this time each stream with a retention policy is looked at; 0 for never."""
+    history_period_seconds: float = 600.0
+    """So often it is looked whether epochs behind the heads of streams can go; 0 for never."""
+    history_seconds_min: float = 7 * 86_400.0
+    """Readers and stream cuts that a stream's head has left behind are answered for so long."""
 
     def __post_init__(self) -> None:
         if not self.segment_stores:
@@ -87,9 +92,11 @@ class ControllerConfig:
             "watermark_period_seconds",
             "retention_period_seconds",
             "rebalance_seconds_min",
+            "history_period_seconds",
+            "history_seconds_min",
         ):
-            # Not a number is no time either.
-            if not getattr(self, name) >= 0:
+            # Neither is not a number a time, nor one that never comes.
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigurationError(f"{name} has to be 0 or more")
         for name in (
             "session_seconds",

@@ -29,6 +29,7 @@ from pravega_controller.intents import Intents
 from pravega_controller.key_value_tables import INTENT_KIND as TABLE_INTENT_KIND
 from pravega_controller.key_value_tables import KeyValueTableOperations
 from pravega_controller.members import MemberRecord, Members
+from pravega_controller.old_epochs import OldEpochs, OldEpochsRegistry
 from pravega_controller.placement import MapPlacement, Placement, StaticPlacement
 from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
@@ -87,6 +88,7 @@ class Controller:
     transaction_workflows: TransactionWorkflows
     placement: Placement
     watermarks: Watermarks
+    old_epochs: OldEpochs
     members: Members
     now_ms: Callable[[], int]
     finish_later: Callable[[IntentRecord], None]
@@ -146,6 +148,9 @@ async def open_controller(
         if config.watermark_period_seconds > 0:
             seconds, run_round = config.watermark_period_seconds, controller.watermarks.run_round
             workflows.start_soon(repeat, "watermarks", seconds, run_round)
+        if config.history_period_seconds > 0:
+            seconds, run_round = config.history_period_seconds, controller.old_epochs.run_round
+            workflows.start_soon(repeat, "old epochs", seconds, run_round)
         yield controller
         workflows.cancel_scope.cancel()
 
@@ -170,11 +175,21 @@ def _assemble(
     store = MetadataStore(table_client, intents, random=random)
     tags = TagIndex(table_client, store)
     workflows = StreamWorkflows(
-        store, segments, tags, members, now_ms=now_ms, finish_later=finish_later
+        store,
+        segments,
+        tags,
+        members,
+        now_ms=now_ms,
+        finish_later=finish_later,
+        note_truncation=OldEpochsRegistry(table_client).note,
     )
     writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
     watermarks = Watermarks(store, segments, table_client, owns=members.owns, writer_id=writer_id)
     open_transactions = TransactionStore(table_client, random=random)
+    wait = config.history_seconds_min
+    old_epochs = OldEpochs(
+        store, workflows, open_transactions, owns=members.owns, now_ms=now_ms, seconds_min=wait
+    )
     archive = OutcomeArchive(table_client)
     transaction_workflows = TransactionWorkflows(
         store,
@@ -210,6 +225,7 @@ def _assemble(
         transaction_workflows,
         placement,
         watermarks,
+        old_epochs,
         members,
         now_ms,
         finish_later,

@@ -19,6 +19,10 @@ class NotFoundError(ControllerError):
     """The scope, stream, reader group, segment or epoch does not exist."""
 
 
+class EpochDroppedError(NotFoundError):
+    """The epoch lies so far before the stream's head that it is not on record any more."""
+
+
 class ScopeNotFoundError(NotFoundError):
     """The scope does not exist, or is being deleted."""
 

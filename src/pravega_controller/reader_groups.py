@@ -26,6 +26,7 @@ from msgspec import structs
 
 from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
+    EpochDroppedError,
     GenerationMismatchError,
     InvalidRequestError,
     InvalidStreamCutError,
@@ -51,6 +52,7 @@ from pravega_controller.records import (
 )
 from pravega_controller.segment_client import for_each, run_together
 from pravega_controller.store import MetadataStore, ReaderGroup, Scope, Stream
+from pravega_controller.stream_history import StreamHistory
 from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_controller.streams import StreamCut, fixed_configuration
 from pravega_wire import names
@@ -247,11 +249,7 @@ class ReaderGroupOperations:
                 raise SubscriberNotFoundError(f"reader group {subscriber} has another id")
             if generation != record.generation:
                 raise GenerationMismatchError(f"{subscriber} is at generation {record.generation}")
-            history = found.history
-            is_ahead = await history.is_valid(cut) and (
-                not record.cut or await history.is_at_or_after(cut, record.cut)
-            )
-            if not is_ahead:
+            if not await _goes_on(found.history, record.cut, cut):
                 raise InvalidStreamCutError("the stream cut is not valid or lies before the last")
             released = SubscriberRecord(generation, dict(cut))
             await self._store.write_subscriber(found, subscriber, released, version=version)
@@ -389,6 +387,20 @@ def _validate(configuration: ReaderGroupConfiguration) -> None:
             f"the reader group's configuration takes {size} bytes, and at most "
             f"{CONFIGURATION_BYTES_MAX} can be stored: name fewer streams or segments"
         )
+
+
+async def _goes_on(history: StreamHistory, earlier: StreamCut, later: StreamCut) -> bool:
+    """Whether a cut is valid, and lies nowhere before the one that was released before it."""
+    try:
+        if not await history.is_valid(later):
+            return False
+    except EpochDroppedError:
+        return False
+    try:
+        return not earlier or await history.is_at_or_after(later, earlier)
+    except EpochDroppedError:
+        # The earlier one lay before the head all the time since.
+        return True
 
 
 def _intent(scope: str, name: str) -> IntentRecord:

@@ -77,6 +77,14 @@ class Rolling(msgspec.Struct, frozen=True):
     """Their ids in hexadecimal, in the order of their commits."""
 
 
+class Expiring(msgspec.Struct, frozen=True):
+    """Epochs behind a stream's head that nobody may rely on any more, and since when."""
+
+    before: int
+    """The first epoch that stays; it has a snapshot."""
+    since_ms: int
+
+
 class StreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     """A stream's state: small, whatever the stream's past, because every change writes it.
 
@@ -100,6 +108,12 @@ class StreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     head_revision: int = 0
     """0 as long as the stream was never truncated."""
     is_sealed: bool = False
+    first_epoch: int = 0
+    """Nothing is told about epochs before this one, of which there is a snapshot unless it is 0."""
+    removed_before: int = 0
+    """Of epochs before this one no record is left: at most ``first_epoch``."""
+    expiring: Expiring | None = None
+    """The epochs that go next. No transaction can be begun on one of them."""
     pending: StreamWorkflow | None = None
     rolling: Rolling | None = None
     """Beside ``pending``, since a stream is rolled while it is being sealed, too."""

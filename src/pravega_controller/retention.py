@@ -34,6 +34,7 @@ from pravega_controller import stream_cuts
 from pravega_controller.errors import (
     ControllerError,
     CorruptMetadataError,
+    EpochDroppedError,
     InvalidStreamCutError,
     NoSuchTableError,
     NotFoundError,
@@ -100,7 +101,7 @@ class _Quiet(msgspec.Struct, frozen=True):
 
 
 class _LostCutError(ControllerError):
-    """A cut that the record names was never written, or is gone."""
+    """A cut that the record names was never written, or is gone, or lies long before the head."""
 
     def __init__(self, time_ms: int) -> None:
         super().__init__(f"there is no cut of {time_ms}")
@@ -262,7 +263,10 @@ class Retention:
         entry = await self._tables.get(RETENTION, key)
         if entry is None:
             raise _LostCutError(stored.time_ms)
-        return decode(entry.value, RetainedCutRecord).cut
+        cut = decode(entry.value, RetainedCutRecord).cut
+        if not await self._is_on_record(stream, cut):
+            raise _LostCutError(stored.time_ms)
+        return cut
 
     async def remove_cuts(self, stream: Stream, times_ms: Sequence[int]) -> None:
         await self._remove_cuts(stream.scope.name, stream.name, times_ms)
@@ -306,13 +310,23 @@ class Retention:
         named = {segment_id for cut in cuts for segment_id in cut}
         return lower_bound(await stream.history.segments(named), cuts)
 
+    async def _is_on_record(self, stream: Stream, cut: StreamCut) -> bool:
+        """Whether the segments that a cut names are known still: one at or after the head is."""
+        try:
+            await stream.history.pieces(cut)
+        except EpochDroppedError:
+            return False
+        return True
+
     async def released_cuts(self, stream: Stream) -> list[StreamCut]:
-        """What subscribers have released, of those that ever did."""
+        """What subscribers have released, of those that ever did; the head for what lay before it
+        so long that it is not known any more."""
         released: list[StreamCut] = []
         for name in await self._store.subscriber_names(stream):
             found = await self._store.subscriber(stream, name)
             if found is not None and found[0].cut:
-                released.append(found[0].cut)
+                is_known = await self._is_on_record(stream, found[0].cut)
+                released.append(found[0].cut if is_known else await self.head(stream))
         return released
 
     async def head(self, stream: Stream) -> dict[int, int]:

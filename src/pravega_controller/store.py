@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections import OrderedDict
 from collections.abc import (
     AsyncIterator,
@@ -48,11 +49,13 @@ from random import Random
 from typing import TypeVar
 
 import structlog
+import trio
 from msgspec import structs
 
 from pravega_controller import earlier_records
 from pravega_controller.errors import (
     CorruptMetadataError,
+    EpochDroppedError,
     InvalidRequestError,
     NoSuchTableError,
     ReaderGroupNotFoundError,
@@ -257,6 +260,8 @@ class MetadataStore:
         self._random = random
         self.intents = intents
         self._streams: OrderedDict[tuple[str, str], Stream] = OrderedDict()
+        self._seen_at: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """When a stream was last known to be as it is remembered."""
         self._scopes: OrderedDict[str, Scope] = OrderedDict()
 
     @property
@@ -352,8 +357,14 @@ class MetadataStore:
             self._forget(cached)
         return await self._in_tables_of(scope, lambda found: self._load(found, name))
 
-    def known(self, scope: str, name: str) -> Stream | None:
-        """A stream as it was last seen, if it is remembered: for what is checked all the same."""
+    def known(self, scope: str, name: str, *, age_seconds_max: float = math.inf) -> Stream | None:
+        """A stream as it was last seen, if it is remembered: for what is checked all the same.
+
+        None, too, if that is longer ago than ``age_seconds_max``.
+        """
+        seen_at = self._seen_at.get((scope, name), -math.inf)
+        if trio.current_time() - seen_at > age_seconds_max:
+            return None
         return self._streams.get((scope, name))
 
     async def find_places(
@@ -743,6 +754,7 @@ class MetadataStore:
             if entry is None or entry.value == GONE:
                 return None
             if entry.version == cached.version:
+                self._seen_at[cached.scope.name, cached.name] = trio.current_time()
                 return cached
             return await self._read(
                 cached.scope, cached.name, cached.stream_id, cached.name_version
@@ -796,8 +808,9 @@ class MetadataStore:
                 )
                 try:
                     return await self._complete(stream)
-                except CorruptMetadataError:
-                    # Another controller that deletes the stream may have taken an epoch away.
+                except (CorruptMetadataError, EpochDroppedError):
+                    # Another controller that deletes the stream may have taken an epoch away, or
+                    # one that drops old epochs after a later one has got a snapshot.
                     current = await self._tables.get(scope.histories, keys[0])
                     if current is not None and current.version == state.version:
                         raise
@@ -806,16 +819,14 @@ class MetadataStore:
     async def _complete(self, stream: Stream) -> Stream:
         """A stream with its segments, computed from those that were known."""
         record, history = stream.record, stream.history
+        history.note(record)
         if isinstance(record.pending, Delete) and not record.pending.has_segments:
             return stream
-        history.count = max(history.count, record.epoch_count)
-        history.epoch_bytes_max = max(history.epoch_bytes_max, record.epoch_bytes_max)
         known = self._streams.get((stream.scope.name, stream.name))
-        behind = 0
-        if known is not None and known.stream_id == stream.stream_id:
-            behind = record.epoch_count - known.record.epoch_count
-        if known is not None and known.history is history and 0 <= behind <= CATCH_UP_EPOCHS_MAX:
-            numbers = range(known.record.epoch_count, record.epoch_count)
+        numbers = range(known.record.epoch_count if known else 0, record.epoch_count)
+        is_near = 0 <= record.epoch_count - numbers.start <= CATCH_UP_EPOCHS_MAX
+        is_near = is_near and numbers.start >= record.first_epoch
+        if known is not None and known.history is history and is_near:
             found = await history.epochs(numbers)
             latest = apply_epochs(known.latest, (found[number] for number in numbers))
         else:
@@ -850,7 +861,7 @@ class MetadataStore:
             owner=new.owner,
         )
         history = self._history(scope, new.name, new.stream_id)
-        history.count, history.epoch_bytes_max = 1, size
+        history.note(record)
         history.keep(EpochRecord(new.first, base=0))
         return Stream(
             scope,
@@ -905,11 +916,10 @@ class MetadataStore:
     def _keep(self, stream: Stream) -> Stream:
         key = (stream.scope.name, stream.name)
         known = self._streams.get(key)
-        history = stream.history
-        history.count = max(history.count, stream.record.epoch_count)
-        history.epoch_bytes_max = max(history.epoch_bytes_max, stream.record.epoch_bytes_max)
+        stream.history.note(stream.record)
         if known is None or known.stream_id != stream.stream_id or known.version <= stream.version:
             _remember(self._streams, key, stream, CACHED_STREAMS_MAX)
+            _remember(self._seen_at, key, trio.current_time(), CACHED_STREAMS_MAX)
         return stream
 
     def _forget(self, stream: Stream) -> None:
@@ -917,6 +927,7 @@ class MetadataStore:
         known = self._streams.get(key)
         if known is not None and known.stream_id == stream.stream_id:
             del self._streams[key]
+            self._seen_at.pop(key, None)
 
     async def _is_free(self, scope: Scope, entry: Entry) -> bool:
         """Whether a name is one that a stream left behind, or never came to have."""

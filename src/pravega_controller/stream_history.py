@@ -8,6 +8,11 @@ to their successors.
     <stream id>/sealed/<id>     -> SealedRecord     the epoch that sealed a segment
     <stream id>/sizes/<n>       -> SizesRecord      the lengths of what epoch n sealed
 
+Epochs that lie behind the stream's head are dropped after a while (``old_epochs``). The stream's
+record then says which epoch is the first. Segments that began before it and live on are in its
+snapshot, so that nothing before it is needed to answer a question about what is at or after the
+head.
+
 Invariants:
 1. A record of an epoch never changes once the stream's record counts the epoch, so that what was
    read stays right for ever, and needs no check.
@@ -16,22 +21,27 @@ Invariants:
    whole history unless the answer is the whole history.
 3. Every epoch names the snapshot it builds on; there are few changes between the two.
 4. Long work gives way to other tasks between any two chunks.
+5. What is not there may have been dropped since the stream's record was read. So the record is read
+   again before an absent key is taken to say anything: that a segment is not sealed, above all.
+   A question about what was dropped raises ``EpochDroppedError``.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
 
 from pravega_controller import stream_cuts
 from pravega_controller.errors import (
     CorruptMetadataError,
+    EpochDroppedError,
     InvalidRequestError,
     InvalidStreamCutError,
     NotFoundError,
+    StreamNotFoundError,
 )
 from pravega_controller.history import Epoch, Successor, apply_epochs, successors_in
 from pravega_controller.records import (
@@ -39,6 +49,7 @@ from pravega_controller.records import (
     SealedRecord,
     SizesRecord,
     SnapshotRecord,
+    StreamRecord,
     decode,
     encode,
 )
@@ -48,7 +59,9 @@ from pravega_controller.table_client import REMOVED_KEYS_MAX, Change, TableClien
 from pravega_wire import names
 
 KEPT_SEGMENTS_MAX = 20_000
-"""Keep read epochs of a stream up to about so many segments created and sealed."""
+"""Keep read epochs of a stream up to about so many segments created and sealed.
+
+The segments of the first epoch are kept beside them, where anybody asked for one of them."""
 CHUNK_BYTES = 128 * 1024
 CHUNK_EPOCHS_MAX = 64
 """A read of one epoch brings its followers along, up to these bounds."""
@@ -78,12 +91,31 @@ class StreamHistory:
         self._epochs: OrderedDict[int, EpochRecord] = OrderedDict()
         self._sealed_in: dict[int, int] = {}
         self._kept_segments = 0
+        self._first_segments: tuple[int, dict[int, Segment]] = (0, {})
         self.count = 0
-        """The epochs that may be read: those the stream's record counts."""
+        """The epochs that may be read: those from ``first`` on that the stream's record counts."""
+        self.first = 0
+        """The first epoch about which anything is told."""
+        self.removed_before = 0
+        """Of epochs before this one no record is left."""
         self.epoch_bytes_max = 0
         """The greatest size of their records."""
 
+    def note(self, record: StreamRecord) -> None:
+        """Take over what a stream's record says of its epochs. It may be one of some time ago."""
+        self.count = max(self.count, record.epoch_count)
+        self.epoch_bytes_max = max(self.epoch_bytes_max, record.epoch_bytes_max)
+        self.removed_before = max(self.removed_before, record.removed_before)
+        if record.first_epoch > self.first:
+            self.first = record.first_epoch
+            for number in [number for number in self._epochs if number < self.first]:
+                self._forget(number)
+
     # ---- Keys ------------------------------------------------------------------------------------
+
+    @property
+    def state_key(self) -> bytes:
+        return b"%b/state" % self._prefix
 
     def epoch_key(self, number: int) -> bytes:
         return b"%b/epoch/%d" % (self._prefix, number)
@@ -123,10 +155,13 @@ class StreamHistory:
         self._sealed_in.update(dict.fromkeys(record.epoch.sealed_ids, number))
         self._kept_segments += _weight(record)
         while self._kept_segments > KEPT_SEGMENTS_MAX and len(self._epochs) > 1:
-            _, dropped = self._epochs.popitem(last=False)
-            self._kept_segments -= _weight(dropped)
-            for segment_id in dropped.epoch.sealed_ids:
-                self._sealed_in.pop(segment_id, None)
+            self._forget(next(iter(self._epochs)))
+
+    def _forget(self, number: int) -> None:
+        dropped = self._epochs.pop(number)
+        self._kept_segments -= _weight(dropped)
+        for segment_id in dropped.epoch.sealed_ids:
+            self._sealed_in.pop(segment_id, None)
 
     # ---- Epochs ----------------------------------------------------------------------------------
 
@@ -137,14 +172,24 @@ class StreamHistory:
 
     async def epoch(self, number: int) -> Epoch:
         """An epoch. ``NotFoundError`` when there is none of this number."""
-        self._check_number(number)
-        return (await self._records([number]))[number].epoch
+        return (await self._record(number)).epoch
+
+    async def base_of(self, number: int) -> int:
+        """The last epoch up to this one of which there is a snapshot; 0 if there is none."""
+        return (await self._record(number)).base
+
+    async def first_needed(self, cut: StreamCut, *, last: int) -> int:
+        """The first epoch to keep for what is at or after a cut, and for epoch ``last``: one with a
+        snapshot, or 0.
+
+        All segments of the cut are in the epoch before the first that sealed one of them.
+        """
+        sealed = await self.sealed_in(cut)
+        return await self.base_of(min([last, *(number - 1 for number in sealed.values())]))
 
     async def segments_in(self, number: int) -> tuple[Segment, ...]:
         """The segments of an epoch, by key range. ``NotFoundError`` for an unknown one."""
-        self._check_number(number)
-        base = (await self._records([number]))[number].base
-        return await self.segments_since(base, number)
+        return await self.segments_since(await self.base_of(number), number)
 
     async def segments_since(self, base: int, number: int) -> tuple[Segment, ...]:
         """The segments of an epoch, computed from the snapshot of an earlier one."""
@@ -153,10 +198,7 @@ class StreamHistory:
         if base == 0:
             segments = (await self.epoch(0)).created
         else:
-            entry = await self._tables.get(self._table, self.snapshot_key(base))
-            if entry is None:
-                raise self._missing(f"the snapshot of epoch {base}")
-            segments = decode(entry.value, SnapshotRecord).segments
+            segments = await self._snapshot(base)
         found = await self._records(numbers)
         return apply_epochs(segments, (found[n].epoch for n in numbers))
 
@@ -183,19 +225,30 @@ class StreamHistory:
     # ---- Segments --------------------------------------------------------------------------------
 
     async def segments(self, identifiers: Iterable[int]) -> dict[int, Segment]:
-        """The segments of these ids; those the stream never had are left out."""
+        """The segments of these ids, without those that the stream never had, or that were sealed
+        before its first epoch."""
         wanted = set(identifiers)
         numbers = {names.segment_epoch(identifier) for identifier in wanted}
-        epochs = await self.epochs(n for n in numbers if 0 <= n < self.count)
-        return {
-            segment.segment_id: segment
+        try:
+            epochs = await self.epochs(n for n in numbers if self.first <= n < self.count)
+        except EpochDroppedError:
+            # There is a later first epoch than when this began.
+            return await self.segments(wanted)
+        old = await self._segments_at_first() if self._are_old(numbers) else {}
+        found = {identifier: old[identifier] for identifier in wanted & old.keys()}
+        found.update(
+            (segment.segment_id, segment)
             for epoch in epochs.values()
             for segment in epoch.created
             if segment.segment_id in wanted
-        }
+        )
+        return found
 
     async def sealed_in(self, identifiers: Iterable[int]) -> dict[int, int]:
         """The epochs that sealed these segments, or were to; those not sealed are left out.
+
+        Raises ``EpochDroppedError`` if a segment was sealed before the stream's first epoch, or may
+        have been: those that never were can then not be told from those that were dropped.
 
         What a key says counts only if the epoch's record says so, too: the keys of a large epoch
         are written before it, and another epoch may have come in its place.
@@ -212,15 +265,24 @@ class StreamHistory:
             entries = await self._tables.get_all(
                 self._table, keys, value_bytes_max=SEALED_BYTES_MAX
             )
+            absent: list[int] = []
             for identifier, entry in zip(unknown, entries, strict=True):
-                if entry is not None:
-                    epoch = decode(entry.value, SealedRecord).epoch
-                    if epoch < self.count:
-                        found[identifier] = epoch
+                if entry is None:
+                    absent.append(identifier)
+                    continue
+                epoch = decode(entry.value, SealedRecord).epoch
+                if epoch < self.count:
+                    found[identifier] = epoch
+            if absent:
+                await self._refuse_dropped(absent)
         return found
 
     async def successors(self, segment_id: int) -> tuple[Successor, ...]:
-        """Who takes over from a segment; nobody while it is not sealed, or when it is unknown."""
+        """Who takes over from a segment; nobody while it is not sealed, or if there never was one.
+
+        Raises ``EpochDroppedError`` if that is not on record any more: nobody is told then that a
+        stream ends which goes on.
+        """
         sealed = await self.sealed_in([segment_id])
         if segment_id not in sealed:
             return ()
@@ -233,11 +295,21 @@ class StreamHistory:
     # ---- Cuts ------------------------------------------------------------------------------------
 
     async def pieces(self, cut: StreamCut) -> tuple[Piece, ...]:
-        """The positions a cut gives to the keys, by key. Raises ``InvalidStreamCutError``."""
-        return stream_cuts.pieces(await self.segments(cut), cut)
+        """The positions a cut gives to the keys, by key. Raises ``InvalidStreamCutError``.
+
+        ``EpochDroppedError`` if it names a segment that is not on record any more.
+        """
+        segments = await self.segments(cut)
+        for identifier in cut:
+            if identifier not in segments and self._are_old([names.segment_epoch(identifier)]):
+                raise self._dropped(f"segment {identifier}")
+        return stream_cuts.pieces(segments, cut)
 
     async def is_valid(self, cut: StreamCut) -> bool:
-        """Whether the cut names segments of this stream that give every key one position."""
+        """Whether the cut names segments of this stream that give every key one position.
+
+        ``EpochDroppedError`` if that is not known any more.
+        """
         try:
             await self.pieces(cut)
         except InvalidStreamCutError:
@@ -265,7 +337,7 @@ class StreamHistory:
     async def segments_between(self, start: StreamCut, end: StreamCut) -> list[Segment]:
         """The segments with bytes between two cuts, both ends included, by id.
 
-        An empty ``start`` stands for the beginning of the stream. Both cuts must be valid and
+        An empty ``start`` stands for the first epoch on record. Both cuts must be valid and
         ``end`` not before ``start``, else ``InvalidStreamCutError``.
         """
         began = await self._segments_at(start)
@@ -278,9 +350,9 @@ class StreamHistory:
         )
 
     async def _segments_at(self, cut: StreamCut) -> list[Segment]:
-        """The segments that a cut names; for an empty one, those the stream began with."""
+        """The segments that a cut names; for an empty one, those of the first epoch on record."""
         if not cut:
-            return list((await self.epoch(0)).created)
+            return list(await self.segments_in(self.first))
         return list((await self.segments(cut)).values())
 
     async def _walk(
@@ -318,26 +390,17 @@ class StreamHistory:
     def fits_one_removal(self) -> bool:
         """Whether surely all keys can be removed at once."""
         keys_each = 3 + self.epoch_bytes_max // SEGMENT_BYTES_MIN
-        return self.count * keys_each <= REMOVED_KEYS_MAX // 2
+        return (self.count - self.removed_before) * keys_each <= REMOVED_KEYS_MAX // 2
 
     async def remove(self, *, keys_max: int) -> list[bytes]:
         """Remove the epochs but for at most ``keys_max`` last keys, which are returned.
 
         The caller removes these together with the stream's record. Broken off, it may be repeated.
         """
-        for start in range(0, self.count, CHUNK_EPOCHS_MAX):
-            numbers = range(start, min(start + CHUNK_EPOCHS_MAX, self.count))
-            keys = [self.epoch_key(number) for number in numbers]
-            entries = await self._tables.get_all(
-                self._table, keys, value_bytes_max=self.epoch_bytes_max
-            )
-            derived: list[bytes] = [self.sizes_key(numbers[-1] + 1)]
-            for number, entry in zip(numbers, entries, strict=True):
-                derived += [self.snapshot_key(number), self.sizes_key(number)]
-                if entry is not None:
-                    record = decode(entry.value, EpochRecord)
-                    derived += map(self.sealed_key, record.epoch.sealed_ids)
-            # What an epoch leads to goes no later than the epoch, to be found again until then.
+        for numbers in _chunks(self.removed_before, self.count):
+            keys, derived = await self._keys_of(numbers)
+            # That of the stream's end, which no epoch leads to.
+            derived.append(self.sizes_key(numbers[-1] + 1))
             if len(derived) + len(keys) <= keys_max:
                 keys = [*derived, *keys]
             else:
@@ -347,7 +410,40 @@ class StreamHistory:
             await self._tables.remove_all(self._table, keys)
         return []
 
+    async def remove_old(self, *, epochs_max: int) -> int:
+        """Remove epochs before the first, at most so many; returns before which one none is left.
+
+        Broken off, it may be repeated, and by several controllers at a time.
+        """
+        end = min(self.first, self.removed_before + epochs_max)
+        for numbers in _chunks(self.removed_before, end):
+            keys, derived = await self._keys_of(numbers)
+            await self._tables.remove_all(self._table, derived)
+            await self._tables.remove_all(self._table, keys)
+        return end
+
+    async def _keys_of(self, numbers: Sequence[int]) -> tuple[list[bytes], list[bytes]]:
+        """The keys of epochs, and of what they lead to.
+
+        What an epoch leads to must go no later than the epoch, to be found again until then.
+        """
+        keys = [self.epoch_key(number) for number in numbers]
+        entries = await self._tables.get_all(
+            self._table, keys, value_bytes_max=self.epoch_bytes_max
+        )
+        derived: list[bytes] = []
+        for number, entry in zip(numbers, entries, strict=True):
+            derived += [self.snapshot_key(number), self.sizes_key(number)]
+            if entry is not None:
+                record = decode(entry.value, EpochRecord)
+                derived += map(self.sealed_key, record.epoch.sealed_ids)
+        return keys, derived
+
     # ---- Within ----------------------------------------------------------------------------------
+
+    async def _record(self, number: int) -> EpochRecord:
+        self._check_number(number)
+        return (await self._records([number]))[number]
 
     async def _records(self, numbers: Iterable[int]) -> dict[int, EpochRecord]:
         """The records of counted epochs, from memory or read with some that follow them."""
@@ -381,7 +477,7 @@ class StreamHistory:
             )
             for number, entry in zip(part, entries, strict=True):
                 if entry is None:
-                    raise self._missing(f"epoch {number}")
+                    raise await self._explain(number, f"epoch {number}")
                 record = decode(entry.value, EpochRecord)
                 self.keep(record)
                 if number in must_have:
@@ -394,9 +490,75 @@ class StreamHistory:
             raise InvalidRequestError(f"there is no epoch {number}")
         if number >= self.count:
             raise NotFoundError(f"epoch {number} does not exist, the last is {self.count - 1}")
+        if number < self.first:
+            raise self._dropped(f"epoch {number}")
 
-    def _missing(self, what: str) -> CorruptMetadataError:
+    async def _snapshot(self, number: int) -> tuple[Segment, ...]:
+        entry = await self._tables.get(self._table, self.snapshot_key(number))
+        if entry is None:
+            raise await self._explain(number, f"the snapshot of epoch {number}")
+        return decode(entry.value, SnapshotRecord).segments
+
+    async def _segments_at_first(self) -> Mapping[int, Segment]:
+        """The segments of the first epoch, which is not 0, by their ids."""
+        number, segments = self._first_segments
+        if number == self.first:
+            return segments
+        number = self.first
+        try:
+            segments = {each.segment_id: each for each in await self._snapshot(number)}
+        except EpochDroppedError:
+            # There is a later first epoch since this began.
+            return await self._segments_at_first()
+        self._first_segments = (number, segments)
+        return segments
+
+    def _are_old(self, epochs: Iterable[int]) -> bool:
+        """Whether one of these epochs is before the first."""
+        return any(0 <= number < self.first for number in epochs)
+
+    async def _refuse_dropped(self, unsealed: Iterable[int]) -> None:
+        """Raise ``EpochDroppedError`` if one of these segments is not known to be unsealed.
+
+        No key says that they are sealed. One that was created since the first epoch is not, since
+        its seal would be on record; an older one only if it was there in that epoch.
+        """
+        await self._read_state()
+        old = [each for each in unsealed if self._are_old([names.segment_epoch(each)])]
+        if old:
+            present = await self._segments_at_first()
+            for identifier in old:
+                if identifier not in present:
+                    raise self._dropped(f"segment {identifier}")
+
+    async def _explain(self, number: int, what: str) -> Exception:
+        """Why there is no record of an epoch that was counted when the stream's was read."""
+        try:
+            await self._read_state()
+        except StreamNotFoundError as error:
+            return error
+        if number < self.first:
+            return self._dropped(what)
         return CorruptMetadataError(f"{what} of {self._stream} is missing")
+
+    async def _read_state(self) -> None:
+        """Read again which epochs there are. ``StreamNotFoundError``."""
+        entry = await self._tables.get(self._table, self.state_key)
+        if entry is None:
+            raise StreamNotFoundError(f"stream {self._stream} does not exist any more")
+        self.note(decode(entry.value, StreamRecord))
+
+    def _dropped(self, what: str) -> EpochDroppedError:
+        return EpochDroppedError(
+            f"{what} of {self._stream} is not on record any more: it lies before the head, "
+            f"and the first epoch on record is {self.first}"
+        )
+
+
+def _chunks(start: int, end: int) -> Iterable[range]:
+    """The epochs from ``start`` up to, not including, ``end``, some at a time."""
+    for first in range(start, end, CHUNK_EPOCHS_MAX):
+        yield range(first, min(first + CHUNK_EPOCHS_MAX, end))
 
 
 def _followers(epoch: Epoch, gone: Sequence[Segment]) -> list[Segment]:

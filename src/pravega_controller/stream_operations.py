@@ -18,6 +18,7 @@ import structlog
 from pravega_controller import stream_cuts
 from pravega_controller.errors import (
     CorruptMetadataError,
+    EpochDroppedError,
     IllegalStateError,
     InvalidRequestError,
     InvalidStreamCutError,
@@ -148,7 +149,10 @@ class StreamOperations:
         async def change() -> None:
             stream = await self._unsealed(scope, name)
             head = stream.head
-            await stream.history.pieces(cut)
+            try:
+                await stream.history.pieces(cut)
+            except EpochDroppedError as error:
+                raise InvalidStreamCutError(f"the stream cut is too old: {error}") from error
             if head and not await stream.history.is_at_or_after(cut, head):
                 raise InvalidStreamCutError("the stream cut lies before the stream's head")
             await self._check_offsets(stream, cut)
@@ -212,6 +216,8 @@ class StreamOperations:
     async def epoch_segments(self, scope: str, name: str, epoch: int) -> tuple[Segment, ...]:
         """The segments of an epoch, by key range, under ids that carry this epoch.
 
+        ``NotFoundError``, also for one that is not on record any more.
+
         Clients ask when they resume a transaction, whose segments are named after its own epoch.
         """
         stream = await self._existing(scope, name)
@@ -223,14 +229,18 @@ class StreamOperations:
         return dict(stream.head) or stream_cuts.cut_at((await stream.history.epoch(0)).created)
 
     async def successors(self, scope: str, name: str, segment_id: int) -> tuple[Successor, ...]:
-        """Who takes over from a segment; nobody while it is not sealed or when the stream is."""
+        """Who takes over from a segment; nobody while it is not sealed or when the stream is.
+
+        ``EpochDroppedError`` if that is not on record any more.
+        """
         stream = await self._store.stream(scope, name)
         return await stream.history.successors(segment_id)
 
     async def segments_between(
         self, scope: str, name: str, start: StreamCut, end: StreamCut
     ) -> list[Segment]:
-        """The segments between two cuts; an empty one stands for the beginning or the end."""
+        """The segments between two cuts; an empty one stands for the first epoch on record, or the
+        end. ``EpochDroppedError`` if one of them is not on record any more."""
         stream = await self._existing(scope, name)
         if not start and not end:
             raise InvalidRequestError("at least one of the two stream cuts must be given")

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import structlog
 import trio
@@ -108,6 +108,10 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
+NoteTruncation: TypeAlias = Callable[[Stream], Awaitable[None]]
+"""Called with a stream whose head has moved, before that counts as finished."""
+
+
 class TransactionSteps(Protocol):
     """What a stream's workflows leave to those of its transactions."""
 
@@ -133,7 +137,9 @@ class StreamWorkflows:
         *,
         now_ms: Callable[[], int],
         finish_later: Callable[[IntentRecord], None],
+        note_truncation: NoteTruncation,
     ) -> None:
+        self._note_truncation = note_truncation
         self._store = store
         self._segments = segments
         self._tags = tags
@@ -505,6 +511,7 @@ class StreamWorkflows:
 
         await for_each([position for position in cut.items() if position[1] > 0], truncate)
         await self._delete_segments(stream, deleted)
+        await self._note_truncation(stream)
         return await self._store.write_stream(stream, structs.replace(stream.record, pending=None))
 
     async def _update(self, stream: Stream, pending: Update) -> Stream:

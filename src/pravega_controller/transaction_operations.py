@@ -52,6 +52,9 @@ from pravega_controller.transactions import (
 END_WAIT_SECONDS_MAX = 0.05
 """How long a question about a transaction whose end is being carried out waits for that end."""
 
+KNOWN_SECONDS_MAX = 60.0
+"""A transaction is begun on a stream as it was seen so long ago at most, before that is checked."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -108,8 +111,11 @@ class TransactionOperations:
     async def _begin(self, scope: str, name: str, lease_ms: int) -> BegunTransaction:
         """As ``begin``. ``VersionConflictError`` if the stream is deleted and created meanwhile."""
         number = await self._transactions.next_number()
-        known = self._store.known(scope, name)
+        known = self._store.known(scope, name, age_seconds_max=KNOWN_SECONDS_MAX)
         if known is None or known.record.pending is not None or known.record.is_sealed:
+            known = None
+        elif known.record.epoch < known.history.first:
+            # A question has come upon what another controller has dropped since.
             known = None
         stream = known or await self._store.stream(scope, name)
         epoch = (await stream.history.epoch(stream.record.epoch)).reference
@@ -122,11 +128,13 @@ class TransactionOperations:
             if found.stream_id != stream.stream_id:
                 raise VersionConflictError(f"another controller made {scope}/{name} anew")
             _refuse_unless_open(found, owner)
+            _refuse_unless_kept(found, epoch)
 
         with owner.beginning():
             try:
                 await self._record(owner, identifier, lease_ms)
-                # Whoever seals the stream from now on finds the record; who did before is found.
+                # Whoever seals the stream or drops the epoch from now on finds the record; who did
+                # before is found.
                 await run_together(partial(self._create_segments, stream, identifier), verify)
                 await self._verify_open(owner, identifier)
             except ControllerError:
@@ -385,6 +393,13 @@ def _is_commit(state: TransactionState) -> bool:
 
 def _ended_state(*, is_committed: bool) -> TransactionState:
     return TransactionState.COMMITTED if is_committed else TransactionState.ABORTED
+
+
+def _refuse_unless_kept(stream: Stream, epoch: int) -> None:
+    """Raise ``VersionConflictError`` if the stream has left an epoch so far behind that it goes."""
+    record = stream.record
+    if epoch < max(record.first_epoch, record.expiring.before if record.expiring else 0):
+        raise VersionConflictError(f"{stream.scope.name}/{stream.name} has left epoch {epoch}")
 
 
 def _refuse_unless_open(stream: Stream, owner: StreamTransactions) -> None:

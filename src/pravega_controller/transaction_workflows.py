@@ -43,6 +43,7 @@ from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
     ControllerError,
     CorruptMetadataError,
+    EpochDroppedError,
     InvalidRequestError,
     NotFoundError,
     ScopeNotFoundError,
@@ -567,7 +568,7 @@ class TransactionWorkflows:
                 raise StreamNotFoundError(f"stream {owner.scope}/{owner.stream} is gone")
             if self._lines.leads(owner):
                 await self._commit_batch(owner, known)
-        except StoreAnswerError as error:
+        except (StoreAnswerError, EpochDroppedError) as error:
             # Another controller may have changed the stream since it was last read.
             found = await self._settle_for_another(owner)
             if known is not None and found.version != known.version:

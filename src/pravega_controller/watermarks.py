@@ -276,7 +276,13 @@ class Watermarks:
         last_cut: dict[Segment, int] = {}
         if last is not None:
             last_cut = {Segment(s.segment_id, s.low, s.high): o for s, o in last.cut.items()}
-        cut = await bound_cut(positions, last_cut, stream.history.segments_in)
+        history = stream.history
+
+        async def segments_in(number: int) -> Sequence[Segment]:
+            # A segment that only the last watermark names may be of an epoch that was dropped.
+            return await history.segments_in(max(number, history.first))
+
+        cut = await bound_cut(positions, last_cut, segments_in)
         return {
             SegmentWithRange(segment.segment_id, segment.low, segment.high): cut[segment]
             for segment in sorted(cut, key=lambda each: each.low)

@@ -52,6 +52,7 @@ def open_on_memory(memory_store: MemorySegmentStore) -> OpenController:
                 "request_poll_seconds": 0.0,
                 "retention_period_seconds": 0.0,
                 "watermark_period_seconds": 0.0,
+                "history_period_seconds": 0.0,
                 **settings,
             }
         )

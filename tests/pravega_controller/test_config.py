@@ -18,6 +18,8 @@ from pravega_controller.config import ConfigurationError, ControllerConfig
         {"request_poll_seconds": -1.0},
         {"retention_period_seconds": float("nan")},
         {"watermark_period_seconds": -0.1},
+        {"history_period_seconds": -1.0},
+        {"history_seconds_min": float("inf")},
         {"idle_sweep_seconds": 0.0},
         {"zookeeper": ""},
         {"zookeeper": "h:1", "cluster": "a/b"},

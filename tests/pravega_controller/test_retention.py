@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from pravega_controller import stream_history
 from pravega_controller.controller import Controller
 from pravega_controller.placement import StaticPlacement
 from pravega_controller.records import IntentRecord, NamedCut, ReaderGroupConfiguration
@@ -26,6 +27,7 @@ from pravega_controller.streams import (
 )
 from pravega_controller.table_client import TableClient
 from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
+from pravega_wire import names
 
 SIZE, TIME = RetentionType.SIZE, RetentionType.TIME
 PERIOD = 100
@@ -161,6 +163,38 @@ async def test_cuts_go_with_what_they_could_drop(scene: Scene) -> None:
     assert await scene.head() == {0: 18 * 60}
     cuts = {key for key in await scene.keys() if key.count("/") == 2}
     assert len(cuts) == 2
+
+
+async def test_cuts_before_the_first_epoch_on_record_are_forgotten(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One was noted and one released long ago; the user has truncated the stream since."""
+    monkeypatch.setattr(stream_history, "SNAPSHOT_EPOCHS", 2)
+    await scene.create(by_size(100))
+    await scene.subscribe("g")
+    await scene.round(60)
+    await scene.release("g", {0: 0})
+    streams, old_epochs = scene.controller.streams, scene.controller.old_epochs
+    for number in range(9):
+        active = names.segment_id(number, number)
+        await streams.scale("s", "t", [active], [(0.0, 1.0)], now_ms=number)
+        await streams._workflows.finish("s", "t")
+    last = names.segment_id(9, 9)
+    await streams.truncate("s", "t", {last: 0})
+    old_epochs._expiring_ms = 0
+    for _ in range(3):
+        await old_epochs.drop("s", "t")
+    assert (await scene.controller.store.stream("s", "t")).record.first_epoch == 8
+
+    async def write(amount: int) -> dict[int, int]:
+        scene.write(amount, epoch=9, first=9)
+        return await scene.round()
+
+    # What has released nothing that is there still counts as being at the head.
+    assert [await write(60) for _ in range(3)] == [{last: 0}] * 3
+    assert len(await scene.keys()) == len({"scanned", "s/t"}) + 3
+    await scene.release("g", {last: 170})
+    assert await write(60) == {last: 120}
 
 
 async def test_sizes_count_across_scales(scene: Scene) -> None:

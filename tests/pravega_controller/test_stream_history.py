@@ -10,9 +10,15 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from pravega_controller import stream_history
-from pravega_controller.errors import InvalidStreamCutError, NotFoundError
+from pravega_controller import stream_cuts, stream_history
+from pravega_controller.errors import (
+    CorruptMetadataError,
+    EpochDroppedError,
+    InvalidStreamCutError,
+    NotFoundError,
+)
 from pravega_controller.history import (
     Epoch,
     apply_epochs,
@@ -21,9 +27,9 @@ from pravega_controller.history import (
     scaled_epoch,
 )
 from pravega_controller.placement import StaticPlacement
-from pravega_controller.records import EpochRecord
+from pravega_controller.records import EpochRecord, StreamRecord, decode, encode
 from pravega_controller.segment_client import open_segment_client
-from pravega_controller.stream_cuts import END_OFFSET, cut_at
+from pravega_controller.stream_cuts import END_OFFSET, cut_at, is_before
 from pravega_controller.stream_history import StreamHistory, is_snapshot_due
 from pravega_controller.streams import Segment, even_ranges
 from pravega_controller.table_client import TableClient
@@ -99,18 +105,18 @@ async def stored(
         ) as segments:
             tables = TableClient(segments)
             await tables.create("t")
-            bytes_max = await write_all(tables, model)
+            record = await write_all(tables, model)
 
             def make() -> StreamHistory:
                 history = StreamHistory(tables, "t", "id", stream="s/a")
-                history.count, history.epoch_bytes_max = len(model.epochs), bytes_max
+                history.note(record)
                 return history
 
             yield memory, make
         nursery.cancel_scope.cancel()
 
 
-async def write_all(tables: TableClient, model: HistoryModel) -> int:
+async def write_all(tables: TableClient, model: HistoryModel) -> StreamRecord:
     base = changed = bytes_max = 0
     latest: Sequence[Segment] = model.epochs[0].created
     writer = StreamHistory(tables, "t", "id", stream="s/a")
@@ -124,7 +130,10 @@ async def write_all(tables: TableClient, model: HistoryModel) -> int:
         changes, size = writer.changes_for(EpochRecord(epoch, base), snapshot)
         bytes_max = max(bytes_max, size)
         await tables.update("t", changes)
-    return bytes_max
+    count = len(model.epochs)
+    record = StreamRecord(0, count - 1, count, 0, base, changed, bytes_max)
+    await tables.put("t", writer.state_key, encode(record))
+    return record
 
 
 def run_on(model: HistoryModel, action: Callable[[StreamHistory], Awaitable[None]]) -> None:
@@ -234,7 +243,188 @@ async def test_removal_leaves_nothing_but_the_last_keys(epochs: int) -> None:
         assert len(keys) <= 500
         # Broken off and begun anew, it comes to the same end.
         assert set(await make().remove(keys_max=500)) <= set(keys)
-        assert memory.tables["t"].entries.keys() <= set(keys)
+        assert memory.tables["t"].entries.keys() <= {*keys, make().state_key}
+
+
+# ---- Dropping -----------------------------------------------------------------------------------
+
+
+async def drop(history: StreamHistory, before: int, *, tells: bool = True) -> None:
+    """Drop the epochs before one, as another controller would; ``tells`` says it does all of it."""
+    other = StreamHistory(history._tables, "t", "id", stream="s/a")
+    entry = await history._tables.get("t", history.state_key)
+    record = structs.replace(decode(entry.value, StreamRecord), first_epoch=before)
+    if tells:
+        await history._tables.put("t", history.state_key, encode(record))
+    other.note(record)
+    assert await other.remove_old(epochs_max=10_000) == before
+
+
+def is_at_or_after_head(model: HistoryModel, head: dict, segment: Segment) -> bool:
+    return not is_before(segment, stream_cuts.pieces(model.segments, head))
+
+
+@given(st.integers(0, 2**32), st.integers(2, 60), st.integers(1, 5), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_what_is_at_or_after_the_head_is_answered_as_without_dropping(
+    seed: int, epochs: int, segments: int, is_warm: bool
+) -> None:
+    random = Random(seed)
+    model = random_model(random, epochs, segments)
+    head = random_cut(random, model)
+    while not model.is_valid(head):
+        head = random_cut(random, model)
+
+    async def check(history: StreamHistory) -> None:
+        before = await history.first_needed(head, last=random.randrange(epochs))
+        assert before == 0 or len(await history.segments_in(before)) > 0
+        if is_warm:
+            # It remembers epochs of which there are no records any more.
+            await history.segments(model.segments)
+        await drop(history, before)
+        await check_dropped(history, model, head, before, is_warm=is_warm)
+        for _ in range(6):
+            a, b = random_cut(random, model), random_cut(random, model)
+            if not all(model.is_valid(cut) and model.is_at_or_after(cut, head) for cut in (a, b)):
+                continue
+            assert await history.is_valid(a)
+            assert await history.is_at_or_after(b, a) == model.is_at_or_after(b, a)
+            assert await history.segments_before(b, since=head) == model.segments_before(b, head)
+            assert await history.segments_before(b, since=a) == model.segments_before(b, a)
+            await check_between(history, model, head, b)
+            await check_between(history, model, a, b)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_history, "SNAPSHOT_EPOCHS", 4)
+        patch.setattr(stream_history, "SNAPSHOT_SEGMENTS_MIN", 12)
+        run_on(model, check)
+
+
+async def check_dropped(
+    history: StreamHistory, model: HistoryModel, head: dict, before: int, *, is_warm: bool
+) -> None:
+    """Each answer about an epoch or a segment is the right one, or that it was dropped.
+
+    What is in memory may be told as long as nothing has shown that it was dropped.
+    """
+    for number, epoch in enumerate(model.epochs):
+        if number >= before:
+            assert await history.epoch(number) == epoch
+            assert await history.segments_in(number) == model.segments_in(number)
+        elif not is_warm:
+            for ask in (history.epoch, history.segments_in):
+                with pytest.raises(EpochDroppedError):
+                    await ask(number)
+    for identifier, segment in model.segments.items():
+        try:
+            found = await history.successors(identifier)
+        except EpochDroppedError:
+            assert model.sealed_in[identifier] < before
+            assert not is_at_or_after_head(model, head, segment)
+        else:
+            assert found == model.successors(identifier)
+        known = await history.segments([identifier])
+        assert known in ({}, {identifier: segment})
+        assert known or not is_at_or_after_head(model, head, segment)
+    assert await history.successors((len(model.epochs) + 3) << 32) == ()
+    for cut in (cut_at(model.segments_in(0)), dict.fromkeys(model.segments, 0)):
+        if history.first and not cut.keys() <= (await history.segments(cut)).keys():
+            with pytest.raises(EpochDroppedError):
+                await history.is_valid(cut)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_a_question_that_meets_the_dropping_is_told_so(seed: int) -> None:
+    """It has read the stream's record before, and finds nothing where there was something."""
+    random = Random(seed)
+    model = random_model(random, 60, 3)
+    before = 40
+
+    async def check(history: StreamHistory) -> None:
+        entry = await history._tables.get("t", history.state_key)
+        record = decode(entry.value, StreamRecord)
+        base = await history.base_of(before)
+        await drop(history, base)
+        for identifier in random.sample(sorted(model.segments), 20):
+            asked = StreamHistory(history._tables, "t", "id", stream="s/a")
+            asked.note(record)
+            try:
+                assert await asked.successors(identifier) == model.successors(identifier)
+            except EpochDroppedError:
+                assert model.sealed_in[identifier] < base
+        for ask in ("epoch", "segments_in"):
+            asked = StreamHistory(history._tables, "t", "id", stream="s/a")
+            asked.note(record)
+            with pytest.raises(EpochDroppedError):
+                await getattr(asked, ask)(base - 1)
+        asked = StreamHistory(history._tables, "t", "id", stream="s/a")
+        asked.note(record)
+        alive = model.segments_in(before)
+        assert await asked.segments(model.segments) == {
+            identifier: segment
+            for identifier, segment in model.segments.items()
+            if segment.epoch >= base or segment in model.segments_in(base)
+        }
+        assert await asked.is_valid(cut_at(alive))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_history, "SNAPSHOT_EPOCHS", 7)
+        run_on(model, check)
+
+
+async def test_a_record_that_nobody_dropped_is_missing() -> None:
+    model = random_model(Random(3), 300, 2)
+    async with stored(model) as (_, make):
+        await drop(make(), 256, tells=False)
+        with pytest.raises(CorruptMetadataError, match="epoch 3 of s/a is missing"):
+            await make().epoch(3)
+
+
+async def test_old_epochs_go_in_steps_that_may_be_repeated() -> None:
+    model = random_model(Random(5), 700, 3)
+    async with stored(model) as (memory, make):
+        history = make()
+        history.first = 512
+        count = len(memory.tables["t"].entries)
+        assert await history.remove_old(epochs_max=100) == 100
+        # Killed before it was noted, it is repeated, and then goes on.
+        assert await history.remove_old(epochs_max=300) == 300
+        history.removed_before = 300
+        assert await history.remove_old(epochs_max=300) == 512
+        history.removed_before = 512
+        assert await history.remove_old(epochs_max=300) == 512
+        left = len(memory.tables["t"].entries)
+        assert left < count / 3
+        assert await history.segments_in(600) == model.segments_in(600)
+        # The deletion of the stream takes what is left.
+        keys = await history.remove(keys_max=500)
+        assert memory.tables["t"].entries.keys() <= {*keys, history.state_key}
+
+
+async def test_what_goes_on_since_long_ago_keeps_no_epochs() -> None:
+    """A segment that was there from the beginning is in the snapshot of the first epoch."""
+    model = HistoryModel()
+    model.append(first_epoch(even_ranges(2), first_number=0, created_ms=0))
+    latest = model.latest
+    for number in range(1, 1000):
+        sealed = [segment.segment_id for segment in latest if segment.low < 0.5]
+        ranges = [(0.0, 0.25), (0.25, 0.5)] if number % 2 else [(0.0, 0.5)]
+        epoch = scaled_epoch(latest, sealed, ranges, number=number, created_ms=1)
+        model.append(epoch)
+        latest = apply_epochs(latest, [epoch])
+    async with stored(model) as (memory, make):
+        history = make()
+        before = await history.first_needed(cut_at(latest), last=999)
+        assert before > 700
+        await drop(history, before)
+        assert len(memory.tables["t"].entries) < 900
+        history = make()
+        assert await history.segments([1]) == {1: latest[-1]}
+        assert await history.successors(1) == ()
+        with pytest.raises(EpochDroppedError):
+            await history.successors(0)
+        assert await history.is_valid(cut_at(latest))
 
 
 def test_an_epoch_created_and_sealed_is_read_back_whole() -> None:

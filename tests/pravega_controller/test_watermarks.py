@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from pravega_controller import stream_history
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Controller, Environment, open_controller
 from pravega_controller.errors import NotFoundError, StreamNotFoundError
@@ -22,6 +23,7 @@ from pravega_controller.watermarks import (
     OldTimeError,
     Watermarks,
 )
+from pravega_wire import names
 from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
 from pravega_wire.event_framing import iterate_event_spans
 from pravega_wire.watermarks import SegmentWithRange, Watermark, decode_watermark
@@ -132,6 +134,34 @@ async def test_without_a_time_out_a_writer_that_lags_is_gone(scene: Scene) -> No
     assert await scene.writers() == {"a"}
     await scene.watermarks()
     assert await scene.writers() == set()
+
+
+async def test_positions_of_epochs_that_were_dropped_hold_up_no_watermark(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_history, "SNAPSHOT_EPOCHS", 2)
+    await scene.create(timeout_ms=60_000)
+    await scene.note("a", 100, {0: 10})
+    assert len(await scene.watermarks()) == 1
+    streams, old_epochs = scene.controller.streams, scene.controller.old_epochs
+    for number in range(9):
+        active = names.segment_id(number, number)
+        await streams.scale("s", "t", [active], [(0.0, 1.0)], now_ms=number)
+        await streams._workflows.finish("s", "t")
+    last = names.segment_id(9, 9)
+    await streams.truncate("s", "t", {last: 0})
+    old_epochs._expiring_ms = 0
+    for _ in range(3):
+        await old_epochs.drop("s", "t")
+    assert (await scene.controller.store.stream("s", "t")).record.first_epoch == 8
+    # All that is known of where it is lies before the first epoch: the cut is where that begins.
+    await scene.note("a", 200, {0: 10})
+    first = SegmentWithRange(names.segment_id(8, 8), 0.0, 1.0)
+    assert (await scene.watermarks())[-1] == Watermark(200, 200, {first: 0})
+    await scene.note("a", 300, {0: 10})
+    await scene.note("b", 310, {last: 5})
+    cut = {SegmentWithRange(last, 0.0, 1.0): 5}
+    assert (await scene.watermarks())[-1] == Watermark(300, 310, cut)
 
 
 async def test_a_removed_writer_counts_until_it_lags(scene: Scene) -> None:

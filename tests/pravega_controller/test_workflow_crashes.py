@@ -18,9 +18,12 @@ import pytest
 import trio
 import trio.testing
 
+from pravega_controller import old_epochs, stream_history
 from pravega_controller.controller import Controller
+from pravega_controller.errors import EpochDroppedError
 from pravega_controller.intents import INTENTS
 from pravega_controller.key_value_tables import KeyValueTableConfiguration, KeyValueTableRecord
+from pravega_controller.old_epochs import OLD_EPOCHS
 from pravega_controller.records import (
     NamedCut,
     NameRecord,
@@ -83,6 +86,63 @@ async def sealed(c: Controller) -> None:
 async def scaled(c: Controller) -> None:
     await stream(c)
     await scale(c)
+
+
+async def left_epochs(c: Controller) -> None:
+    """A stream that has left five epochs with snapshots behind."""
+    await stream(c)
+    for epoch in range(5):
+        (first, *_) = await c.streams.active_segments("s", "a")
+        await c.streams.scale("s", "a", [first.segment_id], [first.key_range], now_ms=epoch)
+        await c.streams._workflows.finish("s", "a")
+    await c.streams.truncate("s", "a", {(5 << 32) + 6: 0, 1: 0})
+
+
+async def drop_epochs(c: Controller, rounds: int = 8) -> None:
+    """Let the epochs expire, and go one by one."""
+    c.old_epochs._expiring_ms = 0
+    c.old_epochs._owns = lambda key: True
+    for _ in range(rounds):
+        await c.old_epochs.run_round()
+
+
+async def left_and_sealed(c: Controller) -> None:
+    """A sealed stream of which some epochs are dropped, but not removed."""
+    await left_epochs(c)
+    await drop_epochs(c, rounds=3)
+    record = (await c.store.stream("s", "a")).record
+    assert (record.first_epoch, record.removed_before) == (4, 2)
+    await c.streams.seal("s", "a")
+
+
+async def check_epochs_dropped(c: Controller, memory: MemorySegmentStore) -> None:
+    assert len(history_keys(memory, "epoch")) == 2
+    assert len(history_keys(memory, "snapshot")) == 1
+    assert len(history_keys(memory, "sealed")) == 2
+    with pytest.raises(EpochDroppedError):
+        await c.streams.successors("s", "a", 0)
+    assert await c.streams.head("s", "a") == {(5 << 32) + 6: 0, 1: 0}
+    assert not memory.tables[OLD_EPOCHS].entries
+
+
+async def check_deleted_with_left_epochs(c: Controller, memory: MemorySegmentStore) -> None:
+    assert not await c.streams.exists("s", "a")
+    assert live(memory, "s/") == {}
+    check_nothing_is_left(memory)
+    await drop_epochs(c)
+    assert not memory.tables[OLD_EPOCHS].entries
+
+
+def history_keys(memory: MemorySegmentStore, kind: str) -> list[bytes]:
+    """The keys of this kind of the streams that have left epochs behind."""
+    return [
+        key
+        for name, table in memory.tables.items()
+        if "histories" in name
+        for key in table.entries
+        if key.split(b"/")[1] == kind.encode()
+        and any(b"/snapshot/" in each and each.startswith(key[:16]) for each in table.entries)
+    ]
 
 
 async def group(c: Controller) -> None:
@@ -247,6 +307,10 @@ SCENARIOS = {
     ),
     "scale": Scenario(stream, scale, check_scaled),
     "truncate": Scenario(scaled, truncate, check_truncated),
+    "drop epochs": Scenario(left_epochs, drop_epochs, check_epochs_dropped, unpromised=100),
+    "delete with epochs dropped": Scenario(
+        left_and_sealed, lambda c: c.streams.delete("s", "a"), check_deleted_with_left_epochs
+    ),
     "update and rescale": Scenario(stream, update, check_updated),
     "seal": Scenario(stream, lambda c: c.streams.seal("s", "a"), check_sealed),
     "delete": Scenario(sealed, lambda c: c.streams.delete("s", "a"), check_deleted),
@@ -352,6 +416,13 @@ def check_seals(memory: MemorySegmentStore) -> None:
                 assert created, f"{segment} is sealed before its successors exist"
 
     memory.on_seal = check
+
+
+@pytest.fixture(autouse=True)
+def epochs_with_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other epoch has a snapshot, so that few epochs can be dropped, one at a time."""
+    monkeypatch.setattr(stream_history, "SNAPSHOT_EPOCHS", 2)
+    monkeypatch.setattr(old_epochs, "EPOCHS_REMOVED_MAX", 1)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
