@@ -1,0 +1,146 @@
+"""A cluster under test, as ``make cluster`` runs it: ZooKeeper, bookies, stores, controllers.
+
+Owns: ``Cluster``: starting it on free ports, ending it, and what is done to single processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from compat_harness.server import HOST, ServerError, free_neighbours
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_SECONDS_MAX = 180.0
+STOP_SECONDS_MAX = 120.0
+POLL_SECONDS = 0.05
+STORES = 3
+CONTROLLERS = 2
+BOOKIES = 3
+
+
+class Cluster:
+    """A context manager; processes are known by the names of their pid files."""
+
+    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+        self.data_dir = directory / "cluster"
+        self._output = directory / "cluster.log"
+        # One run of ports that are free now: they are all taken at about the same time.
+        first = free_neighbours(1 + BOOKIES + STORES + CONTROLLERS)
+        self.zookeeper = f"{HOST}:{first}"
+        self.controller_port = first + 1 + BOOKIES + STORES
+        self._options = [
+            f"--data-dir={self.data_dir}",
+            f"--zookeeper-port={first}",
+            f"--bookie-port={first + 1}",
+            f"--store-port={first + 1 + BOOKIES}",
+            f"--controller-port={self.controller_port}",
+            *options,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def controller_uris(self) -> str:
+        """All controllers, as the Java client is given them."""
+        ports = range(self.controller_port, self.controller_port + CONTROLLERS)
+        return "tcp://" + ",".join(f"{HOST}:{port}" for port in ports)
+
+    def __enter__(self) -> Cluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> float:
+        """Start everything and wait until it is ready; the seconds that took."""
+        began = time.monotonic()
+        with self._output.open("ab") as output:
+            position = output.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "deploy.one_machine", *self._options],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        ready = f"cluster is ready: tcp://{HOST}:{self.controller_port}\n".encode()
+        while ready not in self._output.read_bytes()[position:]:
+            if self._process.poll() is not None or time.monotonic() - began > READY_SECONDS_MAX:
+                self.stop()
+                raise ServerError(f"the cluster is not ready:\n{self.tell()}")
+            time.sleep(POLL_SECONDS)
+        return time.monotonic() - began
+
+    def stop(self) -> None:
+        """End everything as Ctrl-C does, or by force if that takes too long."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                # The others die with it.
+                self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def kill_all(self) -> None:
+        """Kill everything at once: all processes die with their supervisor."""
+        assert self._process is not None
+        pids = [self.pid_of(path.stem) for path in (self.data_dir / "run").glob("*.pid")]
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        while any(pid is not None and _is_alive(pid) for pid in pids):
+            assert time.monotonic() < deadline
+            time.sleep(POLL_SECONDS)
+
+    def pid_of(self, name: str) -> int | None:
+        """The process that plays a part now."""
+        try:
+            return int((self.data_dir / "run" / f"{name}.pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def kill(self, name: str) -> int:
+        """Kill a process as ``kill -9`` does; its id."""
+        pid = self.pid_of(name)
+        assert pid is not None, name
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def pause(self, name: str) -> int:
+        """Stop a process without ending it: it holds its connections and is silent."""
+        pid = self.pid_of(name)
+        assert pid is not None, name
+        os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    def tell(self) -> str:
+        """What it said, and the ends of the logs."""
+        parts = [self._output.read_text(errors="replace")[-3000:]]
+        for log in sorted((self.data_dir / "log").glob("*.log")):
+            parts.append(f"---- {log.name}\n{log.read_text(errors='replace')[-1500:]}")
+        return "\n".join(parts)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
