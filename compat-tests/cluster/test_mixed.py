@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.peers.durable_files import LEDGERS_PATH
 from benchmarks.peers.original_durable import OriginalDurable
 from compat_harness.java import NEWEST, JavaClient
 from compat_harness.server import HOST, TARGET_VARIABLE
@@ -29,7 +31,7 @@ pytestmark = [
 
 CONTAINERS = 4
 PATHS = find_paths("pravega-cluster")
-SUITES = ("StreamManagementTest", "ScaleTest", "TruncationTest", "StateSynchronizerTest")
+SUITES = ("StreamManagementTest", "ScaleTest", "TruncationTest", "ByteStreamTest")
 SUITES_SECONDS_MAX = 400.0
 SEGSTORE = Path(sys.executable).parent / "segstore"
 
@@ -46,6 +48,26 @@ class OurController(OriginalDurable):
             f"--zookeeper={HOST}:{ports.zookeeper}",
             f"--container-count={CONTAINERS}",
             f"--port={ports.controller}",
+        ]
+
+
+class OurSegmentStore(OriginalDurable):
+    """The original with our segment store."""
+
+    name = "original's controller, our segment store"
+
+    def _segment_store(self, directory: Path, ports: Any) -> list[str]:
+        tier_2 = directory / "tier2"
+        tier_2.mkdir(exist_ok=True)
+        return [
+            str(SEGSTORE),
+            "server",
+            f"--zookeeper={HOST}:{ports.zookeeper}",
+            f"--container-count={CONTAINERS}",
+            f"--port={ports.segment_store}",
+            f"--bookkeeper-ledgers={LEDGERS_PATH}",
+            "--replicas=1/1/1",
+            f"--tier2={tier_2}",
         ]
 
 
@@ -67,29 +89,35 @@ def run_suites(names: Sequence[str], uri: str, directory: Path) -> None:
     assert not failed, "\n".join(failed)
 
 
-@pytest.fixture
-def our_controller(tmp_path: Path) -> Iterator[OurController]:
-    peer = OurController()
+@contextmanager
+def running(peer: OriginalDurable, directory: Path) -> Iterator[str]:
+    """The controller's address."""
     peer.prepare()
     peer.reserve()
-    yield peer
-    peer.stop()
-
-
-def test_our_controller_with_its_segment_store(
-    our_controller: OurController, tmp_path: Path
-) -> None:
-    running = our_controller.start(tmp_path)
-    run_suites(SUITES, running.address, tmp_path / "suites")
-    assert our_controller._ports is not None
-    client = KazooClient(hosts=f"{HOST}:{our_controller._ports.zookeeper}")
-    client.start()
     try:
-        store = Host(HOST, our_controller.segment_store_port)
-        names = client.get_children(PATHS.hosts)
-        assert [parse_node_name(name) for name in names] == [store]
-        data, _ = client.get(PATHS.container_map)
-        assert decode_map(data) == {store: frozenset(range(CONTAINERS))}
+        yield peer.start(directory).address
     finally:
-        client.stop()
-        client.close()
+        peer.stop()
+
+
+@pytest.mark.parametrize("kind", [OurController, OurSegmentStore])
+def test_parts_of_the_original_work_with_ours(
+    kind: type[OriginalDurable], pytestconfig: pytest.Config, tmp_path: Path
+) -> None:
+    if not pytestconfig.getoption("--full"):
+        pytest.skip("in the full form only: it takes minutes")
+    peer = kind()
+    with running(peer, tmp_path) as uri:
+        run_suites(SUITES, uri, tmp_path / "suites")
+        assert peer._ports is not None
+        client = KazooClient(hosts=f"{HOST}:{peer._ports.zookeeper}")
+        client.start()
+        try:
+            store = Host(HOST, peer.segment_store_port)
+            assert list(map(parse_node_name, client.get_children(PATHS.hosts))) == [store]
+            assert len(client.get_children(PATHS.controllers)) == 1
+            data, _ = client.get(PATHS.container_map)
+            assert decode_map(data) == {store: frozenset(range(CONTAINERS))}
+        finally:
+            client.stop()
+            client.close()

@@ -14,7 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from kazoo.client import KazooClient
+
 from compat_harness.server import HOST, ServerError, free_neighbours
+from pravega_cluster.nodes import find_paths
+from pravega_cluster.records import decode_map
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 180.0
@@ -34,12 +38,13 @@ class Cluster:
         # One run of ports that are free now: they are all taken at about the same time.
         first = free_neighbours(1 + BOOKIES + STORES + CONTROLLERS)
         self.zookeeper = f"{HOST}:{first}"
-        self.controller_port = first + 1 + BOOKIES + STORES
+        self._store_port = first + 1 + BOOKIES
+        self.controller_port = self._store_port + STORES
         self._options = [
             f"--data-dir={self.data_dir}",
             f"--zookeeper-port={first}",
             f"--bookie-port={first + 1}",
-            f"--store-port={first + 1 + BOOKIES}",
+            f"--store-port={self._store_port}",
             f"--controller-port={self.controller_port}",
             *options,
         ]
@@ -129,6 +134,18 @@ class Cluster:
         assert pid is not None, name
         os.kill(pid, signal.SIGSTOP)
         return pid
+
+    def stores_in_map(self) -> list[str]:
+        """The segment stores that have containers, by the names of their pid files."""
+        client = KazooClient(hosts=self.zookeeper)
+        client.start()
+        try:
+            data, _ = client.get(find_paths("pravega-cluster").container_map)
+        finally:
+            client.stop()
+            client.close()
+        numbers = [host.port - self._store_port for host, each in decode_map(data).items() if each]
+        return [f"segment-store-{number}" for number in sorted(numbers)]
 
     def tell(self) -> str:
         """What it said, and the ends of the logs."""

@@ -109,13 +109,7 @@ def list_parts(settings: ClusterSettings, class_path: str) -> list[ChildSpec]:
         command = _java(class_path, BOOKIE, "--conf", bookie_settings_file(settings, number))
         parts.append(_part(settings, f"bookie-{number}", command, ready_port=port))
     for number, port in enumerate(_in_a_row(settings.store_port, settings.stores)):
-        command = _segstore(
-            settings,
-            "server",
-            port,
-            f"--tier2={data_dir / 'tier-2'}",
-            f"--controller={HOST}:{settings.controller_port}",
-        )
+        command = _segstore(settings, "server", port, f"--tier2={data_dir / 'tier-2'}")
         parts.append(_part(settings, f"segment-store-{number}", command))
     for number, port in enumerate(_in_a_row(settings.controller_port, settings.controllers)):
         command = _segstore(settings, "controller", port)

@@ -81,6 +81,12 @@ async def follow(
         await wait_for_change(zookeeper, changed, seconds)
 
 
+def _first_leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 async def live_in_sessions(
     open_session: OpenSession, live: Callable[[ZooKeeper], Awaitable[None]]
 ) -> None:
@@ -95,6 +101,6 @@ async def live_in_sessions(
                 await live(zookeeper)
                 nursery.cancel_scope.cancel()
         except* (SessionLostError, ConnectionLostError) as group:
-            log.warning("no session with ZooKeeper", reason=str(group.exceptions[0]))
+            log.warning("no session with ZooKeeper", reason=str(_first_leaf(group)))
         # A session that was lost after a good while is followed by another one at once.
         await trio.sleep(max(0.0, RETRY_SECONDS - (trio.current_time() - began)))
