@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -25,7 +26,9 @@ from segstore.network.cluster import serve_in_cluster
 from segstore.process.config import MIB, ClusterSettings, SegmentStoreConfig
 from segstore.process.membership import Membership
 from segstore.testing.roving_writer import RovingWriter
+from segstore.testing.s3_servers import CREDENTIALS, make_bucket, moto_server
 from segstore.testing.wire_client import WireClient
+from segstore.tiers.s3.settings import S3Settings
 from zookeeper_client.api import ANY_VERSION, NodeExistsError, ZooKeeper, ensure_path
 from zookeeper_client.testing.memory_server import MemorySession
 
@@ -68,7 +71,7 @@ class Store:
             host=self.host.ip,
             port=self.host.port,
             data_dir=self._cluster.path / "unused",
-            storage_dir=self._cluster.path / "tier-2",
+            **self._cluster.tier,
             container_count=CONTAINERS,
             cache_bytes_max=32 * MIB,
             cluster=ClusterSettings(zookeeper="in memory", name="test", ledgers_root=LEDGERS_ROOT),
@@ -89,6 +92,7 @@ class Cluster:
     def __init__(self, bookies: MemoryBookies, path: Path, nursery: trio.Nursery) -> None:
         self.bookies = bookies
         self.path = path
+        self.tier: dict[str, Any] = {"storage_dir": path / "tier-2"}
         self.session = bookies.zookeeper.open_session()
         self._nursery = nursery
 
@@ -221,3 +225,30 @@ async def test_all_that_was_acknowledged_is_there_after_a_start_of_all(cluster: 
         written = writer.acknowledged
         store.shutdown.set()
         await store.ended.wait()
+
+
+async def test_stores_share_a_tier_2_in_s3(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with moto_server() as endpoint:
+        make_bucket(endpoint, "shared")
+        cluster.tier = {"tier2": "s3://shared/test", "s3": S3Settings(endpoint_url=endpoint)}
+        one, two = await cluster.start(), await cluster.start()
+        await cluster.assign(one)
+        async with writing(one, two) as writer:
+            for owner in (two, one):
+                await writer.wait_acknowledged(200)
+                await cluster.assign(owner)
+                await wait_written_at(writer, owner)
+        for store in (one, two):
+            store.shutdown.set()
+            await store.ended.wait()
+        # What it had is in S3: its log is short.
+        three = await cluster.start()
+        await cluster.assign(three)
+        last = writer_of(three)
+        assert await last.check() >= writer.acknowledged
+        three.shutdown.set()
+        await three.ended.wait()
