@@ -103,6 +103,7 @@ def _print(measured: Measured) -> None:
     else:
         landed = report.read_landed(report.LANDED, report.kind_of(measured.plan))
         print("\n".join(report.quick_lines(measured, landed)))
+        print(report.COLD)
     for remark in measured.remarks():
         print(remark)
     print(f"{measured.elapsed_seconds:.0f} s in all; the servers' logs: {LOGS}")
