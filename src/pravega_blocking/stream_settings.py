@@ -149,11 +149,6 @@ def parse_size_bytes(text: str) -> int:
     return _parse(text, _BYTES, "a size such as 500MB or 10GiB")
 
 
-def format_duration(milliseconds: int) -> str:
-    """The shortest exact text of a duration."""
-    return _format(milliseconds, _MILLISECONDS)
-
-
 def format_size(size: int) -> str:
     """A size for people: three digits and a unit of a power of ten."""
     value = float(size)
@@ -173,9 +168,3 @@ def _parse(text: str, units: dict[str, int], wanted: str) -> int:
     if not 0 < value <= _INT64_MAX:
         raise UsageError(f"{text!r} is out of range")
     return value
-
-
-def _format(value: int, units: dict[str, int]) -> str:
-    exact = [(factor, unit) for unit, factor in units.items() if value % factor == 0]
-    factor, unit = max(exact)
-    return f"{value // factor}{unit}"

@@ -146,7 +146,3 @@ def _to_cuts(messages: Iterable[pb.StreamCut]) -> tuple[NamedCut, ...]:
         NamedCut(message.streamInfo.scope, message.streamInfo.stream, dict(message.cut))
         for message in messages
     )
-
-
-def _from_cuts(cuts: Iterable[NamedCut]) -> list[pb.StreamCut]:
-    return [stream_cut(named.scope, named.stream, named.cut) for named in cuts]

@@ -19,7 +19,6 @@ from pravega_wire.hashing import container_hash
 INTERNAL_SCOPE = "_system"
 SYSTEM_PREFIX = f"{INTERNAL_SCOPE}/"
 """Prefix of the qualified names of segments that the cluster itself needs."""
-INTERNAL_PREFIX = "_"
 NAME_LENGTH_MAX = 255
 USER_NAME_LENGTH_MAX = 250
 """Shorter than ``NAME_LENGTH_MAX`` so that a name can take an internal prefix or suffix."""

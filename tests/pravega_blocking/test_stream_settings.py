@@ -11,7 +11,6 @@ from pravega_blocking.stream_settings import (
     Scaling,
     ScalingKind,
     StreamSettings,
-    format_duration,
     format_size,
     parse_duration_ms,
     parse_size_bytes,
@@ -81,11 +80,6 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_size_bytes(text)
-
-
-@given(st.integers(1, 2**53))
-def test_a_formatted_duration_is_exact(milliseconds: int) -> None:
-    assert parse_duration_ms(format_duration(milliseconds)) == milliseconds
 
 
 def test_sizes_for_people() -> None:

@@ -111,11 +111,6 @@ class OperationProcessor:
         self._closed = False
         self._on_checkpoint = on_checkpoint
 
-    @property
-    def queued_count(self) -> int:
-        """Count of operations that are not in a frame yet."""
-        return len(self._queue)
-
     def enqueue(self, operation: Operation) -> None:
         """Queue an operation; it completes when it is durable or refused."""
         if self._closed:

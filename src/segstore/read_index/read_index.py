@@ -203,12 +203,6 @@ class ReadIndex:
         end = min(index.logged_end(offset), offset + length)
         return await self._log.read(index, offset, end) if end > offset else b""
 
-    def cached_views(
-        self, segment: SegmentMetadata, *, offset: int, length: int
-    ) -> list[memoryview]:
-        """The same without a copy. The cache's memory is kept until the views are gone."""
-        return self.index_of(segment).entries.views(offset, length)
-
     def read_nowait(
         self,
         segment: SegmentMetadata,

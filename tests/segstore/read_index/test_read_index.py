@@ -407,7 +407,7 @@ async def test_only_flushed_data_is_evicted() -> None:
         it.index.note_segment_stored(it.segment)
         assert it.manager.has_room(MIB)
         assert it.index.cached(it.segment, offset=4 * MIB, length=10) == bytes(10)
-        views = it.index.cached_views(it.segment, offset=5 * MIB, length=2 * MIB)
+        views = it.index.index_of(it.segment).entries.views(5 * MIB, 2 * MIB)
         assert sum(map(len, views)) == 2 * MIB
 
 
