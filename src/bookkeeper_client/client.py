@@ -118,13 +118,22 @@ class BookKeeper:
         password: bytes,
         digest_type: DigestType = DigestType.CRC32C,
         custom: Mapping[str, bytes] | None = None,
+        may_be_narrow: bool = False,
     ) -> WritableLedger:
-        """Make a ledger on bookies drawn by lot. ``NotEnoughBookiesError``, ``ZooKeeperError``."""
+        """Make a ledger on bookies drawn by lot. ``NotEnoughBookiesError``, ``ZooKeeperError``.
+
+        With fewer bookies than the ensemble has a ledger that ``may_be_narrow`` is made on those,
+        if they can confirm an entry.
+        """
         bookies = await self.draw_bookies()
-        if len(bookies) < quorums.ensemble:
+        needed = quorums.ack if may_be_narrow else quorums.ensemble
+        if len(bookies) < needed:
             raise NotEnoughBookiesError(
-                f"a ledger needs {quorums.ensemble} bookies, {len(bookies)} take writes"
+                f"a ledger needs {needed} bookies, {len(bookies)} take writes"
             )
+        if len(bookies) < quorums.ensemble:
+            logger.warning("a ledger has %d bookies of %d", len(bookies), quorums.ensemble)
+            quorums = quorums.narrowed(len(bookies))
         metadata = LedgerMetadata(
             quorums=quorums,
             state=State.OPEN,

@@ -18,6 +18,11 @@ class Quorums:
         if not self.ensemble >= self.write >= self.ack >= 1:
             raise ValueError(f"quorums of {self.ensemble}, {self.write} and {self.ack} bookies")
 
+    def narrowed(self, count: int) -> Quorums:
+        """The same on at most ``count`` bookies, which are enough to confirm an entry: as many as
+        before confirm one."""
+        return Quorums(min(self.ensemble, count), min(self.write, count), self.ack)
+
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """The indices of the bookies that an entry goes to, in the order in which to read."""
         size = self.ensemble

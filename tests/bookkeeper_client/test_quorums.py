@@ -56,3 +56,11 @@ def test_write_sets_go_round() -> None:
 def test_quorums_fit_into_each_other(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="quorums"):
         Quorums(*sizes)
+
+
+def test_on_fewer_bookies_as_many_confirm_an_entry() -> None:
+    assert Quorums(3, 3, 2).narrowed(2) == Quorums(2, 2, 2)
+    assert Quorums(5, 3, 2).narrowed(4) == Quorums(4, 3, 2)
+    assert Quorums(3, 3, 2).narrowed(5) == Quorums(3, 3, 2)
+    with pytest.raises(ValueError, match="quorums of 1"):
+        Quorums(3, 3, 2).narrowed(1)

@@ -29,7 +29,7 @@ from pravega_cluster.records import ClusterRecordError, Host
 from pravega_cluster.registration import keep_registered, unregister
 from segstore.process.config import ClusterSettings
 from segstore.process.registry import ContainerRegistry
-from zookeeper_client.api import NoNodeError, SessionLostError, ZooKeeper, ZooKeeperError
+from zookeeper_client.api import SessionLostError, ZooKeeper, ZooKeeperError
 from zookeeper_client.kazoo_session import open_zookeeper
 from zookeeper_client.steady import SteadyZooKeeper
 
@@ -123,10 +123,8 @@ class Membership:
         try:
             hosts = await read_hosts(self.zookeeper, self._paths.hosts)
             leaders = await self.zookeeper.children(self._paths.leader)
-        except NoNodeError:
-            return False
         except ZooKeeperError:
-            return True
+            return False
         return bool(hosts - {self.host} and leaders)
 
     async def _live(self, session: ZooKeeper) -> None:

@@ -105,6 +105,7 @@ class BookKeeperLogFactory:
                 password=self._settings.password,
                 digest_type=self._settings.digest_type,
                 custom={"application": APPLICATION, "BookKeeperLogId": b"%d" % container_id},
+                may_be_narrow=True,
             )
 
         return MetadataNode(self._zookeeper, log_path(self._root, container_id), make_ledger)

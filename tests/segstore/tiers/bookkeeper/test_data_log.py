@@ -347,9 +347,28 @@ async def test_a_disabled_log_is_not_opened(
 
 async def test_too_few_bookies_are_told(bookies: MemoryBookies, nursery: trio.Nursery) -> None:
     factory = await open_factory(bookies, nursery)
-    await bookies.stop("c")
-    with pytest.raises(DataLogError, match="needs 3 bookies, 2 take writes"):
+    for name in ("b", "c"):
+        await bookies.stop(name)
+    with pytest.raises(DataLogError, match="needs 2 bookies, 1 take writes"):
         await factory.open_log(4)
+
+
+async def test_a_log_is_opened_and_goes_on_without_one_of_three_bookies(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    factory = await open_factory(bookies, nursery)
+    log = await factory.open_log(4)
+    addresses = [await append(log, b"with three")]
+    await bookies.stop("c")
+    log = await factory.open_log(4)
+    addresses += [await append(log, bytes(300)) for _ in range(10)]
+    await log.aclose()
+    assert len({address.position >> 32 for address in addresses}) >= 2
+    # Each entry is at both: the one that is left has it.
+    await bookies.stop("b")
+    await bookies.start("c")
+    log = await (await open_factory(bookies, nursery)).open_log(4)
+    assert [address for address, _ in await read_all(log)] == addresses
 
 
 async def test_epochs_are_known_when_the_logs_are_opened(
