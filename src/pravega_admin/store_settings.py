@@ -106,18 +106,13 @@ def tier_2_settings(
 ) -> dict[str, Any]:
     """The settings of a segment store that say where its tier 2 is: it may be a directory too if
     it ``is_shared`` by the members of a cluster."""
-    if is_shared and location is not None and not location.startswith("s3://"):
+    if is_shared and location is not None and "://" not in location:
         return {"storage_dir": location}
     if location is None:
         if endpoint is not None or region is not None:
             raise UsageError("--s3-endpoint and --s3-region need --tier2 s3://BUCKET/PREFIX")
         return {}
-    from segstore.tiers.s3.location import S3Location, S3LocationError
-
-    try:
-        S3Location.parse(location)
-    except S3LocationError as error:
-        raise UsageError(f"--tier2 {error}") from error
+    _check_location(location)
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise UsageError(f"--s3-endpoint {endpoint!r} is not an http:// or https:// URL")
     return {"tier2": location, "s3": {"endpoint_url": endpoint, "region": region}}
@@ -142,3 +137,23 @@ def member_settings(
     if settings and "zookeeper" not in settings:
         raise UsageError("a member of a cluster needs --zookeeper HOST:PORT")
     return settings or None
+
+
+def _check_location(location: str) -> None:
+    """Raise ``UsageError`` unless tier 2 may be there."""
+    if location.startswith("s3://"):
+        # The registry of vendors takes much longer to import, and the start waits for it.
+        from segstore.tiers.s3.location import S3Location, S3LocationError
+
+        try:
+            S3Location.parse(location)
+        except S3LocationError as error:
+            raise UsageError(f"--tier2 {error}") from error
+        return
+    from segstore.errors import StorageConfigurationError
+    from segstore.process.tier_two_vendors import vendor_of
+
+    try:
+        vendor_of(location).parse(location)
+    except StorageConfigurationError as error:
+        raise UsageError(str(error)) from error

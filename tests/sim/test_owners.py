@@ -13,7 +13,7 @@ from segstore.errors import IdentityError
 from segstore.process import identity
 from segstore.process.data_directory import DataDirectory
 from segstore.process.identity import Claim, JournalIdentity, TierTwoIdentity, _Ownership
-from segstore.process.tier_two import TierTwo
+from segstore.process.tier_two_vendors import TierTwo
 
 SEEDS = range(20)
 SEEDS_MAX = 100

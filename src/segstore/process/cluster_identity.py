@@ -37,7 +37,7 @@ from segstore.errors import (
 )
 from segstore.process.data_directory import StoreState
 from segstore.process.identity import TIER_2, TierTwoIdentity, identity_name
-from segstore.process.tier_two import TierTwo
+from segstore.process.tier_two_vendors import TierTwo
 from segstore.tiers.api import ChunkStorage
 from zookeeper_client.api import (
     BadVersionError,

@@ -25,7 +25,8 @@ from segstore.container import Container, open_container
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.model.segment_attributes import AttributeCache
 from segstore.process.config import SegmentStoreConfig
-from segstore.process.tier_two import EpochNotingLogs, StorageOfOwner
+from segstore.process.tier_two import EpochNotingLogs
+from segstore.process.tier_two_vendors import StorageOfOwner
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.writer.flush_policy import FlushPolicy

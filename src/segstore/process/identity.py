@@ -56,7 +56,8 @@ from segstore.process.data_directory import (
     quote_toml,
 )
 from segstore.process.older_store import refuse_implausible
-from segstore.process.tier_two import NOTE_FILE, TierTwo, read_older_note
+from segstore.process.tier_two import NOTE_FILE, read_older_note
+from segstore.process.tier_two_vendors import TierTwo
 from segstore.runtime.durable_files import make_directory, sync_directory, write_durably
 from segstore.runtime.refused_files import is_refusal, reason_of
 from segstore.tiers.api import ChunkStorage

@@ -1,10 +1,10 @@
 """Which storage a process uses as tier 2.
 
-Owns: the choice by configuration, ``TierTwo``.
+Owns: the choice by configuration, and tier 2 in a directory. ``tier_two_vendors`` has the others.
 
 Invariants:
-1. A store whose chunks are in S3 is not started on anything else, nor one that has chunks in a
-   directory on S3.
+1. A store whose chunks are at a location, such as S3, is not started on anything else, and a store
+   with chunks in a directory is not started on a location.
 2. Nothing in tier 2 is changed before ``process.identity`` has found that it is the store's, and
    what was found then is what is used until the end.
 """
@@ -19,29 +19,29 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import trio
-
 from segstore.chunks.scan_plan import ReadableTier, TierAddress
 from segstore.chunks.system_journal import LastEpoch
 from segstore.errors import StorageConfigurationError
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.data_directory import DataDirectory, StoreState
+from segstore.process.tier_two_vendors import (
+    StorageOfOwner,
+    TierTwo,
+    VendorSettings,
+    do_nothing,
+    is_location,
+    vendor_of,
+)
 from segstore.runtime.descriptors import descriptor_limit, share_out
 from segstore.runtime.durable_files import make_directory
 from segstore.runtime.refused_files import reason_of
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
 from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
-from segstore.tiers.s3 import S3Location, S3LocationError
-from segstore.tiers.s3.settings import S3Settings
 
 NOTE_FILE = "tier-2.toml"
 """Of older versions."""
-S3_SCHEME = "s3://"
 DOUBTS_FILE = "tier-2-doubts.txt"
-
-StorageOfOwner = Callable[[Callable[[], int]], ChunkStorage]
-"""Gives the chunks to an owner, who knows the epoch it was given by then."""
 
 
 @dataclass(slots=True)
@@ -72,36 +72,6 @@ class EpochNotingLogs:
         return self.epoch
 
 
-@dataclass(slots=True)
-class TierTwo:
-    """The configured tier 2, before it is known to be the store's."""
-
-    where: str
-    """A directory's path or a location in S3: for users, and for the next start."""
-    chunks_under: Callable[[int], ChunkStorage]
-    """The chunks for the owner of the claim with that number."""
-    open: Callable[[], Awaitable[StorageOfOwner]]
-    """Begin to use it: only once it is known to be the store's. May change what is in it."""
-    marked_by: Callable[[], Awaitable[str | None]]
-    """The store that an older version has marked it with."""
-    make: Callable[[], Awaitable[None]]
-    """See that a new store can use it."""
-    readable: Callable[[ChunkStorage, str], ReadableTier] | None = None
-    """What tells others where chunks and the store with that id lie, unless only this process can
-    read them."""
-
-    def readable_of(self, store_id: str) -> Callable[[ChunkStorage], ReadableTier] | None:
-        """What tells others where chunks of the store with that id lie."""
-        readable = self.readable
-        if readable is None:
-            return None
-        return lambda chunks: readable(chunks, store_id)
-
-
-async def _do_nothing() -> None:
-    await trio.lowlevel.checkpoint()
-
-
 @asynccontextmanager
 async def open_storage(
     config: SegmentStoreConfig, directory: DataDirectory, *, given: ChunkStorage | None = None
@@ -119,13 +89,13 @@ async def open_storage(
             where=f"{type(given).__name__} of this process",
             chunks_under=lambda _: given,
             open=open_given,
-            marked_by=_do_nothing,
-            make=_do_nothing,
+            marked_by=do_nothing,
+            make=do_nothing,
         )
         return
     noted = noted_location(directory)
     if config.tier2 is None:
-        if noted.startswith(S3_SCHEME):
+        if is_location(noted):
             raise StorageConfigurationError(
                 f"data directory {directory.path} has its tier 2 in {noted}: start with"
                 f" --tier2 {noted}"
@@ -134,9 +104,10 @@ async def open_storage(
         with closing(_Directory(path, DoubtNotes(directory.path / DOUBTS_FILE))) as files:
             yield files.tier()
         return
-    location = _parse_location(config.tier2)
-    _refuse_other_place(config, directory, noted, str(location))
-    async with _open_s3_tier(location, config.s3) as tier:
+    vendor = vendor_of(config.tier2)
+    location = vendor.parse(config.tier2)
+    _refuse_other_place(config, directory, noted, location)
+    async with vendor.open(location, VendorSettings(config.s3)) as tier:
         yield tier
 
 
@@ -148,7 +119,9 @@ async def open_shared_storage(config: SegmentStoreConfig) -> AsyncIterator[TierT
     like ``open_storage``.
     """
     if config.tier2 is not None:
-        async with _open_s3_tier(_parse_location(config.tier2), config.s3) as tier:
+        vendor = vendor_of(config.tier2)
+        settings = VendorSettings(config.s3)
+        async with vendor.open(vendor.parse(config.tier2), settings) as tier:
             yield tier
         return
     if config.storage_dir is None:
@@ -157,30 +130,6 @@ async def open_shared_storage(config: SegmentStoreConfig) -> AsyncIterator[TierT
         )
     with closing(_Directory(config.storage_dir, None)) as files:
         yield files.tier()
-
-
-def _parse_location(text: str) -> S3Location:
-    try:
-        return S3Location.parse(text)
-    except S3LocationError as error:
-        raise StorageConfigurationError(f"--tier2 {error}") from error
-
-
-@asynccontextmanager
-async def _open_s3_tier(location: S3Location, settings: S3Settings) -> AsyncIterator[TierTwo]:
-    # boto3 takes a tenth of a second to import.
-    from segstore.tiers.s3.opening import open_s3
-
-    opened = await open_s3(location, settings)
-    with closing(opened.tier):
-        yield TierTwo(
-            where=str(location),
-            chunks_under=lambda number: opened.tier.owned_by(lambda: number),
-            open=opened.open,
-            marked_by=opened.marked_by,
-            make=opened.try_everything,
-            readable=partial(_readable_objects, str(location), settings),
-        )
 
 
 class _Directory:
@@ -198,7 +147,7 @@ class _Directory:
             where=str(self.path.absolute()),
             chunks_under=lambda _: self.unclaimed(),
             open=self.open,
-            marked_by=_do_nothing,
+            marked_by=do_nothing,
             make=self.make,
             readable=self.readable,
         )
@@ -249,21 +198,11 @@ class _Directory:
             os.close(self._descriptor)
 
 
-def _readable_objects(
-    location: str, settings: S3Settings, chunks: ChunkStorage, store_id: str
-) -> ReadableTier:
-    from segstore.tiers.s3.storage import S3ChunkStorage
-
-    assert isinstance(chunks, S3ChunkStorage), "one that was opened here"
-    address = TierAddress(location, store_id, settings.endpoint_url or "", settings.region or "")
-    return ReadableTier(address, chunks.locate)
-
-
 def _refuse_other_place(
     config: SegmentStoreConfig, directory: DataDirectory, noted: str, location: str
 ) -> None:
-    """Refuse to start on S3 a store whose tier 2 is elsewhere."""
-    if noted.startswith(S3_SCHEME):
+    """Refuse to start a store on a location if its tier 2 is elsewhere."""
+    if is_location(noted):
         if noted != location:
             raise StorageConfigurationError(
                 f"data directory {directory.path} has its tier 2 in {noted}, not in {location}"

@@ -45,7 +45,8 @@ from segstore.process.identity import (
     renew_journal_identity,
     write_journal_identity,
 )
-from segstore.process.tier_two import StorageOfOwner, TierTwo, open_storage
+from segstore.process.tier_two import open_storage
+from segstore.process.tier_two_vendors import StorageOfOwner, TierTwo
 from segstore.repair.salvage import (
     ChunkLosses,
     Entries,

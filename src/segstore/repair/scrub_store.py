@@ -13,12 +13,10 @@ Invariants:
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import structlog
 import trio
@@ -30,15 +28,12 @@ from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import ChunkDamagedError, DamageKind, StorageConfigurationError, StorageError
 from segstore.process.data_directory import DataDirectory, StoreState
 from segstore.process.identity import identity_name
-from segstore.process.tier_two import S3_SCHEME, noted_location
+from segstore.process.tier_two import noted_location
+from segstore.process.tier_two_vendors import NEVER, VendorSettings, is_location, vendor_of
 from segstore.runtime.boot import boot_id
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
-from segstore.tiers.s3 import S3Location
 from segstore.tiers.s3.settings import S3Settings
-
-NEVER: Final = 2**32 - 1
-"""An epoch that no owner has: this one owns nothing."""
 
 logger = structlog.get_logger(__name__)
 
@@ -76,21 +71,8 @@ async def open_to_look(directory: DataDirectory, s3: S3Settings) -> AsyncIterato
     Raises ``StorageConfigurationError`` when it is not there, or not the store's.
     """
     where = noted_location(directory) or str(directory.storage_path)
-    if where.startswith(S3_SCHEME):
-        # boto3 takes a tenth of a second to import.
-        from segstore.tiers.s3.objects import ObjectStore
-        from segstore.tiers.s3.opening import boto3_client
-        from segstore.tiers.s3.storage import S3Tier
-
-        location = S3Location.parse(where)
-        objects = ObjectStore(
-            boto3_client(s3),
-            bucket=location.bucket,
-            prefix=location.prefix,
-            random=random.random,
-        )
-        with closing(S3Tier(objects)) as tier:
-            chunks: ChunkStorage = tier.owned_by(lambda: NEVER)
+    if is_location(where):
+        with vendor_of(where).look(where, VendorSettings(s3)) as chunks:
             await _refuse_foreign(directory, where, chunks)
             yield chunks
         return

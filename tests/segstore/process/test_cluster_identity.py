@@ -18,7 +18,8 @@ from segstore.process.cluster_identity import (
 )
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.data_directory import StoreState
-from segstore.process.tier_two import TierTwo, open_shared_storage
+from segstore.process.tier_two import open_shared_storage
+from segstore.process.tier_two_vendors import TierTwo
 from zookeeper_client.testing.memory_server import Loss, MemorySession, MemoryZooKeeper
 
 ROOT = "/pravega/test"

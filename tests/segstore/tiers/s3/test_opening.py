@@ -21,7 +21,8 @@ from segstore.errors import (
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.data_directory import DataDirectory
 from segstore.process.identity import owned
-from segstore.process.tier_two import StorageOfOwner, open_storage
+from segstore.process.tier_two import open_storage
+from segstore.process.tier_two_vendors import StorageOfOwner
 from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault
 from segstore.tiers.s3.location import S3Location, S3LocationError
 from segstore.tiers.s3.settings import S3Settings

@@ -1,0 +1,159 @@
+"""The kinds of tier 2 that have a location with a scheme, such as ``s3://bucket/prefix``.
+
+Owns: ``VENDORS``, and ``TierTwo``, which a vendor opens. A new kind of tier 2 is one entry of
+``VENDORS``: nothing else in the store names a vendor. Directories have no scheme, and no entry:
+they are what a store uses without a location.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+)
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import trio
+
+from segstore.chunks.scan_plan import ReadableTier, TierAddress
+from segstore.errors import StorageConfigurationError
+from segstore.tiers.api import ChunkStorage
+from segstore.tiers.s3 import S3Location, S3LocationError
+from segstore.tiers.s3.settings import S3Settings
+
+NEVER: Final = 2**32 - 1
+"""An epoch that no owner has: for readers, which own nothing."""
+
+StorageOfOwner = Callable[[Callable[[], int]], ChunkStorage]
+"""Gives the chunks to an owner, who knows the epoch it was given by then."""
+
+
+@dataclass(slots=True)
+class TierTwo:
+    """The configured tier 2, before it is known to be the store's."""
+
+    where: str
+    """A directory's path or a location in S3: for users, and for the next start."""
+    chunks_under: Callable[[int], ChunkStorage]
+    """The chunks for the owner of the claim with that number."""
+    open: Callable[[], Awaitable[StorageOfOwner]]
+    """Begin to use it: only once it is known to be the store's. May change what is in it."""
+    marked_by: Callable[[], Awaitable[str | None]]
+    """The store that an older version has marked it with."""
+    make: Callable[[], Awaitable[None]]
+    """See that a new store can use it."""
+    readable: Callable[[ChunkStorage, str], ReadableTier] | None = None
+    """What tells others where chunks and the store with that id lie, unless only this process can
+    read them."""
+
+    def readable_of(self, store_id: str) -> Callable[[ChunkStorage], ReadableTier] | None:
+        """What tells others where chunks of the store with that id lie."""
+        readable = self.readable
+        if readable is None:
+            return None
+        return lambda chunks: readable(chunks, store_id)
+
+
+async def do_nothing() -> None:
+    """For the steps that a kind of tier 2 does not need."""
+    await trio.lowlevel.checkpoint()
+
+
+@dataclass(frozen=True, slots=True)
+class VendorSettings:
+    """What users may set beside the location; each vendor uses its own part."""
+
+    s3: S3Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """One kind of tier 2."""
+
+    form: str
+    """How its locations look, for users."""
+    parse: Callable[[str], str]
+    """Returns the canonical text of a location; raises ``StorageConfigurationError``."""
+    open: Callable[[str, VendorSettings], AbstractAsyncContextManager[TierTwo]]
+    """Opens the location for the block, before it is known to be the store's. Raises
+    ``StorageConfigurationError`` or ``StorageUnreachableError`` with a sentence for users."""
+    look: Callable[[str, VendorSettings], AbstractContextManager[ChunkStorage]]
+    """Opens the location for reading only, for the block."""
+
+
+def is_location(text: str) -> bool:
+    """Return whether the text is a location of a vendor, and not a directory."""
+    scheme, separator, _ = text.partition("://")
+    return bool(separator) and scheme in VENDORS
+
+
+def vendor_of(location: str) -> Vendor:
+    """Return the vendor of a location; raises ``StorageConfigurationError`` for another scheme."""
+    if not is_location(location):
+        raise StorageConfigurationError(
+            f"--tier2 {location!r} is not {' or '.join(each.form for each in VENDORS.values())}"
+        )
+    return VENDORS[location.partition("://")[0]]
+
+
+def _parse_s3(text: str) -> str:
+    try:
+        return str(S3Location.parse(text))
+    except S3LocationError as error:
+        raise StorageConfigurationError(f"--tier2 {error}") from error
+
+
+# boto3 takes a tenth of a second to import: only stores in S3 import it.
+
+
+@asynccontextmanager
+async def _open_s3(location: str, settings: VendorSettings) -> AsyncIterator[TierTwo]:
+    from segstore.tiers.s3.opening import open_s3
+
+    opened = await open_s3(S3Location.parse(location), settings.s3)
+    with closing(opened.tier):
+        yield TierTwo(
+            where=location,
+            chunks_under=lambda number: opened.tier.owned_by(lambda: number),
+            open=opened.open,
+            marked_by=opened.marked_by,
+            make=opened.try_everything,
+            readable=partial(_readable_objects, location, settings.s3),
+        )
+
+
+@contextmanager
+def _look_at_s3(location: str, settings: VendorSettings) -> Iterator[ChunkStorage]:
+    from segstore.tiers.s3.objects import ObjectStore
+    from segstore.tiers.s3.opening import boto3_client
+    from segstore.tiers.s3.storage import S3Tier
+
+    place = S3Location.parse(location)
+    objects = ObjectStore(
+        boto3_client(settings.s3), bucket=place.bucket, prefix=place.prefix, random=random.random
+    )
+    with closing(S3Tier(objects)) as tier:
+        yield tier.owned_by(lambda: NEVER)
+
+
+def _readable_objects(
+    location: str, settings: S3Settings, chunks: ChunkStorage, store_id: str
+) -> ReadableTier:
+    from segstore.tiers.s3.storage import S3ChunkStorage
+
+    assert isinstance(chunks, S3ChunkStorage), "one that was opened here"
+    address = TierAddress(location, store_id, settings.endpoint_url or "", settings.region or "")
+    return ReadableTier(address, chunks.locate)
+
+
+VENDORS: dict[str, Vendor] = {
+    "s3": Vendor("s3://BUCKET/PREFIX", parse=_parse_s3, open=_open_s3, look=_look_at_s3)
+}
+"""The vendors by the scheme of their locations."""
