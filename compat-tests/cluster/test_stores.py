@@ -98,6 +98,15 @@ class Cluster:
                 return
             await trio.sleep(0.05)
 
+    async def wait_bookies(self, count: int) -> None:
+        """Wait until so many bookies take writes by what ZooKeeper says."""
+        available = f"{self.bookies.ledgers_root}/available"
+        while True:
+            names = await self.zookeeper.children(available)
+            if len(set(names) - {"readonly"}) == count:
+                return
+            await trio.sleep(0.1)
+
     async def assign(self, store: Store) -> None:
         """Give all containers to a store."""
         data = encode_map({store.host: frozenset(range(CONTAINERS))})
@@ -232,3 +241,21 @@ async def test_a_store_that_is_told_to_end_does_so(cluster: Cluster) -> None:
         await trio.to_thread.run_sync(lambda: one.process.wait_for_end(seconds_max=20.0))
         await writer.wait_acknowledged(1000)
         assert writer.at == two.host.address
+
+
+async def test_a_store_is_killed_while_one_of_three_bookies_is_gone(cluster: Cluster) -> None:
+    one, two = await cluster.start(2)
+    await cluster.assign(one)
+    async with cluster.writing() as writer:
+        await writer.wait_acknowledged(1000)
+        await trio.to_thread.run_sync(cluster.bookies.kill, 2)
+        try:
+            await cluster.wait_bookies(2)
+            await trio.to_thread.run_sync(one.process.kill)
+            await cluster.assign(two)
+            await wait_written_at(writer, two)
+            await writer.wait_acknowledged(1000)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(cluster.bookies.start, 2)
+        await writer.wait_acknowledged(1000)

@@ -88,12 +88,12 @@ class BookKeeperLogFactory:
             node = self._node(container_id)
             try:
                 return await self._open(container_id, node)
-            except FencedError as error:
+            except (FencedError, NoSuchLedgerError) as error:
                 # The owner before may have truncated its log at the same time. Another one that
                 # opens it has made the epoch greater.
                 is_overtaken = await self.last_epoch(container_id) > node.metadata.epoch
                 if is_overtaken or attempt == OPENINGS_MAX:
-                    raise DataLogError(f"the log is fenced: {error}") from error
+                    raise DataLogError(f"log {container_id} cannot be opened: {error}") from error
             except (BookKeeperError, ZooKeeperError) as error:
                 raise DataLogError(f"log {container_id} cannot be opened: {error}") from error
         raise AssertionError("returned or raised above")

@@ -428,3 +428,29 @@ async def test_a_log_goes_on_in_the_next_session(
                 if address.position >> 32 > addresses[0].position >> 32:
                     break
         await log.aclose()
+
+
+@pytest.mark.parametrize("step", ["_check_owners", "_recover_all"])
+async def test_an_opening_begins_again_when_the_owner_before_truncates_meanwhile(
+    bookies: MemoryBookies, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    log = await (await open_factory(bookies, nursery)).open_log(4)
+    addresses = []
+    for _ in range(30):
+        addresses.append(await append(log, bytes(400)))
+        await trio.sleep(0.01)
+    factory = await open_factory(bookies, nursery)
+    carry_out = getattr(factory, step)
+    calls = 0
+
+    async def truncate_first(container_id: int, metadata: LogMetadata) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await log.truncate(addresses[20])
+        return await carry_out(container_id, metadata)
+
+    monkeypatch.setattr(factory, step, truncate_first)
+    again = await factory.open_log(4)
+    assert calls == 2
+    assert [address for address, _ in await read_all(again)] == addresses[20:]
