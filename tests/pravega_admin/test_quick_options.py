@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,10 +55,6 @@ def defaults() -> dict[str, Any]:
     return found
 
 
-def same(value: object) -> object:
-    return os.fspath(value) if isinstance(value, Path) else value
-
-
 def assert_read_alike(arguments: list[str]) -> None:
     quick = read_options(arguments)
     if quick is None:
@@ -67,7 +62,10 @@ def assert_read_alike(arguments: list[str]) -> None:
     slow = parsed(arguments)
     assert slow is not None, "the parser complains"
     for name, value in {**defaults(), **quick}.items():
-        assert same(slow[name]) == same(value), name
+        # A path is the same with a slash more: what reads the options makes a path of it later.
+        expected = slow[name]
+        found = Path(str(value)) if isinstance(expected, Path) else value
+        assert found == expected, name
 
 
 def test_every_option_of_the_parser_is_known_by_its_name() -> None:
@@ -109,6 +107,7 @@ WORDS = st.one_of(
 )
 @example(["--controller-port", "9091", "--controller-port=9092"])
 @example(["--data-dir", "x", "--log-level", "debug", "--allow-insecure"])
+@example(["--data-dir=s3://bucket/prefix"])
 def test_what_is_read_quickly_is_what_the_parser_reads(arguments: list[str]) -> None:
     assert_read_alike(arguments)
 
