@@ -145,7 +145,8 @@ class OldEpochs:
                     except CorruptMetadataError as error:
                         log.error("a note is damaged", key=entry.key, reason=str(error))
                         continue
-                    if record.look_ms <= now:
+                    # One that lies further ahead than anything waits is of a clock that was wrong.
+                    if not now < record.look_ms <= now + self._expiring_ms:
                         found[entry.key.decode()] = entry.version
         except NoSuchTableError:
             log.debug("no stream was noted yet")
@@ -173,7 +174,10 @@ class OldEpochs:
         stream = await self._store.stream(scope, name)
         record = stream.record
         expiring = record.expiring
-        if expiring is not None and expiring.since_ms + self._expiring_ms <= self._now_ms():
+        if expiring is not None and expiring.since_ms > self._now_ms():
+            # By a clock that was wrong: they are waited for from now on.
+            stream = await self._change(stream, self._since_now)
+        elif expiring is not None and expiring.since_ms + self._expiring_ms <= self._now_ms():
             if await self._is_in_use(stream, expiring):
                 return self._now_ms()
             stream = await self._change(stream, _dropping(expiring))
@@ -213,6 +217,13 @@ class OldEpochs:
             is_old = names.transaction_epoch(found.identifier) < expiring.before
             is_in_use |= is_old and found.stored.record.state not in ENDED
         return is_in_use
+
+    async def _since_now(self, stream: Stream) -> StreamRecord:
+        """Let no epochs have expired later than now."""
+        record, now = stream.record, self._now_ms()
+        if record.expiring is None or record.expiring.since_ms <= now:
+            return record
+        return structs.replace(record, expiring=Expiring(record.expiring.before, now))
 
     async def _expire(self, stream: Stream) -> StreamRecord:
         """Let the epochs expire that nothing at or after the head needs."""

@@ -24,6 +24,7 @@ from random import Random
 import structlog
 from msgspec import structs
 
+from pravega_controller import stream_cuts
 from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
     EpochDroppedError,
@@ -399,8 +400,10 @@ async def _goes_on(history: StreamHistory, earlier: StreamCut, later: StreamCut)
     try:
         return not earlier or await history.is_at_or_after(later, earlier)
     except EpochDroppedError:
-        # The earlier one lay before the head all the time since.
-        return True
+        # What is not known any more of the earlier one lies before all that is.
+        known = await history.segments(earlier)
+        rest = {known[each]: earlier[each] for each in known}
+        return stream_cuts.is_at_or_after_all(await history.pieces(later), rest)
 
 
 def _intent(scope: str, name: str) -> IntentRecord:

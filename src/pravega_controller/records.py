@@ -33,6 +33,10 @@ class ScopeRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
 # ---- Streams -------------------------------------------------------------------------------------
 
 
+GONE = b'{"format":0}'
+"""In the place of a stream's record: the stream of this id will never be."""
+
+
 class NameRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     """A stream's name, and what all its records are filed under."""
 

@@ -66,6 +66,7 @@ from pravega_controller.errors import (
 from pravega_controller.history import Epoch, apply_epochs, undo_epochs
 from pravega_controller.intents import INTENTS, Intents
 from pravega_controller.records import (
+    GONE,
     ConfigurationRecord,
     Create,
     Delete,
@@ -104,9 +105,6 @@ READS_MAX = 20
 """Read a stream that changes under our eyes so many times before that is called damage."""
 CATCH_UP_EPOCHS_MAX = 64
 """A cached stream that is further behind is computed from its last snapshot."""
-
-GONE = b'{"format":0}'
-"""In the place of a stream's state: the stream of this id will never be."""
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -78,6 +78,16 @@ def is_at_or_after(later: Sequence[Piece], earlier: Sequence[Piece]) -> bool:
     return all((a.epoch, a.offset) >= (b.epoch, b.offset) for a, b in _overlapping(later, earlier))
 
 
+def is_at_or_after_all(later: Sequence[Piece], positions: Mapping[Segment, int]) -> bool:
+    """Whether a cut is, for every key of these segments, not before the positions in them."""
+    return all(
+        (piece.epoch, piece.offset) >= (segment.epoch, offset)
+        for segment, offset in positions.items()
+        if offset >= 0
+        for piece in _under(segment, later)
+    )
+
+
 def cut_at(segments: Iterable[Segment], *, offset: int = 0) -> dict[int, int]:
     """The cut at one offset of every segment: by default, at its beginning."""
     return {segment.segment_id: offset for segment in segments}

@@ -45,6 +45,8 @@ from pravega_controller.errors import (
 )
 from pravega_controller.history import Epoch, Successor, apply_epochs, successors_in
 from pravega_controller.records import (
+    GONE,
+    Delete,
     EpochRecord,
     SealedRecord,
     SizesRecord,
@@ -340,6 +342,16 @@ class StreamHistory:
         An empty ``start`` stands for the first epoch on record. Both cuts must be valid and
         ``end`` not before ``start``, else ``InvalidStreamCutError``.
         """
+        number = self.first
+        try:
+            return await self._segments_between(start, end)
+        except EpochDroppedError:
+            if start or self.first == number:
+                raise
+            # There is a later first epoch than when this began.
+            return await self.segments_between(start, end)
+
+    async def _segments_between(self, start: StreamCut, end: StreamCut) -> list[Segment]:
         began = await self._segments_at(start)
         first = await self.pieces(start or stream_cuts.cut_at(began))
         last = await self.pieces(end)
@@ -544,9 +556,13 @@ class StreamHistory:
     async def _read_state(self) -> None:
         """Read again which epochs there are. ``StreamNotFoundError``."""
         entry = await self._tables.get(self._table, self.state_key)
-        if entry is None:
+        if entry is None or entry.value == GONE:
             raise StreamNotFoundError(f"stream {self._stream} does not exist any more")
-        self.note(decode(entry.value, StreamRecord))
+        record = decode(entry.value, StreamRecord)
+        if isinstance(record.pending, Delete) and not record.pending.has_segments:
+            # Its epochs go, and what leads to them: that a key is absent says nothing.
+            raise StreamNotFoundError(f"stream {self._stream} is being deleted")
+        self.note(record)
 
     def _dropped(self, what: str) -> EpochDroppedError:
         return EpochDroppedError(

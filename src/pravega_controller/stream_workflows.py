@@ -441,7 +441,9 @@ class StreamWorkflows:
         """Delete what a step on a stream may have created after it was of use.
 
         While this controller was slow, another may have done the same step, and then moved the head
-        beyond the segments, or deleted the stream. Their names are used for nothing else.
+        beyond the segments, or deleted the stream. Their names are used for nothing else once the
+        deletion has reserved their numbers; those of a stream that was discarded before its name
+        led to it may be another's by now, and stay.
         """
         created = {*stream.active, *stream.latest}
         for number in range(stream.record.epoch + 1, stream.record.epoch_count):
@@ -456,6 +458,9 @@ class StreamWorkflows:
                 return
             head = await found.history.pieces(found.head)
             created = {segment for segment in created if stream_cuts.is_before(segment, head)}
+        else:
+            reserved = await self._store.next_number(stream.scope.name, stream.name)
+            created = {segment for segment in created if segment.number < reserved}
         await self._delete_segments(stream, created)
 
     async def _step(self, stream: Stream, work: StreamWorkflow | Rolling) -> Stream | None:

@@ -24,6 +24,7 @@ from msgspec import structs
 from pravega_controller.conflicts import until_unchanged
 from pravega_controller.errors import (
     ControllerError,
+    EpochDroppedError,
     IllegalStateError,
     InvalidRequestError,
     StreamNotFoundError,
@@ -118,7 +119,10 @@ class TransactionOperations:
             # A question has come upon what another controller has dropped since.
             known = None
         stream = known or await self._store.stream(scope, name)
-        epoch = (await stream.history.epoch(stream.record.epoch)).reference
+        try:
+            epoch = (await stream.history.epoch(stream.record.epoch)).reference
+        except EpochDroppedError as error:
+            raise VersionConflictError(f"{scope}/{name} has gone on: {error}") from error
         owner = self._workflows.registry.of_stream(scope, name, stream.stream_id)
         _refuse_unless_open(stream, owner)
         identifier = make_id(epoch, number)

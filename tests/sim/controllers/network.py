@@ -95,13 +95,22 @@ class Link:
         connection = Connection(Role.SERVER)
         broken = (trio.BrokenResourceError, trio.ClosedResourceError)
         sending = trio.StrictFIFOLock()
-        is_broken = False
+        broken_in: int | None = None
+        """The life of the controller in which the connection broke."""
+
+        def break_off() -> None:
+            nonlocal broken_in
+            if broken_in is None:
+                broken_in = self._lives
 
         async def answer(request: wire.Request) -> None:
-            nonlocal is_broken
             life, kind = self._lives, type(request).__name__
             late = self._random.random() < self._rates.late_requests
             await self._pass(late=late)
+            if life == broken_in:
+                # The controller has sent it again, even if it was killed after that.
+                self._note(f"drop {kind}")
+                return
             if life != self._lives:
                 killed = self._killed
                 if self._random.random() < HAUNT_RATE:
@@ -111,16 +120,12 @@ class Link:
                     self._note(f"drop {kind}")
                     return
                 self._note(f"haunt {kind}")
-            elif is_broken:
-                # The controller has sent it again.
-                self._note(f"drop {kind}")
-                return
             elif late:
                 self._note(f"late {kind}")
             reply = self._store._apply(request)
             if self._random.random() < self._rates.lost_replies:
                 self._note(f"lost reply to {kind}")
-                is_broken = True
+                break_off()
                 await trio.aclose_forcefully(stream)
                 return
             await self._pass(late=False)
@@ -136,4 +141,4 @@ class Link:
                         await stream.send_all(connection.send(wire.HELLO))
                     else:
                         self._nursery.start_soon(answer, command)
-        is_broken = True
+        break_off()
