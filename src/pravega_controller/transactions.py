@@ -117,15 +117,20 @@ def choose_batch(commits: Iterable[Commit], *, begun_epoch: int | None) -> list[
     """The transactions to commit next, in order; none if there are none.
 
     All are of one epoch: the one that a batch may have been begun for before a crash, else the
-    lowest, so that a stream is rolled as seldom as can be.
+    lowest, so that a stream is rolled as seldom as can be. Those of the begun epoch that come after
+    one of a lower epoch wait until that is committed: no batch had them before it.
     """
-    by_epoch: dict[int, list[Commit]] = {}
-    for commit in commits:
-        by_epoch.setdefault(commit.epoch, []).append(commit)
-    if not by_epoch:
-        return []
-    epoch = begun_epoch if begun_epoch in by_epoch else min(by_epoch)
-    return sorted(by_epoch[epoch], key=lambda commit: commit.order)[:BATCH_TRANSACTIONS_MAX]
+    batch: list[Commit] = []
+    in_order = sorted(commits, key=lambda commit: commit.order)
+    for commit in in_order:
+        if begun_epoch is None or commit.epoch < begun_epoch:
+            break
+        if commit.epoch == begun_epoch:
+            batch.append(commit)
+    if not batch and in_order:
+        lowest = min(commit.epoch for commit in in_order)
+        batch = [commit for commit in in_order if commit.epoch == lowest]
+    return batch[:BATCH_TRANSACTIONS_MAX]
 
 
 # ---- Rolling -------------------------------------------------------------------------------------

@@ -99,23 +99,33 @@ def test_batches_take_every_commit_once_in_order(
     done: list[Commit] = []
     begun = begun_epoch
     while batch := choose_batch(left, begun_epoch=begun):
-        epochs = sorted({commit.epoch for commit in left})
-        expected_epoch = begun if begun in epochs else epochs[0]
-        of_epoch = sorted((c.order, c) for c in left if c.epoch == expected_epoch)
-        assert batch == [commit for _, commit in of_epoch][:BATCH_TRANSACTIONS_MAX]
+        assert len({commit.epoch for commit in batch}) == 1
+        assert len(batch) <= BATCH_TRANSACTIONS_MAX
+        assert batch == sorted(batch, key=lambda commit: commit.order)
         left = [commit for commit in left if commit not in batch]
+        last = batch[-1]
+        passed_over = [c for c in left if c.order < last.order and c.epoch <= last.epoch]
+        assert not passed_over
         done += batch
         begun = batch[0].epoch
     assert not left
     assert sorted(done, key=lambda c: c.order) == sorted(commits, key=lambda c: c.order)
 
 
-@given(COMMITS, COMMITS)
+def test_a_later_commit_does_not_join_the_begun_epoch_past_one_of_a_lower_epoch() -> None:
+    """Its client may have waited for the answer to the commit that it would pass."""
+    first, lower, later = (Commit(make_id(e, n), n) for n, e in enumerate([1, 0, 1]))
+    assert choose_batch([first, lower, later], begun_epoch=1) == [first]
+    assert choose_batch([lower, later], begun_epoch=1) == [lower]
+    assert choose_batch([later], begun_epoch=0) == [later]
+
+
+@given(COMMITS, COMMITS, st.none() | st.integers(0, 4))
 def test_what_a_crash_left_half_done_is_the_first_part_of_the_next_batch(
-    before: list[Commit], later: list[Commit]
+    before: list[Commit], later: list[Commit], begun_epoch: int | None
 ) -> None:
     """Commits that come meanwhile have later places, whatever their epochs."""
-    batch = choose_batch(before, begun_epoch=None)
+    batch = choose_batch(before, begun_epoch=begun_epoch)
     if not batch:
         return
     moved = [Commit(make_id(c.epoch, 20_000 + c.order), 20_000 + c.order) for c in later]
