@@ -65,7 +65,7 @@ async def open_zookeeper(
     client.add_listener(session.on_state_in_thread)
     try:
         try:
-            await trio.to_thread.run_sync(client.start, connect_seconds_max)
+            await trio.to_thread.run_sync(client.start, connect_seconds_max, abandon_on_cancel=True)
         except KazooTimeoutError as error:
             message = f"ZooKeeper at {hosts} does not answer in {connect_seconds_max:g} s"
             raise ConnectionLostError(message) from error

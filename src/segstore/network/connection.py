@@ -188,8 +188,9 @@ class ServerConnection:
         It does so by a command of which nothing more comes, or by replies that it does not take.
         """
         received, sent = self._progress
-        waits_for_peer = self._is_receiving and self._protocol.needed_bytes > 0
-        is_in_the_way = self._reserved.is_in_the_way
+        is_held_up = self._transport.waits_for_turn
+        waits_for_peer = self._is_receiving and self._protocol.needed_bytes > 0 and not is_held_up
+        is_in_the_way = self._reserved.is_in_the_way and not is_held_up
         progress_min = PROGRESS_BYTES_MIN if is_in_the_way else 1
         command_stalls = (waits_for_peer or is_in_the_way) and (
             self._received_bytes < received + progress_min

@@ -115,7 +115,6 @@ class ConnectionReads:
         """Answer what is held, and forget what waits for data. Later reads are not held."""
         self._finishes = True
         for read in list(self._held):
-            read.asked = -math.inf
             assert read.held is not None
             read.held.answer()
         self._forget_parked()
@@ -193,6 +192,7 @@ class ConnectionReads:
 
         def answer() -> None:
             read.held = None
+            read.asked = -math.inf  # once, whatever its age is by the rounding of a clock
             self._held.discard(read)
             try:
                 self._answer_held(read, error)
@@ -207,7 +207,7 @@ class ConnectionReads:
     def _answer_held(self, read: ReadInProgress, error: SegmentStoreError | None) -> None:
         if error is not None:
             self._reply(read.request, error, None)
-        elif self.has_room:
+        elif self.has_room or self._finishes:
             self._begin(read)
         else:
             self._put_off(read)

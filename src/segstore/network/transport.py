@@ -69,6 +69,11 @@ class Transport(Protocol):
         """The other side, for log lines."""
         ...
 
+    @property
+    def waits_for_turn(self) -> bool:
+        """Whether ``receive`` lets others go first, whatever the peer has sent."""
+        ...
+
     async def receive(self) -> bytes:
         """Some bytes, or none when the peer has finished."""
         ...
@@ -112,6 +117,7 @@ class SocketTransport:
         self._stream = stream
         self._bulk_turns = BulkTurns(0) if bulk_turns is None else bulk_turns
         self._bulk_bytes = 0
+        self._waits_for_turn = False
         self._ready_sockets = ready_sockets
         self._buffer = buffer
         self._descriptor = stream.socket.fileno()
@@ -133,6 +139,10 @@ class SocketTransport:
     def peer(self) -> str:
         return self._peer
 
+    @property
+    def waits_for_turn(self) -> bool:
+        return self._waits_for_turn
+
     async def receive(self) -> bytes:
         readiness = self._readiness
         if self._error is not None:
@@ -143,7 +153,11 @@ class SocketTransport:
             else:
                 await readiness.wait()
             if self._bulk_bytes:
-                await self._bulk_turns.take(self._bulk_bytes)
+                self._waits_for_turn = True
+                try:
+                    await self._bulk_turns.take(self._bulk_bytes)
+                finally:
+                    self._waits_for_turn = False
             buffer = self._buffer.view
             try:
                 count = os.readv(self._descriptor, (buffer,))
@@ -219,6 +233,7 @@ class StreamTransport:
 
     peer = "memory"
     flusher = None
+    waits_for_turn = False
 
     def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
         self._stream = stream

@@ -40,6 +40,7 @@ from segstore.tiers.bookkeeper import BookKeeperLogFactory, BookKeeperLogSetting
 from zookeeper_client.api import ZooKeeper, ZooKeeperError
 
 RETRY_SECONDS = 1.0
+LOOK_SECONDS_MAX = 1.0
 LOGS = "segmentstore/containers"
 """The nodes of all logs, below the root of the cluster."""
 
@@ -142,15 +143,24 @@ class _ClusterOpener:
     @asynccontextmanager
     async def open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
         """Serve a container inside the block."""
-        await self._assignments.wait_assigned(container_id)
         async with AsyncExitStack() as stack:
+            yield await self._open_in_turn(stack, container_id)
+
+    async def _open_in_turn(self, stack: AsyncExitStack, container_id: int) -> SegmentContainer:
+        while True:
+            await self._assignments.wait_assigned(container_id)
             async with self._starts:
-                container = await stack.enter_async_context(self._open(container_id))
-            yield container
+                # The wait for this place may have been long; who waits now leaves it to others.
+                with trio.move_on_after(LOOK_SECONDS_MAX) as look:
+                    await self._assignments.wait_assigned(container_id)
+                if not look.cancelled_caught:
+                    return await stack.enter_async_context(self._open(container_id))
 
     @asynccontextmanager
     async def _open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
         try:
+            # Before anything is written there: a store may run for long before it opens this one.
+            await self._confirm()
             async with self._opening.open_on(
                 self._logs, container_id, log_bytes=None, confirm=self._confirm
             ) as container:

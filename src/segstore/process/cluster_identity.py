@@ -45,12 +45,15 @@ from zookeeper_client.api import (
     NodeExistsError,
     NoNodeError,
     ZooKeeper,
+    ZooKeeperError,
     ensure_path,
 )
 
 CLUSTER: Final = "cluster"
 NODE: Final = "segstore/identity"
 """Below the root of the cluster."""
+MAKER: Final = "maker"
+"""Below that: who makes tier 2 now. Two that did so at once could do it in two places."""
 RETRY_SECONDS: Final = 1.0
 _ID: Final = re.compile("[0-9a-f]{32}", re.ASCII)
 
@@ -113,7 +116,7 @@ async def join_cluster(
     while True:
         try:
             return await _join(zookeeper, path, tier, new)
-        except (ConnectionLostError, BadVersionError):
+        except (ConnectionLostError, BadVersionError, NodeExistsError, NoNodeError):
             # What happened is seen at the next look.
             await trio.sleep(RETRY_SECONDS)
 
@@ -139,9 +142,20 @@ async def _join(
     if found.state is StoreState.COMPLETE:
         await _check(found, tier)
         return found
-    await _make(found, tier)
-    complete = replace(found, state=StoreState.COMPLETE)
-    await zookeeper.set(path, complete.encode(), version)
+    maker = f"{path}/{MAKER}"
+    try:
+        await zookeeper.create(maker, b"", is_ephemeral=True)
+    except NodeExistsError:
+        if not await zookeeper.is_own(maker):
+            raise
+    try:
+        await _make(found, tier)
+        complete = replace(found, state=StoreState.COMPLETE)
+        await zookeeper.set(path, complete.encode(), version)
+    finally:
+        with suppress(ZooKeeperError):
+            if await zookeeper.is_own(maker):
+                await zookeeper.delete(maker)
     return complete
 
 

@@ -207,6 +207,7 @@ class ContainerRegistry:
         self.on_stopped: Callable[[], None] = lambda: None
         """Called when a container that was released has stopped."""
         self._nursery: trio.Nursery | None = None
+        self._has_ended = False
 
     @property
     def container_count(self) -> int:
@@ -237,7 +238,9 @@ class ContainerRegistry:
         return frozenset(self._hosted) | self._leaving
 
     def host(self, container_id: int) -> None:
-        """Keep a container online from now on, while ``run`` runs."""
+        """Keep a container online from now on, while ``run`` runs; nothing when it has ended."""
+        if self._has_ended:
+            return
         assert self._nursery is not None, "it does not run"
         assert container_id not in self.hosted_numbers(), "let it stop first"
         hosted = self._hosted[container_id] = HostedContainer(container_id)
@@ -268,13 +271,16 @@ class ContainerRegistry:
 
         Raises ``NoContainerLeftError`` when every container stays offline.
         """
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for hosted in self._hosted.values():
-                nursery.start_soon(self._keep_hosted, hosted)
-            task_status.started()
-            if not self._is_fixed:
-                await trio.sleep_forever()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for hosted in self._hosted.values():
+                    nursery.start_soon(self._keep_hosted, hosted)
+                task_status.started()
+                if not self._is_fixed:
+                    await trio.sleep_forever()
+        finally:
+            self._has_ended = True
 
     async def wait_until_tried(self) -> None:
         """Return when every container has been opened, or has failed, once."""
@@ -295,6 +301,7 @@ class ContainerRegistry:
             errors = ", ".join(str(leaf) for leaf in leaf_errors(group))
             logger.info("container failed at its end", container=hosted.container_id, error=errors)
         finally:
+            hosted.tried.set()
             if hosted.container_id in self._leaving:
                 self._leaving.discard(hosted.container_id)
                 self.on_stopped()

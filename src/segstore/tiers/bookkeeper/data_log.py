@@ -263,6 +263,9 @@ class BookKeeperDataLog:
                 logger.warning("no further ledger can be made: %s", error)
                 await trio.sleep(RETRY_SECONDS)
                 continue
+            if self._error is not None:
+                ledger.abandon(self._error)
+                return
             self._before, self._ledger = self._ledger, ledger
             self._sequence = self._node.metadata.ledgers[-1].sequence
             self._next_entry_id = 0

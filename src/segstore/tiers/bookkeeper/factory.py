@@ -21,7 +21,12 @@ import trio
 
 from bookkeeper_client.client import BookKeeper, ReadableLedger, WritableLedger
 from bookkeeper_client.entry_format import DigestType
-from bookkeeper_client.errors import BookKeeperError, FencedError, NoSuchLedgerError
+from bookkeeper_client.errors import (
+    BookKeeperError,
+    ClosedError,
+    FencedError,
+    NoSuchLedgerError,
+)
 from bookkeeper_client.metadata import LedgerMetadata
 from bookkeeper_client.quorums import Quorums
 from segstore.errors import DataLogCorruptError, DataLogError
@@ -119,14 +124,19 @@ class BookKeeperLogFactory:
         kept_ids = {each.ledger_id for each in kept.ledgers}
         dropped = [each for each in node.metadata.ledgers if each.ledger_id not in kept_ids]
         ledger = await node.add_ledger(self._client, kept)
-        await delete_ledgers(self._client, dropped)
+        try:
+            await delete_ledgers(self._client, dropped)
+            sizes = await _measure(node.metadata, found)
+        except BaseException:
+            ledger.abandon(ClosedError("the log was not opened"))
+            raise
         return BookKeeperDataLog(
             self._client,
             node,
             found,
             ledger,
             ledger_bytes_max=self._settings.ledger_bytes_max,
-            sizes=await _measure(node.metadata, found),
+            sizes=sizes,
         )
 
     async def _recover_all(

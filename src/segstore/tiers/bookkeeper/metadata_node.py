@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 
 from bookkeeper_client.client import BookKeeper, WritableLedger
-from bookkeeper_client.errors import ClosedError, FencedError
+from bookkeeper_client.errors import BookKeeperError, ClosedError, FencedError
+from segstore.errors import DataLogCorruptError
 from segstore.tiers.bookkeeper.log_metadata import (
     LogLedger,
     LogMetadata,
@@ -91,10 +93,12 @@ class MetadataNode:
         """
         try:
             data, _ = await self._zookeeper.get(self._path)
-        except ZooKeeperError:
+            named = {each.ledger_id for each in decode_log_metadata(data).ledgers}
+        except (ZooKeeperError, DataLogCorruptError):
             return
-        if ledger_id not in {each.ledger_id for each in decode_log_metadata(data).ledgers}:
-            await client.delete_ledger(ledger_id)
+        if ledger_id not in named:
+            with suppress(BookKeeperError, ZooKeeperError):
+                await client.delete_ledger(ledger_id)
 
     async def _store(self, change: Callable[[LogMetadata], LogMetadata]) -> None:
         for attempt in range(_TRIES_MAX):
