@@ -72,9 +72,9 @@ class ControllerConfig:
     retention_period_seconds: float = 1800.0
     """Once in this time each stream with a retention policy is looked at; 0 for never."""
     history_period_seconds: float = 600.0
-    """So often it is looked whether epochs behind the heads of streams can go; 0 for never."""
+    """Seconds between two searches for epochs that can be dropped; 0 to keep all epochs."""
     history_seconds_min: float = 7 * 86_400.0
-    """Readers and stream cuts that a stream's head has left behind are answered for so long."""
+    """Minimum of seconds for which epochs that the head has left behind are kept."""
 
     def __post_init__(self) -> None:
         if not self.segment_stores:

@@ -61,7 +61,7 @@ from pravega_controller.table_client import REMOVED_KEYS_MAX, Change, TableClien
 from pravega_wire import names
 
 KEPT_SEGMENTS_MAX = 20_000
-"""Keep read epochs of a stream up to about so many segments created and sealed.
+"""Maximum of created and sealed segments in the epochs of a stream that stay in memory.
 
 The segments of the first epoch are kept beside them, where anybody asked for one of them."""
 CHUNK_BYTES = 128 * 1024
@@ -423,7 +423,7 @@ class StreamHistory:
         return []
 
     async def remove_old(self, *, epochs_max: int) -> int:
-        """Remove epochs before the first, at most so many; returns before which one none is left.
+        """Remove at most ``epochs_max`` epochs before the first; return the lowest one left.
 
         Broken off, it may be repeated, and by several controllers at a time.
         """

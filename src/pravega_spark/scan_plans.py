@@ -76,7 +76,7 @@ class ScanPlans:
 
     @property
     def are_refused(self) -> bool:
-        """Whether so many requests in a row failed that no further one is worth its time."""
+        """Whether ``REFUSALS_MAX`` requests in a row failed: others are not worth their time."""
         return self._refusals >= REFUSALS_MAX
 
     def request(self, segment_id: int, start: int, end: int, lease_id: bytes) -> ScanPlan | None:

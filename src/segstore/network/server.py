@@ -350,8 +350,8 @@ def _make_registry(
 def _controllers(
     config: SegmentStoreConfig, membership: Membership | None
 ) -> Callable[[], Sequence[tuple[str, int]]] | None:
-    """What tells where controllers are: of a cluster those that have registered, unless one is
-    configured. None where nobody is to be told anything."""
+    """Return a source of controllers' addresses: the configured one, or those that are registered
+    in the cluster. None if load is reported to no controller."""
     if (controller := config.controller) is not None:
         return lambda: [controller]
     return None if membership is None else membership.controllers

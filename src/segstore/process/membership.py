@@ -36,7 +36,7 @@ from zookeeper_client.steady import SteadyZooKeeper
 RESTART_SECONDS_MAX: Final = 10.0
 """A container that failed is tried again after this time at the latest."""
 LEFT_LOOK_SECONDS: Final = 0.2
-"""How often a host that leaves looks whether it may."""
+"""Interval at which a host that leaves checks whether others have its containers; in seconds."""
 
 logger = structlog.get_logger(__name__)
 

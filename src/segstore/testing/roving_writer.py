@@ -66,7 +66,7 @@ class RovingWriter:
             await trio.sleep(TURN_SECONDS)
 
     async def wait_acknowledged(self, more: int) -> None:
-        """Return when so many more records are durable."""
+        """Wait until ``more`` further records are durable."""
         wanted = self.acknowledged + more
         while self.acknowledged < wanted:  # noqa: ASYNC110
             await trio.sleep(TURN_SECONDS)
