@@ -22,6 +22,10 @@ for directory in (HERE.parent, HERE):  # the benchmarks know Maven and how to st
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
 
+# PySpark forks to start its JVM. In the child, gRPC's fork handlers would use the parent's poller
+# and kill it ("JAVA_GATEWAY_EXITED"). This is read when gRPC is imported.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 from benchmarks.peers.original_standalone import OriginalStandalone  # noqa: E402
 from compat_harness.java import CLIENT_VERSIONS, NEWEST, JavaClient, JavaError  # noqa: E402
 from compat_harness.results import Outcome, Result, ServerName, append_results  # noqa: E402
