@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from benchmarks.maven import MavenFailedError, resolve_class_path
 from deploy.one_machine.parts import (
@@ -46,6 +47,8 @@ SELF = "cluster"
 ZOOKEEPER_SECONDS_MAX = 60.0
 FORMAT_SECONDS_MAX = 120.0
 POLL_SECONDS = 0.1
+LOCK_SECONDS_MAX = 3.0
+LOCK_POLL_SECONDS = 0.05
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -100,16 +103,30 @@ def open_directory(settings: ClusterSettings) -> Iterator[RunDirectory]:
     except OSError as error:
         raise ConfigurationError(f"{run_path} cannot be used: {error.strerror}") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigurationError(f"{settings.data_dir} is in use by another cluster") from error
+        _take_lock(lock, settings)
         directory = RunDirectory(run_path, lock.fileno())
         directory.write_pid(SELF, os.getpid())
         try:
             yield directory
         finally:
             directory.remove_pid(SELF)
+
+
+def _take_lock(lock: IO[bytes], settings: ClusterSettings) -> None:
+    """Lock the directory; wait for processes of a killed cluster, which end soon after it.
+
+    ``ConfigurationError`` where it stays locked for ``LOCK_SECONDS_MAX``.
+    """
+    deadline = time.monotonic() + LOCK_SECONDS_MAX
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                sentence = f"{settings.data_dir} is in use by another cluster"
+                raise ConfigurationError(sentence) from error
+        time.sleep(LOCK_POLL_SECONDS)
 
 
 def run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -79,6 +80,14 @@ def test_all_parts_mean_the_same_zookeeper_and_ledgers(settings: ClusterSettings
 def test_two_do_not_run_one_cluster(settings: ClusterSettings, directory: RunDirectory) -> None:
     with pytest.raises(ConfigurationError, match="in use by another"), open_directory(settings):
         pytest.fail("it has the directory")
+
+
+def test_a_cluster_waits_for_the_last_process_of_a_killed_one(settings: ClusterSettings) -> None:
+    """What waited for the port of a killed part held the lock; a start at once was refused."""
+    with open_directory(settings) as directory:
+        ending = subprocess.Popen(["sleep", "0.5"], pass_fds=[directory.lock_descriptor])
+    with ending, open_directory(settings):
+        assert ending.wait(0) == 0
 
 
 def test_a_part_logs_and_tells_when_its_port_is_open(
