@@ -32,6 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pravega_admin": {
         "_fast",
         "pravega_wire",
+        "zookeeper_client",
+        "pravega_cluster",
         "segstore",
         "pravega_controller",
         "pravega_blocking",

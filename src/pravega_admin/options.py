@@ -29,6 +29,15 @@ OutputOption: TypeAlias = Annotated[
     typer.Option("--output", "-o", envvar="SEGSTORE_OUTPUT", help="How data is printed."),
 ]
 
+LedgersOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--bookkeeper-ledgers",
+        metavar="PATH",
+        help="Where in ZooKeeper the bookies are; by default below the cluster's name.",
+    ),
+]
+
 ScopeArgument: TypeAlias = Annotated[str, typer.Argument(metavar="SCOPE", help="A scope's name.")]
 
 StreamArgument: TypeAlias = Annotated[

@@ -11,7 +11,9 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from pravega_admin.addresses import parse_host_port, parse_host_ports
 from pravega_admin.log_options import LogFormat, LogLevel
+from pravega_admin.options import LedgersOption
 from pravega_admin.output import note
 from pravega_admin.quick_options import CONTROLLERS_MAX, PORT_MAX
 from pravega_admin.store_settings import (
@@ -110,14 +112,6 @@ ReplicasOption: TypeAlias = Annotated[
         help="In a cluster: bookies of a ledger, of an entry, and how many must have it.",
     ),
 ]
-LedgersOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--bookkeeper-ledgers",
-        metavar="PATH",
-        help="Where in ZooKeeper the bookies are; by default below the cluster's name.",
-    ),
-]
 ReportOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -212,14 +206,14 @@ def server(
     With --zookeeper it is a member of a cluster: its log is on bookies, --tier2 names a directory
     or S3 that all members share, and nothing is kept in a data directory.
     """
-    for text in zookeeper.split(",") if zookeeper is not None else ():
-        _parse_host_port(text)
+    if zookeeper is not None:
+        parse_host_ports(zookeeper)
     file = read_settings(config).get("segment_store", {})
     member = member_settings(
         file.pop("cluster", {}),
         zookeeper=zookeeper,
         name=cluster,
-        published=publish and _parse_host_port(publish),
+        published=publish and parse_host_port(publish),
         replicas=replicas,
         ledgers_root=bookkeeper_ledgers,
     )
@@ -228,7 +222,7 @@ def server(
         "port": port,
         "data_dir": str(data_dir),
         "container_count": container_count,
-        "controller": None if controller is None else _parse_host_port(controller),
+        "controller": None if controller is None else parse_host_port(controller),
         "cluster": member,
         **tier_2_settings(
             tier2, endpoint=s3_endpoint, region=s3_region, is_shared=member is not None
@@ -284,11 +278,10 @@ def _where_stores_are(
         if cluster is not None:
             raise UsageError("--cluster needs --zookeeper HOST:PORT")
         stores = segment_stores or ["127.0.0.1:12345"]
-        return {"segment_stores": [_parse_host_port(text) for text in stores]}
+        return {"segment_stores": [parse_host_port(text) for text in stores]}
     if segment_stores:
         raise UsageError("--segment-store is for a controller without --zookeeper")
-    for text in zookeeper.split(","):
-        _parse_host_port(text)
+    parse_host_ports(zookeeper)
     return {"zookeeper": zookeeper, **({} if cluster is None else {"cluster": cluster})}
 
 
@@ -313,10 +306,3 @@ def _serve(
         note(f"{SERVERS[kind].title} is ready on {where}")
 
     run_server(SERVERS[kind], settings, on_ready=on_ready)
-
-
-def _parse_host_port(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-        raise UsageError(f"{text!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)

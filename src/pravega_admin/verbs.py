@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from pravega_admin import (
     bench_commands,
+    cluster_commands,
     event_commands,
     group_commands,
     pipeline_commands,
@@ -74,6 +75,8 @@ app.add_typer(stream_commands.app, name="stream")
 app.add_typer(table_commands.app, name="table")
 app.add_typer(group_commands.app, name="group")
 app.add_typer(transaction_commands.app, name="transaction")
+app.add_typer(cluster_commands.app, name="cluster")
+app.add_typer(cluster_commands.check_app, name="check")
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(pipeline_commands.app, name="pipeline")
 event_commands.register(app)

@@ -1,6 +1,7 @@
 """Where a cluster's nodes are in ZooKeeper, and reading them.
 
-Owns: the paths below a cluster's root ``/pravega/<name>``, ``read_hosts`` and ``read_map``.
+Owns: the paths below a cluster's root ``/pravega/<name>``, ``read_hosts``, ``read_map`` and
+``read_container_count``.
 
     <root>/cluster/hosts/<ip>:<port>:                      ephemeral, a segment store that lives
     <root>/cluster/controllers/<ip>:<port>:<endpoint>      ephemeral, a controller that lives
@@ -11,6 +12,7 @@ Owns: the paths below a cluster's root ``/pravega/<name>``, ``read_hosts`` and `
 
 from __future__ import annotations
 
+import tomllib
 from typing import NamedTuple
 
 import structlog
@@ -111,3 +113,23 @@ async def read_map(
                 continue
             return None
         return VersionedMap(decode_map(data), version)
+
+
+async def read_container_count(
+    zookeeper: ZooKeeper, paths: ClusterPaths, on_change: OnChange | None = None
+) -> int | None:
+    """How many containers the cluster has; None before a store has said so.
+
+    Raises ``ClusterRecordError`` if that cannot be read.
+    """
+    try:
+        data, _ = await zookeeper.get(paths.identity, on_change)
+    except NoNodeError:
+        return None
+    try:
+        count = tomllib.loads(data.decode())["container_count"]
+    except (ValueError, KeyError) as error:
+        raise ClusterRecordError(f"the identity of the cluster is damaged: {error!r}") from error
+    if not isinstance(count, int):
+        raise ClusterRecordError(f"the cluster cannot have {count!r} containers")
+    return count

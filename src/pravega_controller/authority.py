@@ -10,12 +10,13 @@ import socket
 import urllib.parse
 
 _HOST_PORT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::\d+)?")
-_WILDCARDS = frozenset({"", "0.0.0.0", "::", "[::]"})
+WILDCARDS = frozenset({"", "0.0.0.0", "::", "[::]"})
+"""Hosts that stand for all addresses of a machine; others reach none by them."""
 
 
 def is_local(host: str) -> bool:
     """Whether a host means another machine to everybody, or none at all."""
-    return host in _WILDCARDS or host == "localhost" or host == "::1" or host.startswith("127.")
+    return host in WILDCARDS or host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def dialled_host(authority: str) -> str | None:
@@ -27,7 +28,7 @@ def dialled_host(authority: str) -> str | None:
     if match is None:
         return None
     host = match["v6"] or match["name"]
-    return None if host in _WILDCARDS else host
+    return None if host in WILDCARDS else host
 
 
 def local_host_towards(peer: str, listening: str) -> str:
@@ -35,7 +36,7 @@ def local_host_towards(peer: str, listening: str) -> str:
 
     ``peer`` is as gRPC gives it: ``ipv4:127.0.0.1:1234`` or ``ipv6:[::1]:1234``.
     """
-    if listening not in _WILDCARDS:
+    if listening not in WILDCARDS:
         return listening
     family, _, address = urllib.parse.unquote(peer).partition(":")
     host = address.rpartition(":")[0].strip("[]")

@@ -13,7 +13,6 @@ number ends: it would look for segments in the wrong containers.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,13 +23,13 @@ import trio
 
 from pravega_cluster.following import OpenSession, follow, live_in_sessions
 from pravega_cluster.monitor import ContainerMonitor
-from pravega_cluster.nodes import ClusterPaths, VersionedMap, find_paths, read_map
-from pravega_cluster.records import ClusterRecordError, Host
+from pravega_cluster.nodes import VersionedMap, find_paths, read_container_count, read_map
+from pravega_cluster.records import Host
 from pravega_cluster.registration import keep_registered
 from pravega_controller.config import ConfigurationError, ControllerConfig
 from pravega_controller.placement import MapPlacement
 from pravega_controller.segment_client import SegmentClient
-from zookeeper_client.api import NoNodeError, OnChange, ZooKeeper
+from zookeeper_client.api import OnChange, ZooKeeper
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +66,7 @@ async def take_part(
 
     async def follow_count(zookeeper: ZooKeeper) -> None:
         async def read(on_change: OnChange) -> int | None:
-            return await _read_container_count(zookeeper, paths, on_change)
+            return await read_container_count(zookeeper, paths, on_change)
 
         def check(count: int | None) -> None:
             if count not in (None, config.container_count):
@@ -93,23 +92,6 @@ async def take_part(
             nursery.start_soon(monitor.run)
 
     await live_in_sessions(open_session or partial(_open_real_session, config), live)
-
-
-async def _read_container_count(
-    zookeeper: ZooKeeper, paths: ClusterPaths, on_change: OnChange
-) -> int | None:
-    """How many containers the cluster has; None before a store has said so."""
-    try:
-        data, _ = await zookeeper.get(paths.identity, on_change)
-    except NoNodeError:
-        return None
-    try:
-        count = tomllib.loads(data.decode())["container_count"]
-    except (ValueError, KeyError) as error:
-        raise ClusterRecordError(f"the identity of the cluster is damaged: {error!r}") from error
-    if not isinstance(count, int):
-        raise ClusterRecordError(f"the cluster cannot have {count!r} containers")
-    return count
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pravega_cluster.nodes import find_paths
 from pravega_cluster.records import ClusterRecordError
+from pravega_controller.authority import WILDCARDS
 
 DEFAULT_PORT = 9090
 DEFAULT_CLUSTER = "pravega-cluster"
@@ -111,6 +112,11 @@ class ControllerConfig:
     def _check_cluster(self) -> None:
         if self.zookeeper is not None and not self.zookeeper:
             raise ConfigurationError("the address of ZooKeeper is empty")
+        if self.zookeeper and self.published_address is None and self.host in WILDCARDS:
+            raise ConfigurationError(
+                f"a controller of a cluster that listens on {self.host} has to publish where others"
+                " reach it: --published-address ADDRESS"
+            )
         try:
             find_paths(self.cluster)
         except ClusterRecordError as error:

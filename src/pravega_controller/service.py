@@ -34,6 +34,7 @@ from google.protobuf.message import DecodeError, Message
 from pravega_controller import (
     group_handlers,
     handlers,
+    health,
     key_value_table_handlers,
     transaction_handlers,
     watermark_handlers,
@@ -61,6 +62,7 @@ from pravega_wire.names import InvalidNameError
 
 # Importing them filled the table of handlers.
 assert handlers
+assert health
 assert group_handlers
 assert watermark_handlers
 assert key_value_table_handlers
@@ -172,9 +174,14 @@ class ControllerServer:
             else:
                 token.run_sync_soon(hand_over, handler, request, answer)
 
-        methods = {method.name: _method(method, take, token) for method in SERVICE.methods}
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE.full_name, methods),)
+            tuple(
+                grpc.method_handlers_generic_handler(
+                    each.full_name,
+                    {method.name: _method(method, take, token) for method in each.methods},
+                )
+                for each in (SERVICE, health.HEALTH)
+            )
         )
         self._server.start()
 

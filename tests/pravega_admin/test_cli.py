@@ -40,6 +40,10 @@ def leaf_commands() -> list[list[str]]:
 def test_every_verb_is_there() -> None:
     assert [" ".join(path) for path in leaf_commands()] == [
         "bench self",
+        "check controller",
+        "check segment-store",
+        "cluster status",
+        "cluster wait",
         "controller",
         "group delete",
         "group describe",

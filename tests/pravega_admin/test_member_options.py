@@ -60,6 +60,23 @@ def test_replicas_that_no_log_can_have_are_refused() -> None:
         )
 
 
+def test_a_member_that_listens_on_all_addresses_publishes_one() -> None:
+    given = {**NOTHING, "zookeeper": "a:1"}
+    settings = {"data_dir": "data", "host": "0.0.0.0"}
+    with pytest.raises(msgspec.ValidationError, match="--publish HOST:PORT"):
+        msgspec.convert(
+            {**settings, "cluster": member_settings({}, **given)},
+            SegmentStoreConfig,
+            dec_hook=decode_path,
+        )
+    published = member_settings({}, **{**given, "published": ("store-1", 12345)})
+    config = msgspec.convert(
+        {**settings, "cluster": published}, SegmentStoreConfig, dec_hook=decode_path
+    )
+    assert config.cluster is not None
+    assert config.cluster.published == ("store-1", 12345)
+
+
 def test_a_standalone_store_is_no_member(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('[segment_store.cluster]\nzookeeper = "a:1"\n')

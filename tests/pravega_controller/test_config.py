@@ -23,6 +23,7 @@ from pravega_controller.config import ConfigurationError, ControllerConfig
         {"idle_sweep_seconds": 0.0},
         {"zookeeper": ""},
         {"zookeeper": "h:1", "cluster": "a/b"},
+        {"zookeeper": "h:1", "host": "0.0.0.0"},
         {"session_seconds": 0.0},
         {"rebalance_seconds_min": -1.0},
     ],

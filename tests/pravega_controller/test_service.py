@@ -19,6 +19,7 @@ from pravega_blocking.controller_client import ControllerClient
 from pravega_controller import service
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Environment
+from pravega_controller.health import HEALTH
 from pravega_controller.rpc import HANDLERS, NOT_IMPLEMENTED
 from pravega_controller.server import ListenError, StartupError, serve
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
@@ -53,7 +54,7 @@ async def make_stream(client: Any, stream: str = "a", count: int = 1) -> None:
 
 
 def test_every_method_is_served_or_refused_in_words() -> None:
-    methods = {method.name for method in service.SERVICE.methods}
+    methods = {method.name for each in (service.SERVICE, HEALTH) for method in each.methods}
     assert HANDLERS.keys() | NOT_IMPLEMENTED.keys() == methods
     assert not HANDLERS.keys() & NOT_IMPLEMENTED.keys()
 

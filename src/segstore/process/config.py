@@ -29,6 +29,8 @@ SEGMENT_CHECKPOINT_BYTES = 512
 """What a checkpoint has of a segment: a name of 300 bytes, numbers and core attributes."""
 ATTRIBUTE_CHECKPOINT_BYTES = 25
 CACHE_BYTES_MIN = 8 * MIB
+EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::"})
+"""Hosts that stand for all addresses of the machine; other machines reach none by them."""
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -231,6 +233,11 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             )
         if self.cluster is None:
             self._check_journal_of_containers()
+        elif self.cluster.published is None and self.host in EVERY_ADDRESS:
+            raise ValueError(
+                f"a member of a cluster that listens on {self.host} has to publish where others"
+                " reach it: --publish HOST:PORT"
+            )
         if self.cache_bytes_max < CACHE_BYTES_MIN:
             raise ValueError(f"cache_bytes_max has to be at least {CACHE_BYTES_MIN}")
         settings = self.throttling

@@ -1,0 +1,64 @@
+"""The health service of gRPC, by which Kubernetes and others ask a controller whether it serves.
+
+Owns: ``HEALTH``, the part of ``grpc.health.v1.Health`` that is served, and what it answers.
+
+A controller takes calls only when its metadata is readable, and the answer comes from the event
+loop: there is none from a controller that starts, stops or hangs. ``Watch`` is not served.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
+
+from pravega_controller.controller import Controller
+from pravega_controller.errors import NotFoundError
+from pravega_controller.rpc import Call, rpc
+from pravega_wire import controller_pb2
+
+PACKAGE: Final = "grpc.health.v1"
+SERVING: Final = 1
+"""The number of the status of a server that serves."""
+KNOWN: Final = frozenset(
+    {"", controller_pb2.DESCRIPTOR.services_by_name["ControllerService"].full_name}
+)
+"""The services whose health may be asked for: the server as a whole, and the controller's."""
+
+_FIELD: Final = descriptor_pb2.FieldDescriptorProto
+
+
+def _declare() -> ServiceDescriptor:
+    """Return the service, declared in a pool of its own: other libraries declare it, too."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="grpc/health/v1/health.proto", package=PACKAGE, syntax="proto3"
+    )
+    one = _FIELD.LABEL_OPTIONAL
+    request = file.message_type.add(name="HealthCheckRequest")
+    request.field.add(name="service", number=1, type=_FIELD.TYPE_STRING, label=one)
+    # On the wire an enumeration is an int32.
+    response = file.message_type.add(name="HealthCheckResponse")
+    response.field.add(name="status", number=1, type=_FIELD.TYPE_INT32, label=one)
+    service = file.service.add(name="Health")
+    service.method.add(
+        name="Check",
+        input_type=f".{PACKAGE}.HealthCheckRequest",
+        output_type=f".{PACKAGE}.HealthCheckResponse",
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool.FindServiceByName(f"{PACKAGE}.Health")
+
+
+HEALTH: Final = _declare()
+_Response: Final = message_factory.GetMessageClass(HEALTH.methods_by_name["Check"].output_type)
+
+
+@rpc("Check", question=True)
+async def check(controller: Controller, request: Any, call: Call) -> Message:
+    """Answer that the controller serves; ``NotFoundError`` for a service that it has not."""
+    if request.service not in KNOWN:
+        raise NotFoundError(f"there is no service {request.service!r} here")
+    return _Response(status=SERVING)
