@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from pravega_admin.log_options import LogFormat, LogLevel
 
 PORT_MAX = 65535
+ORIGINAL_NAMES = "SEGSTORE_ORIGINAL_NAMES"
+"""The variable that says whether the original's names for settings are looked at."""
 CONTROLLERS_MAX = 16
 CONTAINERS_DIGITS_MAX = 9
 
@@ -70,12 +72,18 @@ READERS: dict[str, Callable[[str], object]] = {
 }
 """How the values of options are read; None is for one that is not plainly right."""
 FLAGS = frozenset({"allow_insecure"})
-VARIABLES = {"data_dir": "SEGSTORE_DATA_DIR", "tier2": "SEGSTORE_TIER2"}
+VARIABLES = {
+    "data_dir": "SEGSTORE_DATA_DIR",
+    "tier2": "SEGSTORE_TIER2",
+    "allow_insecure": "SEGSTORE_ALLOW_INSECURE",
+}
 """The variables of the environment that speak for options that are not given."""
 
 
 def read_options(arguments: Sequence[str]) -> dict[str, object] | None:
     """The options that are given, by name; None when the parser has to look at the arguments."""
+    if os.environ.get(ORIGINAL_NAMES):
+        return None
     options: dict[str, object] = {}
     rest = iter(arguments)
     for argument in rest:
@@ -94,6 +102,8 @@ def read_options(arguments: Sequence[str]) -> dict[str, object] | None:
         options[name] = found
     for name, variable in VARIABLES.items():
         if name not in options and (value := os.environ.get(variable, "")):
+            if name in FLAGS:
+                return None
             options[name] = value
     return options
 

@@ -6,6 +6,7 @@ without this module, see ``quick_options``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -14,6 +15,7 @@ import typer
 from pravega_admin.addresses import parse_host_port, parse_host_ports
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.options import LedgersOption
+from pravega_admin.original_defaults import ServerCommand, translation_of
 from pravega_admin.output import note
 from pravega_admin.quick_options import CONTROLLERS_MAX, PORT_MAX
 from pravega_admin.store_settings import (
@@ -45,7 +47,11 @@ ContainersOption: TypeAlias = Annotated[
 ]
 InsecureOption: TypeAlias = Annotated[
     bool,
-    typer.Option("--allow-insecure", help="Listen to other machines without authentication."),
+    typer.Option(
+        "--allow-insecure",
+        envvar="SEGSTORE_ALLOW_INSECURE",
+        help="Listen to other machines without authentication.",
+    ),
 ]
 PublishedOption: TypeAlias = Annotated[
     str | None,
@@ -122,9 +128,8 @@ ReportOption: TypeAlias = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of this module to the application."""
-    app.command()(standalone)
-    app.command()(server)
-    app.command()(controller)
+    for verb in (standalone, server, controller):
+        app.command(cls=ServerCommand)(verb)
 
 
 def standalone(
@@ -160,6 +165,8 @@ def standalone(
     config: SettingsOption = None,
 ) -> None:
     """Run a whole store on this machine: a controller and a segment store."""
+    if names := _names_without_effect(ctx):
+        note(f"settings of the original have no effect: {', '.join(names)}")
     start_standalone(
         {
             "data_dir": data_dir,
@@ -183,6 +190,7 @@ def standalone(
 
 
 def server(
+    ctx: typer.Context,
     data_dir: DataDirOption = DATA_DIR,
     host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=PORT_MAX, help="Its port.")] = 12345,
@@ -208,7 +216,7 @@ def server(
     """
     if zookeeper is not None:
         parse_host_ports(zookeeper)
-    file = read_settings(config).get("segment_store", {})
+    file = _read_settings(ctx, config).get("segment_store", {})
     member = member_settings(
         file.pop("cluster", {}),
         zookeeper=zookeeper,
@@ -231,6 +239,7 @@ def server(
     _serve(
         SEGMENT_STORE,
         {**options, **file},
+        without_effect=_names_without_effect(ctx),
         allow_insecure=allow_insecure,
         log_level=log_level,
         log_format=log_format,
@@ -238,6 +247,7 @@ def server(
 
 
 def controller(
+    ctx: typer.Context,
     segment_store: Annotated[
         list[str] | None,
         typer.Option("--segment-store", metavar="HOST:PORT", help="One for each segment store."),
@@ -263,11 +273,28 @@ def controller(
     }
     _serve(
         CONTROLLER,
-        {**options, **read_settings(config).get("controller", {})},
+        {**options, **_read_settings(ctx, config).get("controller", {})},
+        without_effect=_names_without_effect(ctx),
         allow_insecure=allow_insecure,
         log_level=log_level,
         log_format=log_format,
     )
+
+
+def _read_settings(ctx: typer.Context, path: Path | None) -> dict[str, dict[str, Any]]:
+    """Return the tables of the settings file, with what the original's names say."""
+    tables = read_settings(path)
+    if (translation := translation_of(ctx)) is None:
+        return tables
+    from pravega_admin.original_names import merge_settings
+
+    return merge_settings(tables, translation.settings)
+
+
+def _names_without_effect(ctx: typer.Context) -> Sequence[str]:
+    """Return the names of the original that are given and mean nothing here."""
+    translation = translation_of(ctx)
+    return () if translation is None else translation.without_effect
 
 
 def _where_stores_are(
@@ -289,6 +316,7 @@ def _serve(
     kind: str,
     settings: dict[str, Any],
     *,
+    without_effect: Sequence[str],
     allow_insecure: bool,
     log_level: LogLevel,
     log_format: LogFormat,
@@ -299,6 +327,11 @@ def _serve(
 
     check_exposure(settings["host"], allow_insecure=allow_insecure)
     configure_logs(kind, level=log_level, format=log_format)
+    if without_effect:
+        import structlog
+
+        log = structlog.get_logger(__name__)
+        log.warning("settings of the original have no effect", names=list(without_effect))
     where = f"{settings['host']}:{settings['port']}"
 
     def on_ready() -> None:

@@ -1,0 +1,77 @@
+"""The original's names for settings as defaults of the verbs that start servers.
+
+Owns: the switch ``SEGSTORE_ORIGINAL_NAMES``, and the class of those verbs.
+
+Invariants:
+1. Without the switch nothing of the original's is looked at: ``CLUSTER_NAME`` and its like may mean
+   anything in an environment that was not made for one of its images.
+2. An option that is given and a name of the original must agree: else ``UsageError``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import typer
+from typer.core import TyperCommand
+
+from pravega_admin.quick_options import ORIGINAL_NAMES
+from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
+from pravega_blocking.errors import UsageError
+
+if TYPE_CHECKING:
+    from pravega_admin.original_names import Translation
+
+SERVERS: Final = {"server": SEGMENT_STORE, "controller": CONTROLLER, "standalone": "standalone"}
+"""The kinds of servers by their verbs."""
+_KEY: Final = "segstore.translation"
+
+
+class ServerCommand(TyperCommand):
+    """A verb that starts a server."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments, with what the original's names say where an option is not given."""
+        if os.environ.get(ORIGINAL_NAMES, "") in ("", "0"):
+            return super().parse_args(ctx, args)
+        from pravega_admin.original_names import translate
+
+        assert self.name is not None
+        translation = translate(SERVERS[self.name], os.environ, find_own_address())
+        ctx.meta[_KEY] = translation
+        ctx.default_map = translation.options
+        rest = super().parse_args(ctx, args)
+        for name, source in translation.sources.items():
+            if name not in translation.options or is_default(ctx, name):
+                continue
+            given, value = ctx.params[name], translation.options[name]
+            if str(given) != str(value):
+                option = name.replace("_", "-")
+                raise UsageError(f"{source} says {value!r}, and --{option} {str(given)!r}")
+        for variable, value in translation.environment.items():
+            if os.environ.setdefault(variable, value) != value:
+                raise UsageError(f"{variable} differs from what the original's names say")
+        return rest
+
+
+def is_default(ctx: typer.Context, name: str) -> bool:
+    """Return whether the value of an option was given neither as an argument nor as a variable."""
+    source = ctx.get_parameter_source(name)
+    return source is None or source.name in ("DEFAULT", "DEFAULT_MAP")
+
+
+def translation_of(ctx: typer.Context) -> Translation | None:
+    """Return what the original's names say; None if they are not looked at."""
+    return cast("Translation | None", ctx.meta.get(_KEY))
+
+
+def find_own_address() -> str | None:
+    """Return the address of this machine's name; None if that is of use on this machine alone."""
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return None
+    return None if ipaddress.ip_address(address).is_loopback else address
