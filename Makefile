@@ -69,6 +69,10 @@ sim-controllers: $(VENV)/.tested ## two controllers that are killed and cut off,
 sim-bookkeeper: $(VENV)/.tested ## a BookKeeper ledger among failing bookies, with recoveries: SEEDS=1000, or SEED=17
 	@PYTHONPATH=tests/sim $(BIN)/python -m bookkeeper $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
+.PHONY: sim-cluster
+sim-cluster: $(VENV)/.tested ## stores, controllers, bookies and ZooKeeper that fail, from seeds: SEEDS=1000, or SEED=17
+	@PYTHONPATH=tests/sim $(BIN)/python -m cluster $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
 .PHONY: sanitize
 sanitize: $(VENV)/.tested ## the extensions' tests under gcc's address and undefined behaviour checks
 	@.ci/sanitize $(ARGS)

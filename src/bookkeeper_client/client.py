@@ -24,7 +24,12 @@ from random import Random
 
 import trio
 
-from bookkeeper_client.connections import BookieConnection, ConnectionLimits, OnAnswer
+from bookkeeper_client.connections import (
+    BookieConnection,
+    ConnectionLimits,
+    OnAnswer,
+    OpenStream,
+)
 from bookkeeper_client.effects import (
     Closed,
     Confirmed,
@@ -80,6 +85,7 @@ async def open_bookkeeper(
     *,
     settings: BookKeeperSettings | None = None,
     random: Random | None = None,
+    open_stream: OpenStream = trio.open_tcp_stream,
 ) -> BookKeeper:
     """Open a client of the bookies below this root of ZooKeeper. ``BookKeeperError``.
 
@@ -89,7 +95,12 @@ async def open_bookkeeper(
     await store.check_layout()
     registry = BookieRegistry(zookeeper, ledgers_root)
     return BookKeeper(
-        store, registry, nursery, settings or BookKeeperSettings(), random or Random()
+        store,
+        registry,
+        nursery,
+        settings or BookKeeperSettings(),
+        random or Random(),
+        open_stream,
     )
 
 
@@ -103,12 +114,14 @@ class BookKeeper:
         nursery: trio.Nursery,
         settings: BookKeeperSettings,
         random: Random,
+        open_stream: OpenStream,
     ) -> None:
         self.store = store
         self.registry = registry
         self.settings = settings
         self.nursery = nursery
         self._random = random
+        self._open_stream = open_stream
         self._connections: dict[str, BookieConnection] = {}
 
     async def create_ledger(
@@ -183,7 +196,9 @@ class BookKeeper:
         """The connection to a bookie, made when it is first needed."""
         found = self._connections.get(bookie)
         if found is None:
-            found = BookieConnection(bookie, self.registry.find_address, self.settings.connections)
+            found = BookieConnection(
+                bookie, self.registry.find_address, self.settings.connections, self._open_stream
+            )
             self._connections[bookie] = found
             self.nursery.start_soon(found.run)
         return found

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import trio
 
@@ -28,6 +29,8 @@ SEND_BYTES = 256 * 1024
 OnAnswer = Callable[[Code | None, bytes], None]
 Key = tuple[Operation, int, int]
 """What a reply is known by: the operation, the ledger and the entry."""
+OpenStream: TypeAlias = Callable[[str, int], Awaitable[trio.abc.HalfCloseableStream]]
+"""Connects to a host and port. Raises ``OSError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,12 @@ class BookieConnection:
         bookie: str,
         find_address: Callable[[str], Awaitable[tuple[str, int]]],
         limits: ConnectionLimits,
+        open_stream: OpenStream = trio.open_tcp_stream,
     ) -> None:
         self._bookie = bookie
         self._find_address = find_address
         self._limits = limits
+        self._open_stream = open_stream
         self._unsent: deque[_Request] = deque()
         self._sent: dict[Key, deque[_Request]] = {}
         self._waiting_bytes = 0
@@ -91,7 +96,7 @@ class BookieConnection:
     async def _exchange(self) -> None:
         with trio.fail_after(self._limits.connect_seconds_max):
             host, port = await self._find()
-            stream = await trio.open_tcp_stream(host, port)
+            stream = await self._open_stream(host, port)
         async with stream, trio.open_nursery() as nursery:
             for act in (self._send_all, self._receive_all, self._watch):
                 nursery.start_soon(self._until_it_breaks, act, stream, nursery.cancel_scope)
@@ -110,8 +115,8 @@ class BookieConnection:
 
     async def _until_it_breaks(
         self,
-        act: Callable[[trio.SocketStream], Awaitable[None]],
-        stream: trio.SocketStream,
+        act: Callable[[trio.abc.HalfCloseableStream], Awaitable[None]],
+        stream: trio.abc.HalfCloseableStream,
         scope: trio.CancelScope,
     ) -> None:
         try:
@@ -120,7 +125,7 @@ class BookieConnection:
             logger.debug("bookie %s: %r", self._bookie, error)
         scope.cancel()
 
-    async def _send_all(self, stream: trio.SocketStream) -> None:
+    async def _send_all(self, stream: trio.abc.HalfCloseableStream) -> None:
         while True:
             await self._has_unsent.wait()
             pieces: list[Buffer] = []
@@ -134,7 +139,7 @@ class BookieConnection:
                 self._has_unsent = trio.Event()
             await stream.send_all(b"".join(pieces))
 
-    async def _receive_all(self, stream: trio.SocketStream) -> None:
+    async def _receive_all(self, stream: trio.abc.HalfCloseableStream) -> None:
         decoder = ReplyDecoder()
         while data := await stream.receive_some(RECEIVE_BYTES):
             for reply in decoder.feed(data):
@@ -148,7 +153,7 @@ class BookieConnection:
                 self._waiting_bytes -= request.size
                 request.on_answer(reply.code, reply.entry)
 
-    async def _watch(self, stream: trio.SocketStream) -> None:
+    async def _watch(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Return when a request has waited for too long."""
         while True:
             await trio.sleep(self._limits.answer_seconds_max / 10)

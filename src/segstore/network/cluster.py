@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import trio
 
-from bookkeeper_client.client import BookKeeperSettings
 from segstore.network.server import serve
-from segstore.process.cluster_assembly import open_cluster_containers
+from segstore.process.cluster_assembly import Surroundings, open_cluster_containers
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.membership import Membership, make_membership
 from segstore.runtime.lasting_nursery import open_lasting_nursery
@@ -19,7 +18,7 @@ async def serve_in_cluster(
     config: SegmentStoreConfig,
     *,
     membership: Membership | None = None,
-    bookkeeper: BookKeeperSettings | None = None,
+    surroundings: Surroundings | None = None,
     shutdown: trio.Event | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -33,7 +32,7 @@ async def serve_in_cluster(
     async with open_lasting_nursery() as nursery:
         nursery.start_soon(member.run)
         async with open_cluster_containers(
-            config, member, nursery, bookkeeper=bookkeeper
+            config, member, nursery, surroundings or Surroundings()
         ) as open_container:
             await serve(
                 config,

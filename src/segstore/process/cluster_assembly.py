@@ -17,16 +17,18 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from random import Random, SystemRandom
 from typing import Protocol
 
 import structlog
 import trio
 
 from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookkeeper
+from bookkeeper_client.connections import OpenStream
 from bookkeeper_client.errors import BookKeeperError
 from bookkeeper_client.quorums import Quorums
 from segstore.api import SegmentContainer
@@ -36,6 +38,8 @@ from segstore.process.config import ClusterSettings, SegmentStoreConfig
 from segstore.process.container_opening import ContainerOpening, scrub_policy
 from segstore.process.registry import OpenContainer
 from segstore.process.tier_two import open_shared_storage
+from segstore.runtime.clock import wall_clock_ms
+from segstore.tiers.api import ChunkStorage
 from segstore.tiers.bookkeeper import BookKeeperLogFactory, BookKeeperLogSettings
 from zookeeper_client.api import ZooKeeper, ZooKeeperError
 
@@ -65,13 +69,25 @@ class Assignments(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the containers take from outside, besides what the configuration names."""
+
+    now_ms: Callable[[], int] = wall_clock_ms
+    """Milliseconds since 1970."""
+    random: Random = field(default_factory=SystemRandom)
+    open_stream: OpenStream = trio.open_tcp_stream
+    bookkeeper: BookKeeperSettings = field(default_factory=BookKeeperSettings)
+    tier_two: ChunkStorage | None = None
+    """None for the one that the configuration names."""
+
+
 @asynccontextmanager
 async def open_cluster_containers(
     config: SegmentStoreConfig,
     assignments: Assignments,
     nursery: trio.Nursery,
-    *,
-    bookkeeper: BookKeeperSettings | None = None,
+    surroundings: Surroundings,
 ) -> AsyncIterator[OpenContainer]:
     """Join the cluster and yield what opens its containers. The nursery has what they use until
     they are closed.
@@ -83,18 +99,25 @@ async def open_cluster_containers(
     assert config.cluster is not None
     settings = config.cluster
     zookeeper, root = assignments.zookeeper, assignments.root
-    async with open_shared_storage(config) as tier:
-        identity = await join_cluster(zookeeper, root, tier, container_count=config.container_count)
+    async with open_shared_storage(config, given=surroundings.tier_two) as tier:
+        identity = await join_cluster(
+            zookeeper,
+            root,
+            tier,
+            container_count=config.container_count,
+            random_bytes=surroundings.random.randbytes,
+        )
         ledgers_root = settings.ledgers_root or f"{root}/bookkeeper/ledgers"
-        client = await _open_client(zookeeper, ledgers_root, nursery, bookkeeper)
+        client = await _open_client(zookeeper, ledgers_root, nursery, surroundings)
         logs = BookKeeperLogFactory(zookeeper, f"{root}/{LOGS}", client, _log_settings(settings))
         storage_of = await tier.open()
         opening = ContainerOpening(
             config,
             storage_of,
-            boot=os.urandom(16).hex() if config.tier2 is None else None,
+            boot=surroundings.random.randbytes(16).hex() if config.tier2 is None else None,
             scrub=scrub_policy(config),
             readable=tier.readable_of(identity.cluster_id),
+            now_ms=surroundings.now_ms,
         )
         confirm = partial(confirm_tier_two, identity, storage_of(lambda: 1), tier.where)
         starts = trio.CapacityLimiter(settings.parallel_starts_max)
@@ -105,11 +128,18 @@ async def _open_client(
     zookeeper: ZooKeeper,
     ledgers_root: str,
     nursery: trio.Nursery,
-    settings: BookKeeperSettings | None,
+    surroundings: Surroundings,
 ) -> BookKeeper:
     while True:
         try:
-            return await open_bookkeeper(zookeeper, ledgers_root, nursery, settings=settings)
+            return await open_bookkeeper(
+                zookeeper,
+                ledgers_root,
+                nursery,
+                settings=surroundings.bookkeeper,
+                random=surroundings.random,
+                open_stream=surroundings.open_stream,
+            )
         except (BookKeeperError, ZooKeeperError) as error:
             logger.warning("bookies are looked for later", error=str(error))
             await trio.sleep(RETRY_SECONDS)

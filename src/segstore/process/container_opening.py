@@ -27,6 +27,7 @@ from segstore.model.segment_attributes import AttributeCache
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.tier_two import EpochNotingLogs
 from segstore.process.tier_two_vendors import StorageOfOwner
+from segstore.runtime.clock import wall_clock_ms
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.writer.flush_policy import FlushPolicy
@@ -47,12 +48,14 @@ class ContainerOpening:
         boot: str | None,
         scrub: ScrubPolicy | None,
         readable: Callable[[ChunkStorage], ReadableTier] | None,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._config = config
         self._storage_of = storage_of
         self._boot = boot
         self._scrub = scrub
         self._readable = readable
+        self._now_ms = now_ms
         self._opened: set[int] = set()
         page_bytes_max = config.cache_bytes_max * config.attribute_pages_percent // 100
         self._attribute_pages = PageCache(page_bytes_max)
@@ -94,6 +97,7 @@ class ContainerOpening:
             logs,
             storage,
             self._cache_manager,
+            now_ms=self._now_ms,
             drain_seconds=config.drain_seconds,
             confirm_owner=confirm,
             flush_policy=FlushPolicy(held_bytes_max=config.held_bytes_max),

@@ -4,8 +4,9 @@ Owns: ``Membership``: the sessions with ZooKeeper, the host's registration, and 
 of containers to the registry.
 
 Invariants:
-1. The map is looked at before the host is registered: one that has just been started again takes
-   up what it had.
+1. In each session the map is looked at before the host is registered: one that has just been
+   started again takes up what it had, one that was away lets go of what others have. A map that is
+   damaged counts as looked at, and changes nothing.
 2. A container is hosted while the map names this host, and only then. While ZooKeeper is away
    nothing is stopped: that others may own a container by now is for its log to find out.
 3. The end of a session ends the registration alone. In the next session the map is looked at and
@@ -29,7 +30,7 @@ from pravega_cluster.records import ClusterRecordError, Host
 from pravega_cluster.registration import keep_registered, unregister
 from segstore.process.config import ClusterSettings
 from segstore.process.registry import ContainerRegistry
-from zookeeper_client.api import SessionLostError, ZooKeeper, ZooKeeperError
+from zookeeper_client.api import OnChange, SessionLostError, ZooKeeper, ZooKeeperError
 from zookeeper_client.kazoo_session import open_zookeeper
 from zookeeper_client.steady import SteadyZooKeeper
 
@@ -55,7 +56,7 @@ class Membership:
         self.host = host
         self.zookeeper = SteadyZooKeeper()
         self.looked = trio.Event()
-        """Set when the map was looked at, or there is none."""
+        """Set when the map was looked at for the first time."""
         self.restart_seconds_max = RESTART_SECONDS_MAX
         self._hand_over_seconds_max = hand_over_seconds_max
         self._paths = find_paths(cluster)
@@ -132,13 +133,17 @@ class Membership:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_end_with, session)
                 await self._began.wait()
-                nursery.start_soon(
-                    follow, session, partial(read_map, session, self._paths), self._use
-                )
+                looked = trio.Event()
+
+                def use(found: VersionedMap | None) -> None:
+                    self._use(found)
+                    looked.set()
+
+                nursery.start_soon(follow, session, partial(self._read_map, session), use)
                 look = partial(read_hosts, session, self._paths.controllers)
                 nursery.start_soon(follow, session, look, self._note_controllers)
                 await self._serves.wait()
-                await self.looked.wait()
+                await looked.wait()
                 if not self._leaves.is_set():
                     async with trio.open_nursery() as registering:
                         registering.start_soon(
@@ -147,6 +152,14 @@ class Membership:
                         await self._leaves.wait()
                         registering.cancel_scope.cancel()
                 await unregister(session, self._paths.hosts, self.host)
+
+    async def _read_map(self, session: ZooKeeper, on_change: OnChange) -> VersionedMap | None:
+        """Read the map; None if there is none that can be read."""
+        try:
+            return await read_map(session, self._paths, on_change)
+        except ClusterRecordError as error:
+            logger.error("the map of containers cannot be used", error=str(error))
+            return None
 
     def _use(self, found: VersionedMap | None) -> None:
         if found is not None:

@@ -81,17 +81,7 @@ async def open_storage(
     Raises ``StorageConfigurationError`` or ``StorageUnreachableError`` with a sentence for users.
     """
     if given is not None:
-
-        async def open_given() -> StorageOfOwner:
-            return lambda _: given
-
-        yield TierTwo(
-            where=f"{type(given).__name__} of this process",
-            chunks_under=lambda _: given,
-            open=open_given,
-            marked_by=do_nothing,
-            make=do_nothing,
-        )
+        yield _given_tier(given)
         return
     noted = noted_location(directory)
     if config.tier2 is None:
@@ -112,12 +102,17 @@ async def open_storage(
 
 
 @asynccontextmanager
-async def open_shared_storage(config: SegmentStoreConfig) -> AsyncIterator[TierTwo]:
-    """Find the tier 2 of a cluster, for the block.
+async def open_shared_storage(
+    config: SegmentStoreConfig, *, given: ChunkStorage | None = None
+) -> AsyncIterator[TierTwo]:
+    """Find the tier 2 of a cluster, for the block, unless it is ``given``.
 
     No machine notes anything about it: what one has in doubt, another may have to decide. Raises
     like ``open_storage``.
     """
+    if given is not None:
+        yield _given_tier(given)
+        return
     if config.tier2 is not None:
         vendor = vendor_of(config.tier2)
         settings = VendorSettings(config.s3)
@@ -130,6 +125,19 @@ async def open_shared_storage(config: SegmentStoreConfig) -> AsyncIterator[TierT
         )
     with closing(_Directory(config.storage_dir, None)) as files:
         yield files.tier()
+
+
+def _given_tier(given: ChunkStorage) -> TierTwo:
+    async def open_given() -> StorageOfOwner:
+        return lambda _: given
+
+    return TierTwo(
+        where=f"{type(given).__name__} of this process",
+        chunks_under=lambda _: given,
+        open=open_given,
+        marked_by=do_nothing,
+        make=do_nothing,
+    )
 
 
 class _Directory:

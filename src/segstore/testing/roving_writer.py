@@ -16,6 +16,7 @@ from contextlib import suppress
 
 import trio
 
+from bookkeeper_client.connections import OpenStream
 from pravega_wire import commands as wire
 from segstore.testing.wire_client import PeerClosedError, WireClient
 
@@ -37,7 +38,13 @@ class RovingWriter:
     """See the module. ``run`` writes until it is cancelled."""
 
     def __init__(
-        self, segment: str, addresses: Sequence[Address], *, writer_id: bytes = b"roving writer..."
+        self,
+        segment: str,
+        addresses: Sequence[Address],
+        *,
+        writer_id: bytes = b"roving writer...",
+        open_stream: OpenStream = trio.open_tcp_stream,
+        batch_seconds: float = 0.0,
     ) -> None:
         self.segment = segment
         self.acknowledged = 0
@@ -48,6 +55,8 @@ class RovingWriter:
         """Where the last record was acknowledged."""
         self._addresses = addresses
         self._writer_id = writer_id
+        self._open_stream = open_stream
+        self._batch_seconds = batch_seconds
         self._acknowledged_at: float | None = None
 
     async def create(self) -> None:
@@ -105,12 +114,12 @@ class RovingWriter:
 
     async def _ask_at(self, address: Address, request: wire.Request) -> wire.Command:
         with trio.fail_after(ANSWER_SECONDS_MAX):
-            async with await trio.open_tcp_stream(*address) as stream:
+            async with await self._open_stream(*address) as stream:
                 return await WireClient(stream).call(request)
 
     async def _write_at(self, address: Address) -> None:
         with trio.fail_after(ANSWER_SECONDS_MAX):
-            stream = await trio.open_tcp_stream(*address)
+            stream = await self._open_stream(*address)
         async with stream:
             client = WireClient(stream)
             with trio.fail_after(ANSWER_SECONDS_MAX):
@@ -134,6 +143,8 @@ class RovingWriter:
                         return
                     assert isinstance(reply, wire.DataAppended), reply
                     self._note(reply.event_number + 1, address)
+                if self._batch_seconds:
+                    await trio.sleep(self._batch_seconds)
 
     def _note(self, acknowledged: int, address: Address) -> None:
         now = trio.current_time()

@@ -23,6 +23,7 @@ from pravega_cluster.records import Host, encode_map
 from pravega_wire import commands as wire
 from pravega_wire.names import container_of
 from segstore.network.cluster import serve_in_cluster
+from segstore.process.cluster_assembly import Surroundings
 from segstore.process.config import MIB, ClusterSettings, SegmentStoreConfig
 from segstore.process.membership import Membership
 from segstore.testing.roving_writer import RovingWriter
@@ -79,7 +80,7 @@ class Store:
         await serve_in_cluster(
             config,
             membership=Membership("test", self.host, self._open_session),
-            bookkeeper=QUICK,
+            surroundings=Surroundings(bookkeeper=QUICK),
             shutdown=self.shutdown,
             task_status=task_status,
         )

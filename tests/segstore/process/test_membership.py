@@ -17,7 +17,7 @@ from segstore.process.registry import ContainerRegistry
 from segstore.tables.settings import TableSettings
 from segstore.testing.memory_container import MemoryContainer
 from zookeeper_client.api import ANY_VERSION, NoNodeError, ZooKeeper, ensure_path
-from zookeeper_client.testing.memory_server import MemorySession, MemoryZooKeeper
+from zookeeper_client.testing.memory_server import Loss, MemorySession, MemoryZooKeeper
 
 HERE, THERE = Host("127.0.0.1", 12345), Host("127.0.0.1", 12346)
 PATHS: ClusterPaths = find_paths("test")
@@ -63,9 +63,9 @@ class Member:
         return {n for n in self.registry.numbers() if self.registry.hosted(n).is_online}
 
 
-@pytest.fixture
-async def member() -> AsyncIterator[Member]:
-    member = Member(MemoryZooKeeper())
+@asynccontextmanager
+async def serving(server: MemoryZooKeeper) -> AsyncIterator[Member]:
+    member = Member(server)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(member.membership.run)
         await nursery.start(member.registry.run)
@@ -73,6 +73,12 @@ async def member() -> AsyncIterator[Member]:
         member.membership.note_serving()
         yield member
         nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def member() -> AsyncIterator[Member]:
+    async with serving(MemoryZooKeeper()) as member:
+        yield member
 
 
 @pytest.fixture
@@ -146,6 +152,39 @@ async def test_containers_go_on_without_a_session_and_are_looked_at_in_the_next(
     assert member.online == {1, 2}
     assert await is_registered(session)
     assert len(member.sessions) == 2
+
+
+async def test_the_map_is_looked_at_before_the_host_is_registered_in_each_session(
+    member: Member, session: MemorySession, autojump_clock: MockClock
+) -> None:
+    await give(session, {0, 1}, {2, 3})
+    member.server.lose_answer = lambda path: Loss.CALL if path == PATHS.container_map else Loss.NONE
+    member.end_session()
+    await trio.sleep(30)
+    assert len(member.sessions) == 2
+    assert not await is_registered(member.server.open_session())
+    member.server.lose_answer = lambda path: Loss.NONE
+    await trio.sleep(5)
+    assert await is_registered(session)
+
+
+async def test_a_damaged_map_does_not_keep_a_new_store_from_registering(
+    autojump_clock: MockClock,
+) -> None:
+    server = MemoryZooKeeper()
+    session = server.open_session()
+    await ensure_path(session, PATHS.cluster)
+    await session.create(PATHS.container_map, b"damaged")
+    with trio.fail_after(5):
+        async with serving(server) as member:
+            await trio.sleep(1)
+            assert await is_registered(session)
+            assert not member.online
+            # An operator takes it away, and the leader makes another.
+            await session.delete(PATHS.container_map)
+            await give(session, {1}, {0})
+            await trio.sleep(1)
+            assert member.online == {1}
 
 
 async def test_a_failed_container_is_opened_again_only_if_it_is_still_this_hosts(

@@ -69,12 +69,17 @@ class FakeBookie:
         self.life = 0
         self._schedule = schedule
         self._waiting: list[Callable[[], None]] = []
+        self._unsynced: dict[int, bytes] = {}
 
-    def crash(self) -> None:
-        """Forget what is not synced."""
+    def crash(self, keep: Callable[[bytes], bytes | None] = lambda data: None) -> None:
+        """Forget what is not synced, but for what ``keep`` makes of it."""
         self.is_up = False
         self.life += 1
         self._waiting.clear()
+        for entry_id, data in self._unsynced.items():
+            if (kept := keep(data)) is not None:
+                self.entries.setdefault(entry_id, kept)
+        self._unsynced.clear()
 
     def go_on(self) -> None:
         """Answer what came while the bookie was stopped."""
@@ -96,9 +101,11 @@ class FakeBookie:
             answer(Code.FENCED, b"")
             return
         life = self.life
+        self._unsynced[entry_id] = data
 
         def sync() -> None:
             if life == self.life:
+                self._unsynced.pop(entry_id, None)
                 self.entries[entry_id] = data
                 answer(Code.OK, b"")
 

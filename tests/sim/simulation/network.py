@@ -131,6 +131,12 @@ class NetworkStream(trio.abc.HalfCloseableStream):
         await self._sends.wait_for_room()
         self._check_open()
 
+    def send_nowait(self, data: bytes) -> None:
+        """Send without waiting for room; nothing if the connection is over."""
+        if not self._closed and not self._sends.broken:
+            self._sends.put(data)
+            self._connection.note_sent(len(data))
+
     def _check_open(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError

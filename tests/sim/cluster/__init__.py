@@ -1,0 +1,1 @@
+"""Stores, controllers, bookies and the ZooKeeper of a cluster, simulated from seeds."""

@@ -1,0 +1,203 @@
+"""Some seeds of a cluster, and planted faults that seeds find; more by ``make sim-cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from cluster.run import FailedSeedError, simulate
+
+from bookkeeper_client import client as bookkeeper_client
+from bookkeeper_client.protocol import encode_fencing_read, encode_read
+from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.recovery import LedgerRecovery
+from bookkeeper_client.writing import LedgerWriter
+from pravega_cluster import monitor
+from pravega_cluster.latch import LeaderLatch
+from pravega_cluster.nodes import VersionedMap, read_map
+from segstore.process.membership import Membership
+from segstore.process.registry import ContainerRegistry
+from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog
+from zookeeper_client.api import ZooKeeper
+
+SEEDS = range(4)
+PLANTED_SEEDS = 12
+"""So many are tried until one finds a planted fault."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_cluster_keeps_its_promises(seed: int) -> None:
+    report = simulate(seed)
+    assert report.counts["record acknowledged"] > 50
+    assert report.counts["log opened"] > 5
+
+
+def test_a_seed_is_replayed_step_by_step() -> None:
+    first, second = simulate(3), simulate(3)
+    assert first.lines == second.lines
+    assert (first.trace_hash, first.step_count) == (second.trace_hash, second.step_count)
+
+
+# ---- Found by these seeds before they were mended ------------------------------------------------
+
+
+def test_a_store_looks_at_the_map_before_it_registers_in_its_second_session() -> None:
+    for seed in (0, 1):
+        simulate(seed)
+
+
+# ---- Planted faults ------------------------------------------------------------------------------
+
+
+def plant_unreachable_as_absent(patch: pytest.MonkeyPatch) -> None:
+    """A bookie that does not answer is taken for one that lacks the entry."""
+    real = LedgerRecovery._take_copy
+
+    def take(self: LedgerRecovery, index: int, entry: Any, *, is_absent: bool) -> None:
+        real(self, index, entry, is_absent=entry is None)
+
+    patch.setattr(LedgerRecovery, "_take_copy", take)
+
+
+def plant_acknowledged_below_quorum(patch: pytest.MonkeyPatch) -> None:
+    """The writer waits for one bookie less."""
+    real = LedgerWriter.__init__
+
+    def begin(self: LedgerWriter, *arguments: Any) -> None:
+        real(self, *arguments)
+        quorums = self._quorums
+        self._quorums = Quorums(quorums.ensemble, quorums.write, max(1, quorums.ack - 1))
+
+    patch.setattr(LedgerWriter, "__init__", begin)
+
+
+def plant_fence_too_late(patch: pytest.MonkeyPatch) -> None:
+    """A ledger gets its end first, and is fenced then."""
+    real = bookkeeper_client.BookKeeper.recover_ledger
+
+    async def recover(self: Any, ledger_id: int, **options: Any) -> Any:
+        fence = [False]
+
+        def encode(ledger_id: int, entry_id: int, master_key: bytes) -> bytes:
+            if fence[0]:
+                return encode_fencing_read(ledger_id, entry_id, master_key)
+            return encode_read(ledger_id, entry_id)
+
+        patch.setattr(bookkeeper_client, "encode_fencing_read", encode)
+        found = await real(self, ledger_id, **options)
+        fence[0] = True
+        await real(self, ledger_id, **options)
+        return found
+
+    patch.setattr(bookkeeper_client.BookKeeper, "recover_ledger", recover)
+
+
+def plant_two_leaders(patch: pytest.MonkeyPatch) -> None:
+    """Each controller believes to lead."""
+
+    async def wait(self: LeaderLatch) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def leads(self: LeaderLatch) -> bool:
+        await trio.lowlevel.checkpoint()
+        return True
+
+    patch.setattr(LeaderLatch, "wait_to_lead", wait)
+    patch.setattr(LeaderLatch, "leads", leads)
+
+
+def plant_registered_before_it_has_looked(patch: pytest.MonkeyPatch) -> None:
+    """A session registers the host without regard to what becomes of its look at the map."""
+    real = Membership._live
+
+    async def live(self: Membership, session: ZooKeeper) -> None:
+        self._use(None)
+        patch.setattr(self, "_read_map", read_nothing)
+        await real(self, session)
+
+    async def read_nothing(session: ZooKeeper, on_change: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    patch.setattr(Membership, "_live", live)
+
+
+def plant_serves_after_its_session(patch: pytest.MonkeyPatch) -> None:
+    """A store stays with what it had in its first session, whatever the map says in the next."""
+    real = Membership._live
+
+    async def live(self: Membership, session: ZooKeeper) -> None:
+        if self.looked.is_set():
+            self._assigned = self._registry.hosted_numbers() if self._registry else frozenset()
+            patch.setattr(self, "_use", lambda found: None)
+        await real(self, session)
+
+    patch.setattr(Membership, "_live", live)
+
+
+def plant_acknowledges_when_fenced(patch: pytest.MonkeyPatch) -> None:
+    """A store tells its clients that all is well although its log is another's."""
+    real = BookKeeperDataLog._complete
+
+    def complete(self: BookKeeperDataLog, on_durable: Callable[[Any], None]) -> None:
+        real(self, lambda error: on_durable(None))
+
+    patch.setattr(BookKeeperDataLog, "_complete", complete)
+
+
+def plant_map_from_a_stale_read(patch: pytest.MonkeyPatch) -> None:
+    """The leader goes by the first map that it has ever seen."""
+    seen: dict[int, VersionedMap] = {}
+
+    async def read(zookeeper: ZooKeeper, *arguments: Any) -> VersionedMap | None:
+        found = await read_map(zookeeper, *arguments)
+        if found is None:
+            return None
+        stale = seen.setdefault(id(zookeeper), found)
+        return VersionedMap(stale.containers, found.version)
+
+    patch.setattr(monitor, "read_map", read)
+
+
+def plant_containers_that_nobody_releases(patch: pytest.MonkeyPatch) -> None:
+    """A store goes on with what the map gave to others, and opens it again when it is fenced."""
+
+    def release(self: ContainerRegistry, container_id: int) -> None:
+        return None
+
+    async def wait(self: Membership, container_id: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    patch.setattr(ContainerRegistry, "release", release)
+    patch.setattr(Membership, "wait_assigned", wait)
+
+
+@pytest.mark.parametrize(
+    ("plant", "expected"),
+    [
+        (plant_unreachable_as_absent, "does not have it"),
+        (plant_acknowledged_below_quorum, "bookies only"),
+        (plant_fence_too_late, "does not have it"),
+        (plant_two_leaders, "which does not lead"),
+        (plant_registered_before_it_has_looked, "before it has looked"),
+        (plant_serves_after_its_session, "after the last failure"),
+        (plant_acknowledges_when_fenced, "bookies only"),
+        (plant_map_from_a_stale_read, "would do"),
+        (plant_containers_that_nobody_releases, "after the last failure"),
+    ],
+)
+def test_planted_faults_are_found(
+    plant: Callable[[pytest.MonkeyPatch], None], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for seed in range(PLANTED_SEEDS):
+        with monkeypatch.context() as patch:
+            plant(patch)
+            try:
+                simulate(seed)
+            except FailedSeedError as error:
+                found.add(str(error).splitlines()[0])
+                if expected in str(error).splitlines()[0]:
+                    return
+    pytest.fail(f"no seed finds it, but {found}")
