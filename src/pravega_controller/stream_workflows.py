@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar
+from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 import structlog
 import trio
@@ -379,7 +379,9 @@ class StreamWorkflows:
         if owner is None or owner.record.phase not in phases or not places:
             await self._store.remove_intent(intent)
             raise ScopeNotFoundError(f"scope {scope} does not exist")
-        if places[0].is_taken and await self._exists(scope, name):
+        if places[0].is_taken:
+            if not await self._exists(scope, name):
+                raise VersionConflictError(f"{scope}/{name} was deleted meanwhile")
             await self._store.remove_intent(intent)
             return False
         now = self._now_ms()
@@ -408,7 +410,10 @@ class StreamWorkflows:
             # Who took this controller for dead finishes what was begun here.
             for one in streams:
                 await self.delete_strays(one)
-            if (await self.settled(scope, name)).stream_id != streams[0].stream_id:
+            found: Stream | None = None
+            with suppress(StreamNotFoundError):
+                found = await self.settled(scope, name)
+            if found is None or found.stream_id != streams[0].stream_id:
                 raise
         await self._store.remove_intent(intent)
         return True
@@ -488,15 +493,37 @@ class StreamWorkflows:
         return (await self._finish_creating(streams))[0]
 
     async def _finish_creating(self, streams: Sequence[Stream]) -> list[Stream]:
-        """Make the segments of new streams, and then the streams, together."""
+        """Make the segments of new streams, and then the streams, together.
+
+        Deletes the first of them, which takes its mark stream along, and raises
+        ``VersionConflictError`` if a stream of this name was deleted since their numbers were read.
+        """
         for_all = [(stream, segment) for stream in streams for segment in stream.active]
+        reserved: list[int] = []
+
+        async def read_numbers() -> None:
+            names = [stream.name for stream in streams]
+            reserved.extend(await self._store.next_numbers(streams[0].scope.name, names))
+
         await run_together(
             partial(self.create_segments, for_all),
+            read_numbers,
             *(partial(self._tags.add, s.scope, s.name, s.configuration.tags) for s in streams),
         )
+        if any(
+            min(segment.number for segment in stream.active) < number
+            for stream, number in zip(streams, reserved, strict=True)
+        ):
+            await self._delete_unfinished(streams[0])
         return await self._store.write_streams(
             [StreamWrite(one, structs.replace(one.record, pending=None)) for one in streams]
         )
+
+    async def _delete_unfinished(self, stream: Stream) -> NoReturn:
+        """Delete a stream whose segments have names that were used; ``VersionConflictError``."""
+        record = structs.replace(stream.record, pending=Delete())
+        await self._settle(await self._store.write_stream(stream, record))
+        raise VersionConflictError(f"{stream.scope.name}/{stream.name} has come and gone meanwhile")
 
     async def _scale(self, stream: Stream, pending: Scale) -> Stream:
         epoch = await stream.history.epoch(stream.last_epoch)

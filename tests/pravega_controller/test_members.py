@@ -188,6 +188,43 @@ async def test_a_slow_controller_leaves_no_segment_that_another_has_dropped(
     assert len(memory_store.created) > len(set(memory_store.created)), "one came back"
 
 
+async def test_no_segment_name_is_used_twice_by_a_creation_that_a_deletion_passes(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The numbers that a slow creation has read are those of a stream that came and went since."""
+    patient = {"reply_seconds_max": 100.0}
+    async with open_on_memory(port=1, **patient) as slow, open_on_memory(port=2) as other:
+        await slow.scopes.create("s")
+        memory_store.pause = trio.Event()
+        is_held = trio.Event()
+
+        def pauses(request: wire.Request) -> bool:
+            if is_held.is_set() or not isinstance(request, wire.UpdateTableEntries):
+                return False
+            if all(entry.key.key != b"s/a" for entry in request.table_entries):
+                return False
+            is_held.set()
+            return True
+
+        memory_store.pauses = pauses
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slow.streams.create, "s", "a", fixed_configuration(2))
+            await is_held.wait()
+            assert await other.streams.create("s", "a", fixed_configuration(1))
+            await other.streams.seal("s", "a")
+            await other.streams.delete("s", "a")
+            memory_store.pause.set()
+        stream = await other.store.stream("s", "a")
+        assert stream.record.pending is None
+        assert sorted(segment.number for segment in stream.active) == [2, 3]
+        names = {stream.segment_name(segment.segment_id) for segment in stream.active}
+        assert {name for name in memory_store.segments if name.startswith("s/a/")} == names
+        await trio.sleep(15)
+        assert not memory_store.tables[INTENTS].entries
+
+
 async def test_a_request_waits_for_what_a_living_controller_has_under_way(
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,
