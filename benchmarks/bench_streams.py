@@ -29,6 +29,7 @@ from benchmarks.maven import MavenFailedError
 from benchmarks.other_load import spinning
 from benchmarks.peers.api import PeerFailedError
 from benchmarks.streams import report
+from benchmarks.streams.record import add_run, combine, read_record, write_record
 from benchmarks.streams.rows import BY_NAME, OURS, PEERS, QUICK, SMALL, USUAL, Plan
 from benchmarks.streams.run import LOGS, Measured, run
 from benchmarks.streams.servers import servers
@@ -57,12 +58,16 @@ def main(arguments: Sequence[str]) -> int:
     write_json_if_asked(measured.compared())
     command = " ".join(["python -m benchmarks.bench_streams", *arguments])
     if options.report:
-        plots = report.plots_of(measured)
+        path = report.PERFORMANCE / report.RECORD
+        recorded = add_run(read_record(path), measured, commit=machine.commit, moment=moment)
+        write_record(path, recorded)
+        plots = report.plots_of(combine(recorded, measured))
         for name, text in plots.items():
             (report.PERFORMANCE / name).write_text(text)
         path = report.PERFORMANCE / report.TABLE
         path.write_text(
             report.markdown(
+                recorded,
                 measured,
                 machine=machine,
                 command=command,
@@ -143,7 +148,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--small", action="store_true", help="the size the test suite runs")
     parser.add_argument("--directory", help="where the servers keep their data (a temporary one)")
     parser.add_argument(
-        "--report", action="store_true", help=f"write {report.TABLE} and plots to docs/performance"
+        "--report",
+        action="store_true",
+        help=f"record these rows in docs/performance, and make {report.TABLE} of all recorded ones",
     )
     parser.add_argument("--land", action="store_true", help="keep the ratios for later quick runs")
     return parser

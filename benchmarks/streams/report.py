@@ -1,6 +1,7 @@
 """What a run of the benchmark leaves behind: Markdown, plots, and the ratios to compare with later.
 
-1. A report names the machine, the commit, the date, the command, and what disturbed.
+1. A report shows the last measurement of every row, with its commit and its day. It names the
+   machine, the command of the last run, and what disturbed.
 2. Landed ratios are those of runs of record; a quick run is compared with a quick one if there is
    one.
 """
@@ -24,6 +25,7 @@ from benchmarks.load import Load
 from benchmarks.machine import Machine
 from benchmarks.plots import Curve, Plot, svg
 from benchmarks.streams import rows
+from benchmarks.streams.record import RecordedRow, combine
 from benchmarks.streams.rows import BY_NAME, OURS, Plan
 from benchmarks.streams.run import Measured
 
@@ -31,6 +33,7 @@ PERFORMANCE = Path(__file__).parent.parent.parent / "docs" / "performance"
 WHOLE, QUICK = "whole", "quick"
 LANDED = PERFORMANCE / "landed.json"
 TABLE = "streams.md"
+RECORD = "streams.json"
 REASONS = "misses.md"
 COLD = (
     "Every peer is cold, as a server in Java is for its first minute, which flatters ours: compare"
@@ -70,7 +73,8 @@ def medians(measured: Measured, row: str, server: str) -> dict[Metric, float]:
 
 
 def markdown(
-    measured: Measured,
+    record: Mapping[str, RecordedRow],
+    last_run: Measured,
     *,
     machine: Machine,
     command: str,
@@ -78,10 +82,14 @@ def markdown(
     plots: Sequence[str],
     reasons: str,
 ) -> str:
-    """The report of one run. ``reasons`` is the text of ``misses.md``."""
+    """The report of all recorded rows. ``reasons`` is the text of ``misses.md``."""
+    measured = combine(record, last_run)
     plan = measured.plan
     limit = "" if plan.rate_max is None else f", at most {plan.rate_max:g} events/s"
-    work = "\n".join(f"| {name} | {BY_NAME[name].work}{limit} |" for name in plan.rows)
+    work = "\n".join(
+        f"| {name} | {BY_NAME[name].work}{limit} | {record[name].day} | {record[name].commit} |"
+        for name in plan.rows
+    )
     servers = "\n".join(f"- **{s.name}**: {s.description}" for s in measured.servers.values())
     remarks = "\n".join(f"- {remark}" for remark in measured.remarks()) or "- none"
     pictures = "\n".join(f"![{name.removesuffix('.svg')}]({name})" for name in plots)
@@ -99,14 +107,15 @@ def markdown(
 
 {markdown_table(targets(compared))}
 
-Ratio: ours divided by the peer's (or by the limit), both the median of {plan.rounds} interleaved
-rounds, or of one in the rows T, E, D and R. Each run: a fresh server, {warm},
+Ratio: ours divided by the peer's (or by the limit), both the median of the row's interleaved
+rounds. All servers of a row were measured in one run; rows may be of different runs. Each: a fresh
+server, {warm},
 {plan.seconds:g} s measured, one producer, one consumer, no keys, read time-out 10 ms unless the row
 names another. Latency counts from the actual send. A row of draining writes its backlog first,
 waits until the server has nothing to do, and drains a fourth as much before it counts.
 
-| row | work |
-| --- | --- |
+| row | work | measured | commit |
+| --- | --- | --- | --- |
 {work}
 
 ## What misses
@@ -128,10 +137,11 @@ Remarks:
 {remarks}
 
 Machine: {machine.cpu_count} x {machine.cpu_model}, {machine.memory_gib:.0f} GiB,
-Linux {machine.kernel}, {machine.file_system}, {machine.java}, Python {machine.python},
-commit {machine.commit}; client and server on the same machine, client heap {plan.client_heap}.
+Linux {machine.kernel}, {machine.file_system}, {machine.java}, Python {machine.python};
+client and server on the same machine, client heap {plan.client_heap}.
 
-Measured {moment:%Y-%m-%d %H:%M} UTC, in {measured.elapsed_seconds / 60:.0f} minutes, by
+The last run: rows {", ".join(last_run.plan.rows)}, {moment:%Y-%m-%d %H:%M} UTC, in
+{measured.elapsed_seconds / 60:.0f} minutes, by
 
 ```
 {command}

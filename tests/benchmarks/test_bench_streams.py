@@ -14,6 +14,7 @@ from benchmarks.peers.original_standalone import OriginalStandalone
 from benchmarks.peers.segstore_standalone import UNSTORED, AssembledStore, SegstoreStandalone
 from benchmarks.streams import report, rows
 from benchmarks.streams.drains import DRAINED
+from benchmarks.streams.record import add_run, combine, read_record, write_record
 from benchmarks.streams.rows import BY_NAME, CRASH, OURS, PEERS, ROWS, SMALL, START, Plan
 from benchmarks.streams.run import LOGS, Measured, run
 
@@ -205,24 +206,53 @@ def measured() -> Measured:
 def test_a_report_names_work_machine_servers_and_failures(
     measured: Measured, tmp_path: Path
 ) -> None:
+    day = datetime(2030, 1, 2, 3, 4, tzinfo=UTC)
     text = report.markdown(
+        add_run({}, measured, commit="abc", moment=day),
         measured,
         machine=this_machine(tmp_path),
         command="python -m benchmarks.bench_streams --rows T1",
-        moment=datetime(2030, 1, 2, 3, 4, tzinfo=UTC),
+        moment=day,
         plots=["latency.svg"],
         reasons="# Misses\n\n## L1, T1: a full loop\n\nWhy.\n",
     )
     assert text.startswith("# Streams, 02 January 2030\n")
     assert "| T2 | published events (events/s) / durable | 900 | 300 | 3 | >= 1.6 | yes |" in text
     assert "| T1 | published events (events/s) | 900 | - |" in text
-    assert "| T1 | 100 B, 1 segment, unthrottled, at most 50 events/s |" in text
+    assert "| T1 | 100 B, 1 segment, unthrottled, at most 50 events/s | 2030-01-02 | abc |" in text
     assert "- T1, ours, round 1: slow disk\n" in text
     assert "- T1, ours, round 1: others used 50% of the CPUs\n" in text
     assert "- T1, durable, round 1: FAILED: acks stopped\n" in text
     assert "**original (durable)**: original 0.13.0" in text
     assert "![latency](latency.svg)" in text
     assert "python -m benchmarks.bench_streams --rows T1" in text
+
+
+def test_a_run_replaces_its_rows_in_the_record_and_leaves_the_others(
+    measured: Measured, tmp_path: Path
+) -> None:
+    path = tmp_path / "streams.json"
+    assert read_record(path) == {}
+    first = add_run({}, measured, commit="abc", moment=datetime(2030, 1, 2, tzinfo=UTC))
+    write_record(path, first)
+    assert read_record(path) == first
+    later = replace(
+        measured,
+        plan=replace(measured.plan, rows=("T2",)),
+        outcomes={("T2", OURS): [Outcome({RATE: 1.0})]},
+        servers={OURS: SegstoreStandalone()},
+    )
+    both = add_run(read_record(path), later, commit="def", moment=datetime(2030, 1, 3, tzinfo=UTC))
+    assert (both["T1"], both["T2"].commit) == (first["T1"], "def")
+    combined = combine(both, later)
+    assert combined.plan.rows == ("T1", "T2")
+    assert list(combined.servers) == [OURS, "durable"]
+
+    def ratios(rows: Measured) -> list[float]:
+        return [row.ratio for row in rows.compared() if row.row == "T2" and row.ratio is not None]
+
+    assert 3 in ratios(combine(first, measured))
+    assert not ratios(combined), "a peer of an earlier run stands beside this one"
 
 
 def test_a_row_that_misses_is_listed_with_its_reason(measured: Measured) -> None:

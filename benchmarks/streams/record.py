@@ -1,0 +1,119 @@
+"""The last measurement of each row, kept in ``docs/performance/streams.json``.
+
+The whole table takes hours, so a run may measure a few of its rows. The report is made of the last
+measurement of every row.
+
+1. All servers of a row are from one run: ratios are never taken across runs.
+2. A run replaces whatever was recorded of its rows, and leaves the other rows as they are.
+3. Each row names the commit and the day of its run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.comparison import Metric, Outcome
+from benchmarks.streams.rows import BY_NAME, OURS, PEERS
+from benchmarks.streams.run import Measured
+from benchmarks.streams.servers import servers
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRow:
+    """One row of one run: the outcomes of each server, one a round."""
+
+    commit: str
+    day: str
+    outcomes: Mapping[str, Sequence[Outcome]]
+
+
+def read_record(path: Path) -> dict[str, RecordedRow]:
+    """The recorded rows by their names; none where there is no file."""
+    if not path.exists():
+        return {}
+    return {
+        name: RecordedRow(
+            row["commit"],
+            row["day"],
+            {
+                server: [_outcome_from(each) for each in outcomes]
+                for server, outcomes in row["outcomes"].items()
+            },
+        )
+        for name, row in json.loads(path.read_text()).items()
+        if name in BY_NAME
+    }
+
+
+def add_run(
+    record: Mapping[str, RecordedRow], measured: Measured, *, commit: str, moment: datetime
+) -> dict[str, RecordedRow]:
+    """The record with the rows of a run in place of earlier ones."""
+    found = dict(record)
+    for name in measured.plan.rows:
+        outcomes = {
+            server: measured.of(name, server)
+            for server in measured.servers
+            if measured.of(name, server)
+        }
+        found[name] = RecordedRow(commit, f"{moment:%Y-%m-%d}", outcomes)
+    return found
+
+
+def write_record(path: Path, record: Mapping[str, RecordedRow]) -> None:
+    """Write all rows, a line for each server of a row, so that differences can be read."""
+    lines = []
+    for name in sorted(record):
+        row = record[name]
+        head = f'"commit": {json.dumps(row.commit)}, "day": {json.dumps(row.day)}'
+        each = ",\n".join(
+            f"  {json.dumps(server)}: {json.dumps([_document(one) for one in outcomes])}"
+            for server, outcomes in row.outcomes.items()
+        )
+        lines.append(f' {json.dumps(name)}: {{{head}, "outcomes": {{\n{each}\n }}}}')
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def combine(record: Mapping[str, RecordedRow], measured: Measured) -> Measured:
+    """Everything that is recorded, as if it had been measured in one run with this run's plan."""
+    keys = {server for row in record.values() for server in row.outcomes}
+    peers = tuple(peer for peer in PEERS if peer in keys)
+    return replace(
+        measured,
+        plan=replace(
+            measured.plan, rows=tuple(name for name in BY_NAME if name in record), peers=peers
+        ),
+        servers=servers([key for key in (OURS, *peers) if key in keys]),
+        outcomes={
+            (name, server): outcomes
+            for name in BY_NAME
+            if name in record
+            for server, outcomes in record[name].outcomes.items()
+        },
+    )
+
+
+def _document(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "numbers": [
+            [metric.name, metric.unit, metric.better, value]
+            for metric, value in outcome.numbers.items()
+        ],
+        "failure": outcome.failure,
+        "remarks": list(outcome.remarks),
+        "other_cpu_share": outcome.other_cpu_share,
+    }
+
+
+def _outcome_from(document: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        {Metric(name, unit, better): value for name, unit, better, value in document["numbers"]},
+        document["failure"],
+        tuple(document["remarks"]),
+        document["other_cpu_share"],
+    )
