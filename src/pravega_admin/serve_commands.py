@@ -18,6 +18,7 @@ from pravega_admin.options import LedgersOption
 from pravega_admin.original_defaults import ServerCommand, translation_of
 from pravega_admin.output import note
 from pravega_admin.quick_options import CONTROLLERS_MAX, PORT_MAX
+from pravega_admin.service_manager import tell_ready
 from pravega_admin.store_settings import (
     DATA_DIR,
     member_settings,
@@ -336,6 +337,7 @@ def _serve(
 
     def on_ready() -> None:
         announce(Verdict(is_ready=True))
+        tell_ready()
         note(f"{SERVERS[kind].title} is ready on {where}")
 
     run_server(SERVERS[kind], settings, on_ready=on_ready)

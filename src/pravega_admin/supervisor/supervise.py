@@ -24,6 +24,7 @@ from typing import TextIO
 
 from pravega_admin.errors import EXIT_OK, exit_code_of, tell_error
 from pravega_admin.run_directory import SUPERVISOR, RunDirectory
+from pravega_admin.service_manager import tell_ready
 from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec
 from pravega_admin.supervisor.supervisor import Supervisor
 
@@ -101,6 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     def welcome() -> None:
         seconds = time.monotonic() - task["began"]
         _print(f"{task['welcome']}\n\nsegstore is ready in {seconds:.2f} s", sys.stdout)
+        tell_ready()
 
     try:
         supervisor.run(on_ready=welcome)

@@ -1,0 +1,178 @@
+"""The compose file's commands, health checks and settings, run for real: without containers.
+
+Each service is a process on 127.0.0.1 with the command, the variables and the order that the file
+says. Only what a container would have for itself is another: directories, ports, host names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from benchmarks.maven import resolve_class_path
+from compat_harness.server import HOST, TARGET_VARIABLE, free_neighbours
+
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a cluster of its own"),
+]
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+SEGSTORE = Path(sys.executable).parent / "segstore"
+HEALTHY_SECONDS_MAX = 120.0
+POLL_SECONDS = 0.5
+BOOKIE_HERE = {"SET_allowLoopback": "true", "SET_listeningInterface": "lo"}
+
+
+class Services:
+    """The services of the compose file, each a process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        text = (DEPLOY / "compose.yaml").read_text()
+        variables = {"HOST_IP": HOST, "TIER2": str(directory / "tier2")}
+        self._ports = dict(
+            zip(
+                (*range(2181, 2182), *range(3181, 3184), *range(12345, 12348), 9090, 9091),
+                range(first := free_neighbours(9), first + 9),
+                strict=True,
+            )
+        )
+        text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda m: variables.get(m[1], m[2]), text)
+        text = text.replace("zookeeper:2181", f"{HOST}:2181")
+        for here, there in self._ports.items():
+            text = re.sub(rf"\b{here}\b", str(there), text)
+        self.services: dict[str, Any] = yaml.safe_load(text)["services"]
+        self._jars = resolve_class_path(DEPLOY / "one_machine" / "pom.xml")
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        (directory / "tier2").mkdir()
+
+    @property
+    def zookeeper(self) -> str:
+        return f"{HOST}:{self._ports[2181]}"
+
+    def environment(self, name: str) -> dict[str, str]:
+        """The variables of a service, with those that stand for its container."""
+        data = self._directory / name
+        data.mkdir(exist_ok=True)
+        found = {"PATH": f"{DEPLOY / 'image'}:{SEGSTORE.parent}:{os.environ['PATH']}"}
+        found |= {"HOME": str(data), **self.services[name].get("environment", {})}
+        if "run-java" in self.program(name)[0]:
+            number = int(name.rpartition("-")[2]) if name.startswith("bookie") else 0
+            port = self._ports[3181 + number if name.startswith("bookie") else 2181]
+            found |= {"DATA": str(data), "JARS": self._jars, "ZOOKEEPER": self.zookeeper}
+            found |= {"PORT": str(port), "JVM": "-Xmx512m", "ADVERTISED_ADDRESS": HOST}
+            found |= BOOKIE_HERE if name != "zookeeper" else {}
+        else:
+            found |= {"SEGSTORE_DATA_DIR": str(data), "SEGSTORE_ORIGINAL_NAMES": "1"}
+        return found
+
+    def program(self, name: str) -> list[str]:
+        """The entry point of a service's image."""
+        target = self.services[name].get("build", {}).get("target")
+        return [str(DEPLOY / "image" / "run-java")] if target == "bookkeeper" else [str(SEGSTORE)]
+
+    def start(self, name: str) -> None:
+        """Start a service when what it depends on is as the file wants it."""
+        for other, how in self.services[name].get("depends_on", {}).items():
+            if other not in self.processes:
+                self.start(other)
+            if how["condition"] == "service_completed_successfully":
+                assert self.processes[other].wait(HEALTHY_SECONDS_MAX) == 0, self.log(other)
+            elif how["condition"] == "service_healthy":
+                self.wait_healthy(other)
+        self.run_again(name)
+
+    def run_again(self, name: str) -> None:
+        """Start the process of a service."""
+        with (self._directory / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [*self.program(name), *self.services[name]["command"]],
+                env=self.environment(name),
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def check(self, name: str) -> subprocess.CompletedProcess[bytes]:
+        """Run the health check of a service, as in its container."""
+        kind, *command = self.services[name]["healthcheck"]["test"]
+        assert kind == "CMD"
+        return subprocess.run(
+            command, env=self.environment(name), capture_output=True, timeout=30, check=False
+        )
+
+    def wait_healthy(self, name: str) -> None:
+        deadline = time.monotonic() + HEALTHY_SECONDS_MAX
+        while (done := self.check(name)).returncode != 0:
+            said = done.stderr.decode(errors="replace")
+            assert self.processes[name].poll() is None, self.log(name)
+            assert time.monotonic() < deadline, f"{name}: {said}\n{self.log(name)}"
+            time.sleep(POLL_SECONDS)
+
+    def segstore(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command in no container."""
+        return subprocess.run(
+            [str(SEGSTORE), *arguments], capture_output=True, text=True, check=False, **options
+        )
+
+    def log(self, name: str) -> str:
+        return (self._directory / f"{name}.log").read_text(errors="replace")[-3000:]
+
+    def stop(self) -> None:
+        for process in reversed(self.processes.values()):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Services]:
+    services = Services(tmp_path)
+    try:
+        yield services
+    finally:
+        services.stop()
+
+
+def test_the_cluster_of_the_compose_file_serves(running: Services) -> None:
+    assert running.check("zookeeper").returncode != 0
+    for name in running.services:
+        if name not in running.processes:
+            running.start(name)
+    for name, service in running.services.items():
+        if "healthcheck" in service:
+            running.wait_healthy(name)
+    where = ("--zookeeper", running.zookeeper)
+    whole = ("--stores", "3", "--controllers", "2", "--bookies", "3")
+    done = running.segstore("cluster", "wait", *where, *whole)
+    assert done.returncode == 0, done.stderr
+    # A second start of all formats again, and harms nothing.
+    running.run_again("format")
+    assert running.processes["format"].wait(HEALTHY_SECONDS_MAX) == 0, running.log("format")
+    port = next(word for word in running.services["controller-1"]["command"] if "--port=" in word)
+    controller = ("--controller", f"tcp://{HOST}:{port.partition('=')[2]}")
+    for command in (("scope", "create", "demo"), ("stream", "create", "demo/orders")):
+        done = running.segstore(*command, *controller)
+        assert done.returncode == 0, done.stderr
+    events = "".join(f"{number}\n" for number in range(1000))
+    done = running.segstore("write", "demo/orders", *controller, input=events)
+    assert done.returncode == 0, done.stderr
+    # A store that is told to end hands over in the time that the file gives it.
+    store = running.processes["store-1"]
+    store.terminate()
+    seconds = float(running.services["store-1"]["stop_grace_period"].removesuffix("s"))
+    assert store.wait(seconds) == 0, running.log("store-1")
+    assert running.check("store-1").returncode != 0
+    done = running.segstore("cluster", "status", *where)
+    assert done.returncode == 0, done.stderr + done.stdout
+    done = running.segstore("read", "demo/orders", *controller)
+    assert done.stdout == events
