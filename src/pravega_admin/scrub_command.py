@@ -19,8 +19,13 @@ from pravega_admin.errors import ConfigurationError, DamageFoundError
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.options import OutputOption
 from pravega_admin.output import OutputFormat, note, print_fields, print_json, print_rows, progress
-from pravega_admin.serve_commands import DataDirOption, S3EndpointOption, S3RegionOption
-from pravega_admin.store_settings import DATA_DIR
+from pravega_admin.serve_commands import (
+    DataDirOption,
+    S3EndpointOption,
+    S3RegionOption,
+    SettingsOption,
+)
+from pravega_admin.store_settings import DATA_DIR, read_settings
 from pravega_blocking.errors import UnavailableError
 
 DAMAGE_COLUMNS = ("kind", "segment", "segment_offset", "chunk", "chunk_offset", "reason")
@@ -39,6 +44,7 @@ def scrub(
     ] = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
+    config: SettingsOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Read all history of a store and check it, while the store runs or not.
@@ -48,7 +54,11 @@ def scrub(
     from pravega_blocking.stream_settings import format_size, parse_size_bytes
 
     bytes_per_second = None if rate is None else parse_size_bytes(rate)
-    report = _scrub(data_dir, bytes_per_second, s3_endpoint, s3_region)
+    settings = {
+        "s3": {"endpoint_url": s3_endpoint, "region": s3_region},
+        "hdfs": read_settings(config).get("segment_store", {}).get("hdfs", {}),
+    }
+    report = _scrub(data_dir, bytes_per_second, settings)
     damages = report.pop("damages")
     if output is OutputFormat.JSON:
         print_json({**report, "damages": damages})
@@ -69,8 +79,9 @@ def scrub(
 
 
 def _scrub(
-    data_dir: Path, bytes_per_second: int | None, endpoint: str | None, region: str | None
+    data_dir: Path, bytes_per_second: int | None, settings: dict[str, Any]
 ) -> dict[str, Any]:
+    import msgspec
     import trio
 
     from pravega_admin.logs import configure_logs
@@ -81,19 +92,18 @@ def _scrub(
         StorageError,
     )
     from segstore.process.data_directory import DataDirectory
-    from segstore.repair.scrub_store import StoreScrub, open_to_look, spending
-    from segstore.tiers.files.filesystem import FilesystemChunkStorage
-    from segstore.tiers.s3.settings import S3Settings
+    from segstore.process.tier_two_vendors import VendorSettings
+    from segstore.repair.scrub_store import StoreScrub, open_to_look, spending, start_of
 
     async def run() -> dict[str, Any]:
         directory = DataDirectory.read(data_dir)
-        settings = S3Settings(endpoint_url=endpoint, region=region)
+        vendors = msgspec.convert(settings, VendorSettings)
         pace = None if bytes_per_second is None else Pace(bytes_per_second).spend
-        async with open_to_look(directory, settings) as chunks:
+        async with open_to_look(directory, vendors) as chunks:
             store = StoreScrub(
                 chunks,
                 container_count=directory.container_count,
-                in_files=isinstance(chunks, FilesystemChunkStorage),
+                start=start_of(directory),
             )
             total = await store.prepare()
             with progress("checking", total=total, in_bytes=True) as advance:
@@ -102,7 +112,7 @@ def _scrub(
     configure_logs("scrub", level=LogLevel.ERROR, format=LogFormat.AUTO)
     try:
         return trio.run(run)
-    except (DataDirectoryError, StorageConfigurationError) as error:
+    except (DataDirectoryError, StorageConfigurationError, msgspec.ValidationError) as error:
         raise ConfigurationError(str(error)) from error
     except StorageError as error:
         raise UnavailableError(str(error)) from error

@@ -75,9 +75,10 @@ Tier2Option: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--tier2",
-        metavar="s3://BUCKET/PREFIX",
+        metavar="LOCATION",
         envvar="SEGSTORE_TIER2",
-        help="Keep history in S3; by default it is in the data directory.",
+        help="Keep history in S3 (s3://BUCKET/PREFIX) or HDFS (webhdfs://HOST:PORT/PATH); by"
+        " default it is in the data directory.",
     ),
 ]
 S3EndpointOption: TypeAlias = Annotated[
@@ -213,7 +214,7 @@ def server(
     """Run one segment store in this process.
 
     With --zookeeper it is a member of a cluster: its log is on bookies, --tier2 names a directory
-    or S3 that all members share, and nothing is kept in a data directory.
+    or a location that all members share, and nothing is kept in a data directory.
     """
     if zookeeper is not None:
         parse_host_ports(zookeeper)

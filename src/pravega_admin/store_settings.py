@@ -113,6 +113,10 @@ def tier_2_settings(
             raise UsageError("--s3-endpoint and --s3-region need --tier2 s3://BUCKET/PREFIX")
         return {}
     _check_location(location)
+    if not location.startswith("s3://"):
+        if endpoint is not None or region is not None:
+            raise UsageError("--s3-endpoint and --s3-region need --tier2 s3://BUCKET/PREFIX")
+        return {"tier2": location}
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise UsageError(f"--s3-endpoint {endpoint!r} is not an http:// or https:// URL")
     return {"tier2": location, "s3": {"endpoint_url": endpoint, "region": region}}

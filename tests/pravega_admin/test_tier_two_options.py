@@ -72,7 +72,10 @@ def test_a_server_says_that_nobody_is_at_the_endpoint(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         (["--tier2=/var/data"], "'/var/data' is not s3://BUCKET/PREFIX"),
+        (["--tier2=hdfs://namenode:8020/x"], "or webhdfs://HOST:PORT/PATH"),
+        (["--tier2=webhdfs://namenode"], "names a directory below the root of HDFS"),
         (["--s3-endpoint=http://127.0.0.1:1"], "need --tier2 s3://BUCKET/PREFIX"),
+        (["--tier2=webhdfs://nn/x", "--s3-region=here"], "need --tier2 s3://BUCKET/PREFIX"),
         (["--tier2=s3://bucket", "--s3-endpoint=127.0.0.1"], "is not an http:// or https:// URL"),
     ],
 )

@@ -12,7 +12,7 @@ import trio.testing
 from segstore.errors import ChunkDamagedError, SegmentTruncatedError
 from segstore.model.attributes import ROLLOVER_SIZE
 from segstore.testing.local_tiers import MIB, LocalTiers, read_all, until
-from segstore.tiers.files.chunk_paths import path_of
+from segstore.tiers.chunk_paths import path_of
 
 
 async def test_storage_writer_brings_everything_to_tier_2_without_being_asked(

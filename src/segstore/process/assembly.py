@@ -28,7 +28,7 @@ from segstore.process.data_directory import DataDirectory
 from segstore.process.identity import check_journal, owned
 from segstore.process.registry import OpenContainer
 from segstore.process.tier_one import KeptJournal, raise_when_failed
-from segstore.process.tier_two import open_storage
+from segstore.process.tier_two import name_start, open_storage
 from segstore.runtime.boot import boot_id
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
@@ -80,8 +80,8 @@ async def open_containers(
             nursery = await stack.enter_async_context(trio.open_nursery())
             await _start_journals(journals.values(), nursery, stack)
             is_open = True
-            in_files = chunk_storage is None and config.tier2 is None
-            boot = boot_id_of_machine() if in_files else None
+            is_configured = chunk_storage is None
+            boot = name_start(config.tier2, boot_id_of_machine) if is_configured else None
             opening = ContainerOpening(
                 config,
                 storage_of,

@@ -37,7 +37,7 @@ from segstore.process.cluster_identity import confirm_tier_two, join_cluster
 from segstore.process.config import ClusterSettings, SegmentStoreConfig
 from segstore.process.container_opening import ContainerOpening, scrub_policy
 from segstore.process.registry import OpenContainer
-from segstore.process.tier_two import open_shared_storage
+from segstore.process.tier_two import name_start, open_shared_storage
 from segstore.runtime.clock import wall_clock_ms
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.bookkeeper import BookKeeperLogFactory, BookKeeperLogSettings
@@ -114,7 +114,7 @@ async def open_cluster_containers(
         opening = ContainerOpening(
             config,
             storage_of,
-            boot=surroundings.random.randbytes(16).hex() if config.tier2 is None else None,
+            boot=name_start(config.tier2, None, surroundings.random.randbytes),
             scrub=scrub_policy(config),
             readable=tier.readable_of(identity.cluster_id),
             now_ms=surroundings.now_ms,

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from segstore.tables.settings import TableSettings
+from segstore.tiers.hdfs.settings import HdfsSettings
 from segstore.tiers.journal.settings import JournalSettings
 from segstore.tiers.s3.settings import S3Settings
 
@@ -210,8 +211,10 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     storage_dir: Path | None = None
     """Where tier 2 keeps its chunks; inside the data directory when None."""
     tier2: str | None = None
-    """``s3://BUCKET/PREFIX`` where chunks are objects in S3; files in ``storage_dir`` when None."""
+    """``s3://BUCKET/PREFIX`` where chunks are objects in S3, ``webhdfs://HOST:PORT/PATH`` where
+    they are files in HDFS; files in ``storage_dir`` when None."""
     s3: S3Settings = S3Settings()
+    hdfs: HdfsSettings = HdfsSettings()
     connections: ConnectionSettings = ConnectionSettings()
     tables: TableSettings = TableSettings()
     throttling: ThrottleSettings = ThrottleSettings()

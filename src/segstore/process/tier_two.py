@@ -30,6 +30,7 @@ from segstore.process.tier_two_vendors import (
     VendorSettings,
     do_nothing,
     is_location,
+    known_forms,
     vendor_of,
 )
 from segstore.runtime.descriptors import descriptor_limit, share_out
@@ -97,7 +98,7 @@ async def open_storage(
     vendor = vendor_of(config.tier2)
     location = vendor.parse(config.tier2)
     _refuse_other_place(config, directory, noted, location)
-    async with vendor.open(location, VendorSettings(config.s3)) as tier:
+    async with vendor.open(location, _vendor_settings(config)) as tier:
         yield tier
 
 
@@ -115,13 +116,13 @@ async def open_shared_storage(
         return
     if config.tier2 is not None:
         vendor = vendor_of(config.tier2)
-        settings = VendorSettings(config.s3)
-        async with vendor.open(vendor.parse(config.tier2), settings) as tier:
+        async with vendor.open(vendor.parse(config.tier2), _vendor_settings(config)) as tier:
             yield tier
         return
     if config.storage_dir is None:
         raise StorageConfigurationError(
-            "the stores of a cluster share tier 2: name it by --tier2 DIRECTORY or s3://BUCKET"
+            "the stores of a cluster share tier 2: name it by --tier2 DIRECTORY or LOCATION,"
+            f" {known_forms()}"
         )
     with closing(_Directory(config.storage_dir, None)) as files:
         yield files.tier()
@@ -138,6 +139,28 @@ def _given_tier(given: ChunkStorage) -> TierTwo:
         marked_by=do_nothing,
         make=do_nothing,
     )
+
+
+def _vendor_settings(config: SegmentStoreConfig) -> VendorSettings:
+    return VendorSettings(config.s3, config.hdfs)
+
+
+def name_start(
+    location: str | None,
+    boot_id: Callable[[], str] | None,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> str | None:
+    """Return the name of the start during which what an owner has left unfinished can be trusted.
+
+    In a directory that is the machine's, by ``boot_id``. Where nobody else can know what an owner
+    left, each start has a name of its own: at a location whose chunks may grow late, or in a
+    directory of several machines, where ``boot_id`` is None. None where there is never a doubt.
+    """
+    if location is None and boot_id is not None:
+        return boot_id()
+    if location is None or vendor_of(location).leaves_doubt:
+        return random_bytes(16).hex()
+    return None
 
 
 class _Directory:
@@ -211,7 +234,8 @@ def _refuse_other_place(
 ) -> None:
     """Refuse to start a store on a location if its tier 2 is elsewhere."""
     if is_location(noted):
-        if noted != location:
+        vendor = vendor_of(noted)
+        if noted != location and not (vendor.can_move and vendor is vendor_of(location)):
             raise StorageConfigurationError(
                 f"data directory {directory.path} has its tier 2 in {noted}, not in {location}"
             )
@@ -220,8 +244,8 @@ def _refuse_other_place(
     with suppress(FileNotFoundError):
         if noted or any(path.iterdir()):
             raise StorageConfigurationError(
-                f"data directory {directory.path} has its tier 2 in {path}: it cannot be moved to"
-                " S3; start without --tier2 or with another --data-dir"
+                f"data directory {directory.path} has its tier 2 in {path}: it cannot be moved"
+                f" to {location}; start without --tier2 or with another --data-dir"
             )
 
 

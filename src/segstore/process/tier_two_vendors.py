@@ -7,6 +7,7 @@ they are what a store uses without a location.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
@@ -20,11 +21,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
 import trio
 
 from segstore.chunks.scan_plan import ReadableTier, TierAddress
 from segstore.errors import StorageConfigurationError
 from segstore.tiers.api import ChunkStorage
+from segstore.tiers.hdfs import HdfsLocation, HdfsLocationError
+from segstore.tiers.hdfs.settings import HdfsSettings
 from segstore.tiers.s3 import S3Location, S3LocationError
 from segstore.tiers.s3.settings import S3Settings
 
@@ -40,7 +44,7 @@ class TierTwo:
     """The configured tier 2, before it is known to be the store's."""
 
     where: str
-    """A directory's path or a location in S3: for users, and for the next start."""
+    """A directory's path or a location: for users, and for the next start."""
     chunks_under: Callable[[int], ChunkStorage]
     """The chunks for the owner of the claim with that number."""
     open: Callable[[], Awaitable[StorageOfOwner]]
@@ -66,11 +70,11 @@ async def do_nothing() -> None:
     await trio.lowlevel.checkpoint()
 
 
-@dataclass(frozen=True, slots=True)
-class VendorSettings:
+class VendorSettings(msgspec.Struct, frozen=True):
     """What users may set beside the location; each vendor uses its own part."""
 
-    s3: S3Settings
+    s3: S3Settings = S3Settings()
+    hdfs: HdfsSettings = HdfsSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,12 @@ class Vendor:
     ``StorageConfigurationError`` or ``StorageUnreachableError`` with a sentence for users."""
     look: Callable[[str, VendorSettings], AbstractContextManager[ChunkStorage]]
     """Opens the location for reading only, for the block."""
+    leaves_doubt: bool = False
+    """Whether a chunk may grow after its owner has ended, by a request that comes late: no length
+    is trusted then that neither the log nor metadata know."""
+    can_move: bool = False
+    """Whether the same chunks can be reached by another location, as after a server has moved. What
+    they are is known by their identity."""
 
 
 def is_location(text: str) -> bool:
@@ -94,12 +104,15 @@ def is_location(text: str) -> bool:
     return bool(separator) and scheme in VENDORS
 
 
+def known_forms() -> str:
+    """Tell users how locations look."""
+    return " or ".join(dict.fromkeys(each.form for each in VENDORS.values()))
+
+
 def vendor_of(location: str) -> Vendor:
     """Return the vendor of a location; raises ``StorageConfigurationError`` for another scheme."""
     if not is_location(location):
-        raise StorageConfigurationError(
-            f"--tier2 {location!r} is not {' or '.join(each.form for each in VENDORS.values())}"
-        )
+        raise StorageConfigurationError(f"--tier2 {location!r} is not {known_forms()}")
     return VENDORS[location.partition("://")[0]]
 
 
@@ -153,7 +166,49 @@ def _readable_objects(
     return ReadableTier(address, chunks.locate)
 
 
+def _parse_hdfs(text: str) -> str:
+    try:
+        return str(HdfsLocation.parse(text))
+    except HdfsLocationError as error:
+        raise StorageConfigurationError(f"--tier2 {error}") from error
+
+
+@asynccontextmanager
+async def _open_hdfs(location: str, settings: VendorSettings) -> AsyncIterator[TierTwo]:
+    from segstore.tiers.hdfs.opening import open_hdfs
+
+    opened = await open_hdfs(HdfsLocation.parse(location), settings.hdfs)
+    with closing(opened):
+        yield TierTwo(
+            where=location,
+            chunks_under=lambda _: opened.storage,
+            open=opened.open,
+            marked_by=do_nothing,
+            make=opened.try_everything,
+        )
+
+
+@contextmanager
+def _look_at_hdfs(location: str, settings: VendorSettings) -> Iterator[ChunkStorage]:
+    from segstore.tiers.hdfs.opening import connect
+    from segstore.tiers.hdfs.storage import HdfsChunkStorage
+
+    hdfs = connect(HdfsLocation.parse(location), settings.hdfs)
+    with closing(HdfsChunkStorage(hdfs, random_bytes=os.urandom)) as chunks:
+        yield chunks
+
+
+_HDFS: Final = Vendor(
+    "webhdfs://HOST:PORT/PATH",
+    parse=_parse_hdfs,
+    open=_open_hdfs,
+    look=_look_at_hdfs,
+    leaves_doubt=True,
+    can_move=True,
+)
 VENDORS: dict[str, Vendor] = {
-    "s3": Vendor("s3://BUCKET/PREFIX", parse=_parse_s3, open=_open_s3, look=_look_at_s3)
+    "s3": Vendor("s3://BUCKET/PREFIX", parse=_parse_s3, open=_open_s3, look=_look_at_s3),
+    "webhdfs": _HDFS,
+    "swebhdfs": _HDFS,
 }
 """The vendors by the scheme of their locations."""

@@ -45,7 +45,7 @@ from segstore.process.identity import (
     renew_journal_identity,
     write_journal_identity,
 )
-from segstore.process.tier_two import open_storage
+from segstore.process.tier_two import name_start, open_storage
 from segstore.process.tier_two_vendors import StorageOfOwner, TierTwo
 from segstore.repair.salvage import (
     ChunkLosses,
@@ -330,12 +330,11 @@ class StoreRecovery:
     # ---- What is made of it ----------------------------------------------------------------------
 
     def _owner(self, container_id: int, epoch: int, chunks: ChunkStorage) -> ChunkedSegmentStorage:
-        in_files = self._config.tier2 is None
         return ChunkedSegmentStorage(
             chunks,
             epoch=lambda: epoch,
             container_id=container_id,
-            boot_id=boot_id() if in_files else None,
+            boot_id=name_start(self._config.tier2, boot_id),
         )
 
     async def _salvage(

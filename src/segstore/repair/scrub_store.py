@@ -28,12 +28,11 @@ from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import ChunkDamagedError, DamageKind, StorageConfigurationError, StorageError
 from segstore.process.data_directory import DataDirectory, StoreState
 from segstore.process.identity import identity_name
-from segstore.process.tier_two import noted_location
+from segstore.process.tier_two import name_start, noted_location
 from segstore.process.tier_two_vendors import NEVER, VendorSettings, is_location, vendor_of
 from segstore.runtime.boot import boot_id
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
-from segstore.tiers.s3.settings import S3Settings
 
 logger = structlog.get_logger(__name__)
 
@@ -65,14 +64,16 @@ class ScrubReport:
 
 
 @asynccontextmanager
-async def open_to_look(directory: DataDirectory, s3: S3Settings) -> AsyncIterator[ChunkStorage]:
+async def open_to_look(
+    directory: DataDirectory, settings: VendorSettings
+) -> AsyncIterator[ChunkStorage]:
     """The store's tier 2, for the block, to be read only.
 
     Raises ``StorageConfigurationError`` when it is not there, or not the store's.
     """
     where = noted_location(directory) or str(directory.storage_path)
     if is_location(where):
-        with vendor_of(where).look(where, VendorSettings(s3)) as chunks:
+        with vendor_of(where).look(where, settings) as chunks:
             await _refuse_foreign(directory, where, chunks)
             yield chunks
         return
@@ -93,14 +94,24 @@ async def _refuse_foreign(directory: DataDirectory, where: str, chunks: ChunkSto
         )
 
 
-class StoreScrub:
-    """One check of everything. ``prepare`` tells how much there is, ``run`` reads it."""
+def start_of(directory: DataDirectory) -> str | None:
+    """Return the name of the start during which the store's tier 2 can be trusted, if it has
+    one."""
+    where = noted_location(directory)
+    return name_start(where if is_location(where) else None, boot_id)
 
-    def __init__(self, chunks: ChunkStorage, *, container_count: int, in_files: bool) -> None:
+
+class StoreScrub:
+    """One check of everything. ``prepare`` tells how much there is, ``run`` reads it. ``start`` is
+    what ``start_of`` tells."""
+
+    def __init__(
+        self, chunks: ChunkStorage, *, container_count: int, start: str | None = None
+    ) -> None:
         self._chunks = chunks
         self._reads = CheckedReads(chunks)
         self._container_count = container_count
-        self._boot = boot_id() if in_files else None
+        self._boot = start
         self._journals: dict[int, SystemJournal] = {}
         self._work: list[tuple[int, str, Chunk, int]] = []
         self._found: list[tuple[int, str, Chunk, ChunkDamagedError]] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from segstore.process.data_directory import VERSION_FILE
 from segstore.process.identity import STORE_PREFIX
-from segstore.tiers.files.chunk_paths import path_of
+from segstore.tiers.chunk_paths import path_of
 from segstore.tiers.journal.files import IDENTITY_FILE
 
 

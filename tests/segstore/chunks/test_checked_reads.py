@@ -18,7 +18,7 @@ from segstore.errors import ChunkDamagedError, StorageError
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.local_tiers import ObservedChunks
 from segstore.tiers.api import Buffer, Check
-from segstore.tiers.files.chunk_paths import path_of
+from segstore.tiers.chunk_paths import path_of
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
 

@@ -26,7 +26,6 @@ from segstore.process.tier_two_vendors import (
 from segstore.repair.scrub_store import StoreScrub, open_to_look, spending
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
-from segstore.tiers.s3.settings import S3Settings
 
 LOCATION = "shelf://one/two"
 
@@ -98,8 +97,8 @@ async def test_a_scrub_looks_at_a_vendor_of_one_entry(tmp_path: Path, shelf: She
         await container.create_segment("s")
         await container.append("s", b"hello")
     directory = DataDirectory.read(tmp_path)
-    async with open_to_look(directory, S3Settings()) as chunks:
-        scrub = StoreScrub(chunks, container_count=1, in_files=False)
+    async with open_to_look(directory, VendorSettings()) as chunks:
+        scrub = StoreScrub(chunks, container_count=1)
         assert await scrub.prepare() >= len(b"hello")
         report = await scrub.run(spending(None, lambda count: None))
     assert report.damages == []

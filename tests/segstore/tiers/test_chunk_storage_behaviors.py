@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 import trio
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
+from segstore.testing.fake_hdfs import fake_hdfs
 from segstore.testing.faulty_chunks import FaultyChunkStorage
 from segstore.tiers.api import ChunkInfo, ChunkStorage
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
+from segstore.tiers.hdfs import HdfsLocation
+from segstore.tiers.hdfs.opening import connect
+from segstore.tiers.hdfs.settings import HdfsSettings
+from segstore.tiers.hdfs.storage import HdfsChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
 from segstore.tiers.noop import NoOpChunkStorage, holds_user_data
 from segstore.tiers.s3.objects import ObjectStore
@@ -21,7 +27,7 @@ from segstore.tiers.s3.opening import boto3_client
 from segstore.tiers.s3.settings import S3Settings
 from segstore.tiers.s3.storage import S3Tier
 
-STORAGES = ["memory", "filesystem", "faulty", "moto", "versitygw"]
+STORAGES = ["memory", "filesystem", "faulty", "moto", "versitygw", "hdfs"]
 
 
 def s3_storage(endpoint: str, bucket: str, stack: ExitStack) -> ChunkStorage:
@@ -29,6 +35,13 @@ def s3_storage(endpoint: str, bucket: str, stack: ExitStack) -> ChunkStorage:
     stack.callback(client.close)
     objects = ObjectStore(client, bucket=bucket, prefix="a/prefix/", random=random.random)
     return S3Tier(objects).owned_by(lambda: 1)
+
+
+def hdfs_storage(stack: ExitStack) -> ChunkStorage:
+    namenode = stack.enter_context(fake_hdfs()).namenodes[0]
+    location = HdfsLocation.parse(f"webhdfs://{namenode}/a/root")
+    hdfs = connect(location, HdfsSettings(user="somebody"))
+    return stack.enter_context(closing(HdfsChunkStorage(hdfs, random_bytes=os.urandom)))
 
 
 @pytest.fixture
@@ -47,6 +60,8 @@ def make_storage(
             if vendor.startswith("noop"):
                 drops = holds_user_data if vendor == "noop" else lambda _: False
                 return NoOpChunkStorage(MemoryChunkStorage(), drops=drops)
+            if vendor == "hdfs":
+                return hdfs_storage(stack)
             endpoint = request.getfixturevalue(vendor)
             return s3_storage(endpoint, new_bucket(endpoint), stack)
 

@@ -11,6 +11,7 @@ import trio.testing
 
 from _fast.lent_memory import LentMemory
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
+from segstore.tiers.chunk_paths import path_of
 from segstore.tiers.direct_io import (
     BLOCK_BYTES,
     READ_MEMORY_SECONDS,
@@ -20,7 +21,6 @@ from segstore.tiers.direct_io import (
     StagingBuffers,
     block_bytes_of,
 )
-from segstore.tiers.files.chunk_paths import path_of
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.files.open_files import DIRECT_BYTES_MIN
 from segstore.tiers.journal.disk import DIRECT_READ_BYTES_MIN, LocalDisk

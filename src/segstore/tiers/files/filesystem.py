@@ -45,6 +45,7 @@ from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, Storage
 from segstore.runtime.descriptors import KEPT_FILES_MAX
 from segstore.runtime.durable_files import sync_directory
 from segstore.tiers.api import Buffer, Check, ChunkInfo, StoredRange
+from segstore.tiers.chunk_paths import CHUNK_SUFFIX, UNFINISHED_SUFFIX, path_of
 from segstore.tiers.direct_io import (
     BLOCK_BYTES,
     READ_BYTES_MAX,
@@ -53,7 +54,6 @@ from segstore.tiers.direct_io import (
     block_bytes_of,
 )
 from segstore.tiers.files.chunk_listing import files_of_chunks
-from segstore.tiers.files.chunk_paths import CHUNK_SUFFIX, UNFINISHED_SUFFIX, path_of
 from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.known_paths import KnownPaths
 from segstore.tiers.files.open_files import DIRECT_BYTES_MIN, OpenFiles

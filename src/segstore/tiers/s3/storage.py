@@ -17,15 +17,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
 
 import structlog
 import trio
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
 from segstore.runtime.parallel import work_together
+from segstore.runtime.remembered import Remembered
 from segstore.tiers.api import Buffer, Check, ChunkInfo, StoredRange
 from segstore.tiers.s3.checks import METADATA_KEY, TEXT_CHARACTERS_MAX, CheckError, Checks
 from segstore.tiers.s3.failures import FailureKind, S3RequestError
@@ -49,9 +48,6 @@ from segstore.tiers.s3.pieces import (
     to_rewrite,
 )
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 KNOWN_CHUNKS_MAX = 16_384
 KNOWN_CHECKS_MAX = 1_024
 RECENT_BYTES_MAX = 32 * 1024 * 1024
@@ -65,28 +61,6 @@ PARALLEL_READS_MAX = 8
 DEFAULT_SIZES = PieceSizes()
 
 logger = structlog.get_logger(__name__)
-
-
-class _Remembered(Generic[K, V]):
-    """A bounded dictionary that forgets the least recently used items."""
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._items: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K) -> V | None:
-        if key in self._items:
-            self._items.move_to_end(key)
-        return self._items.get(key)
-
-    def set(self, key: K, value: V) -> None:
-        self._items[key] = value
-        self._items.move_to_end(key)
-        if len(self._items) > self._count_max:
-            self._items.popitem(last=False)
-
-    def drop(self, key: K) -> None:
-        self._items.pop(key, None)
 
 
 class _SharedListing:
@@ -127,7 +101,7 @@ class S3Tier:
         self._sizes = sizes
         self._recent = RecentObjects(RECENT_BYTES_MAX)
         self._listing = _SharedListing(objects)
-        self._checks: _Remembered[str, Checks] = _Remembered(KNOWN_CHECKS_MAX)
+        self._checks: Remembered[str, Checks] = Remembered(KNOWN_CHECKS_MAX)
         self.can_join = True
 
     def owned_by(self, epoch: Callable[[], int]) -> S3ChunkStorage:
@@ -232,8 +206,8 @@ class S3ChunkStorage:
         self._tier = tier
         self._epoch = epoch
         self._sequence = 0
-        self._maps: _Remembered[str, ChunkMap] = _Remembered(KNOWN_CHUNKS_MAX)
-        self._empty: _Remembered[str, bool] = _Remembered(KNOWN_CHUNKS_MAX)
+        self._maps: Remembered[str, ChunkMap] = Remembered(KNOWN_CHUNKS_MAX)
+        self._empty: Remembered[str, bool] = Remembered(KNOWN_CHUNKS_MAX)
         self._change_count = 0
 
     async def write(

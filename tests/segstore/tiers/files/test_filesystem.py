@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.errors import ChunkNotFoundError, StorageError
-from segstore.tiers.files.chunk_paths import name_of, path_of
+from segstore.tiers.chunk_paths import name_of, path_of
 from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 

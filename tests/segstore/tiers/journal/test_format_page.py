@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore.tiers.files.chunk_paths import path_of
+from segstore.tiers.chunk_paths import path_of
 from segstore.tiers.journal.format import (
     FileHeader,
     Kind,

@@ -101,7 +101,7 @@ async def test_a_store_keeps_its_tier_2(
 
 async def test_chunks_in_a_directory_are_not_left_behind(moto: str, tmp_path: Path) -> None:
     assert await start(tmp_path, None, data=b"hello") == b"hello"
-    with pytest.raises(StorageConfigurationError, match="cannot be moved to S3"):
+    with pytest.raises(StorageConfigurationError, match="cannot be moved to s3:"):
         await start(tmp_path, "s3://bucket", moto)
 
 

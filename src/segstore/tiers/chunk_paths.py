@@ -1,6 +1,7 @@
-"""Paths of the files that hold chunks.
+"""Paths of the files that hold chunks, in a directory and in HDFS.
 
-Owns: the mapping between chunk names and paths, which docs/formats/chunks.md describes.
+Owns: the mapping between chunk names and paths, which docs/formats/chunks.md describes, and which
+directories can hold chunks whose names begin alike.
 
 Invariants:
 1. It is one to one, and no name leads out of the root, whatever bytes it has.
@@ -9,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -16,6 +18,42 @@ PIECE_BYTES_MAX: Final = 240
 SAFE_CHARACTERS: Final = "#$"  # besides letters, digits and _.-
 CHUNK_SUFFIX: Final = ".chunk"
 UNFINISHED_SUFFIX: Final = ".chunk%new"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedDirectory:
+    """A directory that can hold chunks of a prefix."""
+
+    path: str
+    """Relative to the root."""
+    so_far: str
+    """The part of the component behind the prefix's last slash that continued directories hold."""
+    wanted: str
+    """What that component begins with; empty where every name fits."""
+
+    @classmethod
+    def of_prefix(cls, prefix: str) -> SearchedDirectory:
+        """Return the directory where a search for chunks of the prefix begins."""
+        *complete, partial = prefix.split("/")
+        pieces = [piece for directory in complete for piece in directory_pieces(directory)]
+        return cls("/".join(pieces), "", encoded(partial))
+
+    def join(self, entry: str) -> str:
+        """Return the path of an entry of the directory."""
+        return f"{self.path}/{entry}" if self.path else entry
+
+    def below(self, entry: str) -> SearchedDirectory | None:
+        """Return a directory in this one; None when it can hold no chunk of the prefix."""
+        continued = is_continued(entry)
+        part = self.so_far + (entry[:-1] if continued else entry)
+        if not continued and part.endswith("%2Echunk") and part != "%2Echunk":
+            part = part.removesuffix("%2Echunk") + CHUNK_SUFFIX
+        if not (part.startswith(self.wanted) or (continued and self.wanted.startswith(part))):
+            return None
+        path = self.join(entry)
+        if continued:
+            return SearchedDirectory(path, part, self.wanted)
+        return SearchedDirectory(path, "", "")
 
 
 def path_of(name: str) -> str:

@@ -1,0 +1,356 @@
+"""An HDFS in this process, for the faults that a real one cannot be made to have.
+
+Owns: ``FakeHdfs``: NameNodes and a DataNode that speak WebHDFS on ports of 127.0.0.1, on files in
+memory, and ``RequestFault``, what happens to one request instead of what should.
+
+What real servers do is proven by ``compat-tests/hdfs``. Where this module is in doubt it does less:
+it knows the operations that the tier uses, and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+HOST = "127.0.0.1"
+API = "/webhdfs/v1"
+BYTES_OPERATIONS = frozenset({"CREATE", "APPEND", "OPEN"})
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An exception that a server answers with."""
+
+    exception: str
+    message: str = ""
+    status: int = 403
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFault:
+    """What happens to one request. By default it is done, and its answer is lost."""
+
+    bytes_done: int | None = None
+    """How many bytes of a body arrive; all when None."""
+    refusal: Refusal | None = None
+    """Nothing is done, and this is the answer."""
+    redirect: str | None = None
+    """The NameNode names this server instead of the DataNode."""
+    first: Callable[[], None] | None = None
+    """What somebody else does just before."""
+    is_answered: bool = False
+    """The answer comes all the same."""
+
+
+@dataclass(slots=True)
+class FakeHdfs:
+    """Files in memory, and the servers that offer them. Tests may look and change."""
+
+    files: dict[str, bytearray] = field(default_factory=dict)
+    directories: set[str] = field(default_factory=lambda: {"/"})
+    being_written: set[str] = field(default_factory=set)
+    """Files that somebody else has open for writing."""
+    unreadable: set[str] = field(default_factory=set)
+    """Files whose last block nobody can read, until somebody opens them for appending."""
+    active: int = 0
+    """The NameNode that serves."""
+    sync_on_close: str | None = "true"
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    """Operations with bytes that reached the DataNode, and all others, with the path."""
+    queries: list[dict[str, str]] = field(default_factory=list)
+    namenodes: list[str] = field(default_factory=list)
+    datanode: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    _faults: dict[str, list[RequestFault]] = field(default_factory=dict)
+    _clock: int = 0
+
+    def plan(self, operation: str, *faults: RequestFault) -> None:
+        """Let the next requests of an operation, one after the other, have these faults. A fault
+        with a redirect is met at the NameNode, others where the operation is done."""
+        self._faults.setdefault(operation, []).extend(faults)
+
+    def count(self, operation: str) -> int:
+        """Count the requests of an operation that were met."""
+        return sum(name == operation for name, _ in self.requests)
+
+    def next_fault(self, operation: str, *, redirects: bool) -> RequestFault | None:
+        """Take the fault that is planned for the next request of an operation."""
+        planned = self._faults.get(operation, [])
+        if planned and (planned[0].redirect is not None) == redirects:
+            return planned.pop(0)
+        return None
+
+    # ---- Operations on the files -----------------------------------------------------------------
+
+    def status(self, path: str, *, named: bool = False) -> dict[str, Any] | None:
+        """Return a file's or a directory's status, as WebHDFS has it."""
+        self._clock += 1
+        suffix = path.rpartition("/")[2] if named else ""
+        common = {"pathSuffix": suffix, "modificationTime": self._clock}
+        if path in self.directories:
+            return {**common, "type": "DIRECTORY", "length": 0}
+        if path in self.files:
+            return {**common, "type": "FILE", "length": len(self.files[path])}
+        return None
+
+    def entries(self, path: str) -> list[str]:
+        """Return the paths of what is in a directory."""
+        everything = [*self.files, *self.directories]
+        return sorted(each for each in everything if each != "/" and _parent(each) == path)
+
+    def make_directories(self, path: str) -> None:
+        """Make a directory and those above it."""
+        while path != "/":
+            self.directories.add(path)
+            path = _parent(path)
+
+    def create(self, path: str, body: bytes) -> Refusal | None:
+        """Make a file."""
+        if path in self.files:
+            return Refusal("FileAlreadyExistsException", f"{path} already exists")
+        self.make_directories(_parent(path))
+        self.files[path] = bytearray(body)
+        return None
+
+    def append(self, path: str, body: bytes) -> Refusal | None:
+        """Append to a file."""
+        if path not in self.files:
+            return Refusal("FileNotFoundException", path, 404)
+        if path in self.being_written:
+            return Refusal("AlreadyBeingCreatedException", f"{path} is being written")
+        self.unreadable.discard(path)
+        self.files[path] += body
+        return None
+
+    def rename(self, path: str, new: str) -> bool:
+        """Give a file another name."""
+        if path not in self.files or new in self.files or _parent(new) not in self.directories:
+            return False
+        self.files[new] = self.files.pop(path)
+        return True
+
+    def delete(self, path: str) -> bool | Refusal:
+        """Delete a file or an empty directory."""
+        if self.files.pop(path, None) is not None:
+            return True
+        if path not in self.directories:
+            return False
+        if self.entries(path):
+            return Refusal("PathIsNotEmptyDirectoryException", f"{path} is non empty")
+        self.directories.discard(path)
+        return True
+
+
+@contextmanager
+def fake_hdfs(namenodes: int = 1) -> Iterator[FakeHdfs]:
+    """Run one for the block."""
+    hdfs = FakeHdfs()
+    servers = [_server(hdfs, _DataNode, 0)]
+    servers += [_server(hdfs, _NameNode, number) for number in range(namenodes)]
+    hdfs.datanode, *hdfs.namenodes = (f"{HOST}:{each.server_port}" for each in servers)
+    threads = [
+        threading.Thread(target=each.serve_forever, kwargs={"poll_interval": 0.02})
+        for each in servers
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield hdfs
+    finally:
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+        for thread in threads:
+            thread.join()
+
+
+def dead_address() -> str:
+    """Return an address where nobody listens."""
+    with socket.socket() as unused:
+        unused.bind((HOST, 0))
+        return f"{HOST}:{unused.getsockname()[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 10.0
+    wbufsize = 1 << 16
+    hdfs: ClassVar[FakeHdfs]
+    number: ClassVar[int]
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Tell nobody."""
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_PUT(self) -> None:
+        self._serve()
+
+    def do_POST(self) -> None:
+        self._serve()
+
+    def do_DELETE(self) -> None:
+        self._serve()
+
+    def _serve(self) -> None:
+        url = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        path = unquote(url.path).removeprefix(API).rstrip("/") or "/"
+        self.meet(query.get("op", ""), path, query)
+
+    def meet(self, operation: str, path: str, query: dict[str, str]) -> None:
+        raise NotImplementedError
+
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def answer_json(self, value: object, status: int = 200) -> None:
+        self.answer(status, json.dumps(value).encode(), Content_Type="application/json")
+
+    def refuse(self, refusal: Refusal) -> None:
+        remote = {
+            "exception": refusal.exception,
+            "javaClassName": f"java.{refusal.exception}",
+            "message": refusal.message,
+        }
+        self.answer_json({"RemoteException": remote}, refusal.status)
+
+    def cut(self) -> None:
+        """End the connection without an answer."""
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class _NameNode(_Handler):
+    def meet(self, operation: str, path: str, query: dict[str, str]) -> None:
+        hdfs = self.hdfs
+        with hdfs.lock:
+            if self.number != hdfs.active:
+                self.refuse(Refusal("StandbyException", "Operation category READ is not supported"))
+                return
+            hdfs.queries.append(query)
+            if operation in BYTES_OPERATIONS:
+                fault = hdfs.next_fault(operation, redirects=True)
+                server = hdfs.datanode if fault is None else fault.redirect
+                if operation != "CREATE" and path not in hdfs.files:
+                    self.refuse(Refusal("FileNotFoundException", path, 404))
+                    return
+                location = f"http://{server}{API}{quote(path)}?{urlsplit(self.path).query}"
+                self.answer(307, Location=location)
+                return
+            hdfs.requests.append((operation, path))
+            fault = hdfs.next_fault(operation, redirects=False)
+            if fault is not None and fault.first is not None:
+                fault.first()
+            if fault is not None and fault.refusal is not None:
+                self.refuse(fault.refusal)
+                return
+            done = self._do(operation, path, query)
+            if fault is not None and not fault.is_answered:
+                self.cut()
+            elif isinstance(done, Refusal):
+                self.refuse(done)
+            else:
+                self.answer_json(done)
+
+    def _do(self, operation: str, path: str, query: dict[str, str]) -> Refusal | dict[str, Any]:
+        hdfs = self.hdfs
+        missing = Refusal("FileNotFoundException", f"File does not exist: {path}", 404)
+        match operation:
+            case "GETFILESTATUS":
+                status = hdfs.status(path)
+                return missing if status is None else {"FileStatus": status}
+            case "LISTSTATUS":
+                if path not in hdfs.directories:
+                    return missing
+                found = [hdfs.status(each, named=True) for each in hdfs.entries(path)]
+                return {"FileStatuses": {"FileStatus": found}}
+            case "MKDIRS":
+                hdfs.make_directories(path)
+                return {"boolean": True}
+            case "RENAME":
+                return {"boolean": hdfs.rename(path, query["destination"])}
+            case "DELETE":
+                done = hdfs.delete(path)
+                return done if isinstance(done, Refusal) else {"boolean": done}
+            case _:
+                return Refusal("UnsupportedOperationException", operation, 400)
+
+
+class _DataNode(_Handler):
+    def meet(self, operation: str, path: str, query: dict[str, str]) -> None:
+        hdfs = self.hdfs
+        self.close_connection = True
+        if operation in ("CREATE", "APPEND"):
+            # As the real one does, asked or not.
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        with hdfs.lock:
+            if not operation:
+                self._tell_setting()
+                return
+            hdfs.requests.append((operation, path))
+            fault = hdfs.next_fault(operation, redirects=False)
+            if fault is not None:
+                if fault.first is not None:
+                    fault.first()
+                if fault.refusal is not None:
+                    self.refuse(fault.refusal)
+                    return
+                body = body[: fault.bytes_done]
+            if operation == "OPEN":
+                self._read(path, query, fault)
+                return
+            done = hdfs.create(path, body) if operation == "CREATE" else hdfs.append(path, body)
+            if fault is not None and not fault.is_answered:
+                self.cut()
+            elif done is not None:
+                self.refuse(done)
+            else:
+                self.answer(201 if operation == "CREATE" else 200)
+
+    def _read(self, path: str, query: dict[str, str], fault: RequestFault | None) -> None:
+        content = self.hdfs.files.get(path)
+        offset, length = int(query["offset"]), int(query["length"])
+        if content is None:
+            self.refuse(Refusal("FileNotFoundException", path, 404))
+        elif path in self.hdfs.unreadable:
+            self.refuse(Refusal("IOException", "Cannot obtain block length for LocatedBlock"))
+        elif offset > len(content):
+            self.refuse(Refusal("EOFException", "Cannot seek after EOF"))
+        elif fault is not None and fault.bytes_done is None:
+            self.cut()
+        else:
+            done = None if fault is None else fault.bytes_done
+            self.answer(200, bytes(content[offset : offset + length])[:done])
+
+    def _tell_setting(self) -> None:
+        if self.hdfs.sync_on_close is None:
+            self.answer(404)
+        else:
+            key = "dfs.datanode.synconclose"
+            self.answer_json({"property": {"key": key, "value": self.hdfs.sync_on_close}})
+
+
+def _server(hdfs: FakeHdfs, handler: type[_Handler], number: int) -> ThreadingHTTPServer:
+    bound = type(handler.__name__, (handler,), {"hdfs": hdfs, "number": number})
+    server = ThreadingHTTPServer((HOST, 0), bound)
+    server.daemon_threads = True
+    return server
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"

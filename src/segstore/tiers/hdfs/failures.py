@@ -1,0 +1,156 @@
+"""What a failed request to HDFS means: whether to try again, and what to tell people.
+
+Owns: ``HdfsFailure`` and the table of the exceptions that NameNodes and DataNodes name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+import msgspec
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
+
+from segstore.errors import StorageError
+
+REASON_CHARACTERS_MAX: Final = 500
+REQUEST_ERRORS: Final[tuple[type[Exception], ...]] = (HTTPError, OSError, MemoryError)
+"""The errors that sending a request raises."""
+
+
+class HdfsFailureKind(Enum):
+    """What to do about a failed request."""
+
+    UNREACHABLE = auto()
+    """The server was not reached, so nothing was done: try again."""
+    STANDBY = auto()
+    """This NameNode does not serve now: ask another one."""
+    TRY_AGAIN = auto()
+    """The request may or may not have been done; trying again may help."""
+    BUSY = auto()
+    """Another request has the file open for writing, or HDFS still closes it for one that ended."""
+    UNREADABLE_END = auto()
+    """The DataNode that was writing the file's end has died: HDFS has to close the file first."""
+    MISSING = auto()
+    """The file or directory does not exist."""
+    EXISTS = auto()
+    """There is such a file, or the directory is not empty."""
+    CREDENTIALS = auto()
+    FORBIDDEN = auto()
+    FULL = auto()
+    """A quota does not allow more."""
+    REFUSED = auto()
+    """Anything else that trying again cannot help."""
+
+
+_KINDS: Final = {
+    "StandbyException": HdfsFailureKind.STANDBY,
+    "ObserverRetryOnActiveException": HdfsFailureKind.STANDBY,
+    "RetriableException": HdfsFailureKind.TRY_AGAIN,
+    "SafeModeException": HdfsFailureKind.TRY_AGAIN,
+    "AlreadyBeingCreatedException": HdfsFailureKind.BUSY,
+    "RecoveryInProgressException": HdfsFailureKind.BUSY,
+    "LeaseExpiredException": HdfsFailureKind.TRY_AGAIN,
+    "CannotObtainBlockLengthException": HdfsFailureKind.UNREADABLE_END,
+    "FileNotFoundException": HdfsFailureKind.MISSING,
+    "FileAlreadyExistsException": HdfsFailureKind.EXISTS,
+    "PathIsNotEmptyDirectoryException": HdfsFailureKind.EXISTS,
+    "AccessControlException": HdfsFailureKind.FORBIDDEN,
+    "AuthorizationException": HdfsFailureKind.FORBIDDEN,
+    "SecurityException": HdfsFailureKind.CREDENTIALS,
+    "AuthenticationException": HdfsFailureKind.CREDENTIALS,
+    "InvalidToken": HdfsFailureKind.CREDENTIALS,
+    "QuotaExceededException": HdfsFailureKind.FULL,
+    "DSQuotaExceededException": HdfsFailureKind.FULL,
+    "NSQuotaExceededException": HdfsFailureKind.FULL,
+    # Everything else that servers may get over is one of these: no DataNode, a broken pipeline.
+    "IOException": HdfsFailureKind.TRY_AGAIN,
+    "EOFException": HdfsFailureKind.TRY_AGAIN,
+    "BlockMissingException": HdfsFailureKind.TRY_AGAIN,
+    "ConnectException": HdfsFailureKind.TRY_AGAIN,
+    "NoRouteToHostException": HdfsFailureKind.TRY_AGAIN,
+    "SocketTimeoutException": HdfsFailureKind.TRY_AGAIN,
+    "NotReplicatedYetException": HdfsFailureKind.TRY_AGAIN,
+}
+_AGAIN: Final = frozenset(
+    {
+        HdfsFailureKind.UNREACHABLE,
+        HdfsFailureKind.STANDBY,
+        HdfsFailureKind.TRY_AGAIN,
+        HdfsFailureKind.BUSY,
+        HdfsFailureKind.UNREADABLE_END,
+    }
+)
+_STATUSES: Final = {
+    401: HdfsFailureKind.CREDENTIALS,
+    403: HdfsFailureKind.FORBIDDEN,
+    404: HdfsFailureKind.MISSING,
+    408: HdfsFailureKind.TRY_AGAIN,
+    429: HdfsFailureKind.TRY_AGAIN,
+}
+_NESTED: Final = ("StandbyException", "AlreadyBeingCreatedException", "RecoveryInProgressException")
+"""Exceptions that some versions wrap in another one, and name in its message."""
+_UNREADABLE: Final = "Cannot obtain block length"
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsFailure:
+    """A failed request: what to do, and why in one line."""
+
+    kind: HdfsFailureKind
+    reason: str
+
+    @property
+    def is_worth_another_try(self) -> bool:
+        """Whether the same request may succeed now or soon."""
+        return self.kind in _AGAIN
+
+
+class HdfsRequestError(StorageError):
+    """A request to HDFS failed."""
+
+    def __init__(self, message: str, failure: HdfsFailure) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class _RemoteException(msgspec.Struct):
+    exception: str = ""
+    message: str | None = ""
+
+
+class _ErrorBody(msgspec.Struct):
+    remote: _RemoteException = msgspec.field(name="RemoteException")
+
+
+def failure_of_error(error: Exception) -> HdfsFailure:
+    """Return what to do about a request that got no answer."""
+    reason = _one_line(str(error) or type(error).__name__)
+    if isinstance(error, (NewConnectionError, ConnectTimeoutError)):
+        return HdfsFailure(HdfsFailureKind.UNREACHABLE, reason)
+    if isinstance(error, SSLError):
+        return HdfsFailure(HdfsFailureKind.REFUSED, f"TLS: {reason}")
+    return HdfsFailure(HdfsFailureKind.TRY_AGAIN, reason)
+
+
+def failure_of_answer(status: int, body: bytes) -> HdfsFailure:
+    """Return what to do about an answer that is no success."""
+    try:
+        remote = msgspec.json.decode(body, type=_ErrorBody).remote
+    except msgspec.DecodeError:
+        kind = HdfsFailureKind.TRY_AGAIN if status >= 500 else HdfsFailureKind.REFUSED
+        return HdfsFailure(_STATUSES.get(status, kind), f"HTTP status {status}")
+    message = remote.message or ""
+    kind = _KINDS.get(remote.exception, HdfsFailureKind.REFUSED)
+    if _UNREADABLE in message:
+        kind = HdfsFailureKind.UNREADABLE_END
+    elif nested := next((each for each in _NESTED if each in message), None):
+        kind = _KINDS[nested]
+    elif remote.exception not in _KINDS and status >= 500:
+        kind = HdfsFailureKind.TRY_AGAIN
+    return HdfsFailure(kind, _one_line(f"{remote.exception}: {message}"))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:REASON_CHARACTERS_MAX]

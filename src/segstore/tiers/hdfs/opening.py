@@ -1,0 +1,245 @@
+"""Opens tier 2 in HDFS: finds out within seconds whether it can be used.
+
+Owns: the configuration of HTTP, who asks, the checks at the start, and what each failure means to
+a user.
+
+Invariants:
+1. Every operation that is needed later is tried at a store's first start, on files of its own;
+   later starts are quick, and try only what tells whether it is there.
+2. A start is refused when a DataNode says that it does not sync what it closes, unless the
+   settings allow that.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import random
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+
+from segstore.errors import StorageConfigurationError, StorageError, StorageUnreachableError
+from segstore.tiers.hdfs.failures import HdfsFailure, HdfsFailureKind, HdfsRequestError
+from segstore.tiers.hdfs.http import HttpRequests, PooledRequests
+from segstore.tiers.hdfs.location import HdfsLocation
+from segstore.tiers.hdfs.settings import HdfsSettings
+from segstore.tiers.hdfs.storage import HdfsChunkStorage, remove_old_unfinished
+from segstore.tiers.hdfs.webhdfs import THREADS_MAX, RepeatLimits, WebHdfs
+
+LIMITS: Final = RepeatLimits()
+START_LIMITS: Final = RepeatLimits(retry_seconds_max=5.0, pause_seconds_max=1.0)
+OLD_UNFINISHED_SECONDS: Final = 3600.0
+SYNC_SETTING: Final = "dfs.datanode.synconclose"
+USER_VARIABLE: Final = "HADOOP_USER_NAME"
+PROBE: Final = "segstore-probe"
+
+logger = structlog.get_logger(__name__)
+
+
+class Identity:
+    """Who asks: a user's name, or a delegation token. Safe from any thread."""
+
+    def __init__(
+        self, settings: HdfsSettings, *, environment: Mapping[str, str] = os.environ
+    ) -> None:
+        self._token_file = settings.token_file
+        self._user = settings.user or environment.get(USER_VARIABLE) or ""
+        self._known: tuple[tuple[int, int], str] | None = None
+
+    def __call__(self) -> dict[str, str]:
+        """Return the parameters of a request. Raises ``OSError`` when a token cannot be read."""
+        if self._token_file is not None:
+            return {"delegation": self._token(self._token_file)}
+        return {"user.name": self._user or getpass.getuser()}
+
+    def _token(self, path: str) -> str:
+        found = os.stat(path)
+        version = (found.st_ino, found.st_mtime_ns)
+        known = self._known
+        if known is None or known[0] != version:
+            with open(path, encoding="utf-8") as file:
+                known = self._known = version, file.read().strip()
+        return known[1]
+
+
+class _Property(msgspec.Struct):
+    key: str
+    value: str | None
+
+
+class _PropertyBody(msgspec.Struct):
+    property: _Property
+
+
+class OpenedHdfs:
+    """A directory in an HDFS that answers; it is not yet known to be the store's."""
+
+    def __init__(
+        self,
+        hdfs: WebHdfs,
+        location: HdfsLocation,
+        settings: HdfsSettings,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self.storage = HdfsChunkStorage(hdfs, random_bytes=random_bytes)
+        self._trial = hdfs.with_limits(START_LIMITS)
+        self._location = location
+        self._settings = settings
+        self._random_bytes = random_bytes
+
+    def close(self) -> None:
+        """Close the connections. Blocks shortly."""
+        self.storage.close()
+
+    async def look(self) -> None:
+        """See that HDFS answers. Raises ``StorageError`` with a sentence for users."""
+        try:
+            await self._trial.repeat("look up its directory", lambda: self._trial.status(""))
+        except HdfsRequestError as error:
+            raise self._explained(error.failure) from error
+
+    async def open(self) -> Callable[[Callable[[], int]], HdfsChunkStorage]:
+        """Return the function that gives chunks to their owners, once the directory is known to be
+        the store's."""
+        try:
+            await self._check_sync()
+            removed = await remove_old_unfinished(
+                self._trial, older_than_seconds=OLD_UNFINISHED_SECONDS
+            )
+            if removed:
+                logger.info("removed unfinished chunks", tier2=str(self._location), count=removed)
+        except HdfsRequestError as error:
+            logger.warning("cannot look for unfinished chunks", error=str(error))
+        return lambda _: self.storage
+
+    async def try_everything(self) -> None:
+        """Check that a new store can use it. Raises ``StorageError`` with a sentence for users."""
+        try:
+            await self._trial.repeat("make its directory", lambda: self._trial.make_directory(""))
+            await self._try_everything(f"{PROBE}-{self._random_bytes(8).hex()}")
+        except HdfsRequestError as error:
+            raise self._explained(error.failure) from error
+
+    async def _try_everything(self, name: str) -> None:
+        """Create, extend, find, read and delete a chunk."""
+        storage = HdfsChunkStorage(self._trial, random_bytes=self._random_bytes)
+        first, second = b"created", b", appended"
+        try:
+            await storage.write(name, offset=0, data=[first])
+            await storage.write(name, offset=len(first), data=[second])
+            found = [(each.name, each.length) for each in await storage.list_chunks(name)]
+            read = await storage.read(name, offset=0, length=len(first + second))
+        finally:
+            await storage.delete(name)
+        if found != [(name, len(read))] or read != first + second:
+            raise StorageConfigurationError(
+                f"tier 2 in {self._location} returns other bytes than were written"
+            )
+
+    async def _check_sync(self) -> None:
+        """Refuse a DataNode that acknowledges what only its memory has."""
+        url = urlsplit(await self._trial.locate_writer(PROBE))
+        address = f"{url.scheme}://{url.netloc}"
+        answer = await self._trial.look(f"{address}/conf?name={SYNC_SETTING}")
+        try:
+            value = msgspec.json.decode(answer.body, type=_PropertyBody).property.value
+        except msgspec.DecodeError:
+            logger.warning(
+                f"{address} does not tell whether it syncs what it closes: see that"
+                f" {SYNC_SETTING} is true on all DataNodes",
+                tier2=str(self._location),
+                status=answer.status,
+            )
+            return
+        if value == "true":
+            return
+        sentence = (
+            f"tier 2 in {self._location}: DataNode {address} has {SYNC_SETTING} = {value}, so a"
+            " power cut can lose history that it acknowledged: set it to true in hdfs-site.xml of"
+            " all DataNodes and restart them"
+        )
+        if self._settings.requires_sync:
+            raise StorageConfigurationError(
+                f"{sentence}; requires_sync = false of the settings [segment_store.hdfs] takes the"
+                " risk"
+            )
+        logger.warning(sentence)
+
+    def _explained(self, failure: HdfsFailure) -> StorageError:
+        where = f"tier 2 in {self._location}"
+        reason = failure.reason
+        match failure.kind:
+            case HdfsFailureKind.UNREACHABLE | HdfsFailureKind.TRY_AGAIN:
+                return StorageUnreachableError(
+                    f"{where}: HDFS cannot be reached or does not work: {reason}; the location has"
+                    " the HTTP address of each NameNode (dfs.namenode.http-address), and the"
+                    " DataNodes' host names have to resolve here"
+                )
+            case HdfsFailureKind.STANDBY:
+                return StorageUnreachableError(
+                    f"{where}: no NameNode that is named there is active ({reason}); name all of"
+                    " them: webhdfs://HOST:PORT,HOST:PORT/PATH"
+                )
+            case HdfsFailureKind.CREDENTIALS:
+                return StorageConfigurationError(
+                    f"{where}: HDFS does not know who asks ({reason}); give a user's name or a"
+                    " file with a delegation token as user or token_file of the settings"
+                    " [segment_store.hdfs]"
+                )
+            case HdfsFailureKind.FORBIDDEN:
+                return StorageConfigurationError(
+                    f"{where}: the user may not read and write there ({reason}); make the"
+                    " directory theirs: hdfs dfs -mkdir -p, then hdfs dfs -chown"
+                )
+            case HdfsFailureKind.FULL:
+                return StorageConfigurationError(f"{where}: its quota allows no more: {reason}")
+            case _:
+                return StorageConfigurationError(f"{where} cannot be used: {reason}")
+
+
+def connect(
+    location: HdfsLocation,
+    settings: HdfsSettings,
+    *,
+    http: HttpRequests | None = None,
+    limits: RepeatLimits = LIMITS,
+    random: Callable[[], float] = random.random,
+) -> WebHdfs:
+    """Return the files of a location; nothing is asked yet. Raises ``StorageConfigurationError``
+    when a file of certificates cannot be read."""
+    if settings.ca_file is not None and not os.access(settings.ca_file, os.R_OK):
+        raise StorageConfigurationError(
+            f"tier 2 in {location}: ca_file {settings.ca_file} cannot be read"
+        )
+    return WebHdfs(
+        http or PooledRequests(connections_max=2 * THREADS_MAX, ca_file=settings.ca_file),
+        location.addresses,
+        root=location.path,
+        title=str(location),
+        identity=Identity(settings),
+        random=random,
+        replication=settings.replication,
+        block_bytes=settings.block_bytes,
+        limits=limits,
+    )
+
+
+async def open_hdfs(
+    location: HdfsLocation,
+    settings: HdfsSettings,
+    *,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> OpenedHdfs:
+    """Open a directory. Raises ``StorageConfigurationError`` or ``StorageUnreachableError`` with a
+    sentence for users."""
+    opened = OpenedHdfs(connect(location, settings), location, settings, random_bytes)
+    try:
+        await opened.look()
+    except BaseException:
+        opened.close()
+        raise
+    return opened

@@ -1,0 +1,37 @@
+"""What can be configured of HDFS.
+
+Owns: ``HdfsSettings``, the table ``segment_store.hdfs`` of a settings file.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class HdfsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How HDFS is used."""
+
+    user: str | None = None
+    """The user that HDFS is told (``user.name``). ``HADOOP_USER_NAME`` when None, else the user who
+    runs the store."""
+    token_file: str | None = None
+    """A file with a delegation token as WebHDFS gives it, which is sent instead of the user's name.
+    It is read again whenever it changes: what renews the token replaces the file."""
+    ca_file: str | None = None
+    """The certificates, in PEM, that NameNodes and DataNodes are checked by with ``swebhdfs``; the
+    system's when None."""
+    replication: int | None = None
+    """Copies of each chunk; what HDFS is configured with (``dfs.replication``) when None."""
+    block_bytes: int | None = None
+    """Length of a chunk's blocks; what HDFS is configured with (``dfs.blocksize``) when None."""
+    requires_sync: bool = True
+    """Whether a start is refused when a DataNode says that it does not sync what it closes
+    (``dfs.datanode.synconclose``). Without that a power cut of all DataNodes that have a block can
+    lose history."""
+
+    def __post_init__(self) -> None:
+        """Refuse, with a ``ValueError``, numbers that no file can have."""
+        if self.replication is not None and self.replication < 1:
+            raise ValueError(f"replication has to be at least 1, not {self.replication}")
+        if self.block_bytes is not None and self.block_bytes < 1:
+            raise ValueError(f"block_bytes has to be at least 1, not {self.block_bytes}")

@@ -1,0 +1,201 @@
+"""Stores on HDFS: where it is, who asks, and what a start says when it cannot be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from segstore.errors import (
+    IdentityError,
+    SegmentExistsError,
+    StorageConfigurationError,
+    StorageError,
+    StorageUnreachableError,
+)
+from segstore.process.assembly import open_containers
+from segstore.process.config import SegmentStoreConfig
+from segstore.process.tier_two_vendors import VENDORS
+from segstore.testing.fake_hdfs import FakeHdfs, Refusal, RequestFault, dead_address, fake_hdfs
+from segstore.tiers.hdfs import opening
+from segstore.tiers.hdfs.location import HdfsLocation, HdfsLocationError
+from segstore.tiers.hdfs.opening import Identity
+from segstore.tiers.hdfs.settings import HdfsSettings
+from segstore.tiers.hdfs.webhdfs import RepeatLimits
+
+SETTINGS = HdfsSettings(user="somebody")
+
+
+@pytest.fixture(autouse=True)
+def quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = RepeatLimits(retry_seconds_max=0.5, pause_seconds_max=0.1)
+    monkeypatch.setattr(opening, "START_LIMITS", limits)
+
+
+@pytest.fixture
+def hdfs() -> Iterator[FakeHdfs]:
+    with fake_hdfs() as hdfs:
+        yield hdfs
+
+
+def config(path: Path, tier2: str, settings: HdfsSettings = SETTINGS) -> SegmentStoreConfig:
+    return SegmentStoreConfig(data_dir=path, container_count=1, tier2=tier2, hdfs=settings)
+
+
+def location_of(hdfs: FakeHdfs) -> str:
+    return f"webhdfs://{','.join(hdfs.namenodes)}/stores/one"
+
+
+async def serve(path: Path, tier2: str, settings: HdfsSettings = SETTINGS) -> None:
+    """Start a store, let it make a segment with some bytes at its first start, and stop it."""
+    async with (
+        open_containers(config(path, tier2, settings)) as open_container,
+        open_container(0) as container,
+    ):
+        with suppress(SegmentExistsError):
+            await container.create_segment("s")
+            await container.append("s", b"hello")
+        read = await container.read("s", offset=0, length_max=10)
+        assert bytes(read.data) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("webhdfs://nn/a", "webhdfs://nn:9870/a"),
+        ("swebhdfs://nn/a/b/", "swebhdfs://nn:9871/a/b"),
+        ("webhdfs://nn1:50070,10.0.0.2/a", "webhdfs://nn1:50070,10.0.0.2:9870/a"),
+        ("webhdfs://[::1]:9870/a", "webhdfs://[::1]:9870/a"),
+    ],
+)
+def test_a_location_names_namenodes_and_a_directory(text: str, canonical: str) -> None:
+    assert str(HdfsLocation.parse(text)) == canonical
+    assert str(HdfsLocation.parse(canonical)) == canonical
+    assert (
+        HdfsLocation.parse(text)
+        .addresses[0]
+        .startswith("https://" if text.startswith("s") else "http://")
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "webhdfs://",
+        "webhdfs://nn",
+        "webhdfs://nn/",
+        "webhdfs:///a",
+        "webhdfs://nn:0/a",
+        "webhdfs://nn:99999/a",
+        "webhdfs://user@nn/a",
+        "webhdfs://nn,/a",
+        "webhdfs://nn/a//b",
+        "webhdfs://nn/../a",
+        "webhdfs://nn/a?b",
+        "hdfs://nn:8020/a",
+    ],
+)
+def test_what_is_no_location_is_refused(text: str) -> None:
+    with pytest.raises(HdfsLocationError):
+        HdfsLocation.parse(text)
+    with pytest.raises(StorageConfigurationError, match="--tier2"):
+        VENDORS["webhdfs"].parse(text)
+
+
+def test_numbers_that_no_file_can_have_are_refused() -> None:
+    for settings in ({"replication": 0}, {"block_bytes": 0}, {"unknown": 1}):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(settings, HdfsSettings)
+
+
+def test_the_user_is_the_settings_then_the_environments_then_the_systems() -> None:
+    environment = {"HADOOP_USER_NAME": "hadoop"}
+    assert Identity(SETTINGS, environment=environment)() == {"user.name": "somebody"}
+    assert Identity(HdfsSettings(), environment=environment)() == {"user.name": "hadoop"}
+    assert Identity(HdfsSettings(), environment={})()["user.name"]
+
+
+def test_a_token_is_read_again_when_its_file_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    identity = Identity(HdfsSettings(user="x", token_file=str(file)))
+    with pytest.raises(FileNotFoundError):
+        identity()
+    file.write_text("first\n")
+    assert identity() == {"delegation": "first"}
+    (tmp_path / "new").write_text("second\n")
+    os.replace(tmp_path / "new", file)
+    assert identity() == {"delegation": "second"}
+
+
+async def test_a_store_keeps_its_history_and_is_started_again(
+    hdfs: FakeHdfs, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        await serve(tmp_path, location_of(hdfs))
+    assert any(path.startswith("/stores/one/s.S-") for path in hdfs.files)
+    assert all(path.startswith("/stores/one/") for path in hdfs.files)
+    assert {query["user.name"] for query in hdfs.queries} == {"somebody"}
+
+
+async def test_a_store_goes_on_when_its_namenode_has_moved(hdfs: FakeHdfs, tmp_path: Path) -> None:
+    await serve(tmp_path, location_of(hdfs))
+    moved = f"webhdfs://{dead_address()},{hdfs.namenodes[0]}/stores/one"
+    await serve(tmp_path, moved)
+    with pytest.raises(IdentityError, match="and it is not there"):
+        await serve(tmp_path, f"webhdfs://{hdfs.namenodes[0]}/stores/other")
+    with pytest.raises(StorageConfigurationError, match="not in s3://"):
+        await serve(tmp_path, "s3://bucket/prefix")
+
+
+async def test_settings_reach_the_files(hdfs: FakeHdfs, tmp_path: Path) -> None:
+    settings = HdfsSettings(user="somebody", replication=2, block_bytes=1 << 20)
+    await serve(tmp_path, location_of(hdfs), settings)
+    created = [query for query in hdfs.queries if query["op"] == "CREATE"]
+    assert {(query["replication"], query["blocksize"]) for query in created} == {("2", "1048576")}
+    assert {query["permission"] for query in created} == {"600"}
+
+
+async def test_datanodes_that_do_not_sync_are_refused(hdfs: FakeHdfs, tmp_path: Path) -> None:
+    hdfs.sync_on_close = "false"
+    with pytest.raises(StorageConfigurationError, match=r"set it to true in hdfs-site\.xml"):
+        await serve(tmp_path / "refused", location_of(hdfs))
+    with fake_hdfs() as other:
+        other.sync_on_close = "false"
+        risky = HdfsSettings(user="somebody", requires_sync=False)
+        await serve(tmp_path / "risky", location_of(other), risky)
+    with fake_hdfs() as silent:
+        silent.sync_on_close = None
+        await serve(tmp_path / "silent", location_of(silent))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "sentence"),
+    [
+        (Refusal("AccessControlException"), StorageConfigurationError, "hdfs dfs -chown"),
+        (Refusal("SecurityException", status=401), StorageConfigurationError, "token_file"),
+        (Refusal("NSQuotaExceededException"), StorageConfigurationError, "quota"),
+        (Refusal("StandbyException"), StorageUnreachableError, "name all of them"),
+        (Refusal("UnsupportedOperationException", "x", 400), StorageConfigurationError, "cannot"),
+    ],
+)
+async def test_a_start_says_what_is_wrong(
+    hdfs: FakeHdfs, tmp_path: Path, refusal: Refusal, kind: type[StorageError], sentence: str
+) -> None:
+    hdfs.plan("MKDIRS", *[RequestFault(refusal=refusal)] * 1000)
+    with pytest.raises(kind, match=sentence):
+        await serve(tmp_path, location_of(hdfs))
+
+
+async def test_a_start_without_hdfs_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnreachableError, match=r"dfs\.namenode\.http-address"):
+        await serve(tmp_path, f"webhdfs://{dead_address()}/stores/one")
+
+
+async def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    settings = HdfsSettings(ca_file=str(tmp_path / "ca.pem"))
+    with pytest.raises(StorageConfigurationError, match=r"ca\.pem cannot be read"):
+        await serve(tmp_path, "swebhdfs://127.0.0.1:1/stores/one", settings)

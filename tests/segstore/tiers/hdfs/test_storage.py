@@ -1,0 +1,346 @@
+"""Chunks in HDFS when requests fail halfway, answers are lost, and others write, too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+import trio
+
+from segstore.errors import ChunkNotFoundError, StorageError
+from segstore.testing.fake_hdfs import FakeHdfs, Refusal, RequestFault, dead_address, fake_hdfs
+from segstore.tiers.api import ChunkInfo
+from segstore.tiers.hdfs.failures import HdfsFailureKind, failure_of_answer
+from segstore.tiers.hdfs.http import PooledRequests
+from segstore.tiers.hdfs.location import HdfsLocation
+from segstore.tiers.hdfs.opening import connect
+from segstore.tiers.hdfs.settings import HdfsSettings
+from segstore.tiers.hdfs.storage import (
+    UNFINISHED_DIRECTORY,
+    HdfsChunkStorage,
+    file_path,
+    remove_old_unfinished,
+)
+from segstore.tiers.hdfs.webhdfs import RepeatLimits, WebHdfs
+
+NAME = "scope/stream/0.#epoch.0.S-7$00000000000000000000.E1.1"
+FILE = f"/root/{file_path(NAME)}"
+QUICK = RepeatLimits(retry_seconds_max=1.0, pause_seconds_min=0.005, pause_seconds_max=0.02)
+LOST = RequestFault()
+Storages = Callable[..., HdfsChunkStorage]
+
+
+@pytest.fixture
+def hdfs() -> Iterator[FakeHdfs]:
+    with fake_hdfs() as hdfs:
+        yield hdfs
+
+
+@pytest.fixture
+def connected() -> Iterator[Callable[..., WebHdfs]]:
+    with ExitStack() as stack:
+
+        def make(hdfs: FakeHdfs, *, namenodes: list[str] | None = None) -> WebHdfs:
+            hosts = ",".join(namenodes or hdfs.namenodes)
+            http = PooledRequests(connections_max=4, connect_seconds_max=1.0, read_seconds_max=1.0)
+            stack.enter_context(closing(http))
+            location = HdfsLocation.parse(f"webhdfs://{hosts}/root")
+            return connect(location, HdfsSettings(user="somebody"), http=http, limits=QUICK)
+
+        yield make
+
+
+@pytest.fixture
+def storage_of(connected: Callable[..., WebHdfs]) -> Storages:
+    numbers = itertools.count()
+
+    def make(hdfs: FakeHdfs, *, namenodes: list[str] | None = None) -> HdfsChunkStorage:
+        def next_bytes(count: int) -> bytes:
+            return next(numbers).to_bytes(count, "big")
+
+        return HdfsChunkStorage(connected(hdfs, namenodes=namenodes), random_bytes=next_bytes)
+
+    return make
+
+
+@pytest.fixture
+def storage(hdfs: FakeHdfs, storage_of: Storages) -> HdfsChunkStorage:
+    return storage_of(hdfs)
+
+
+# ---- Appends -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bytes_done", [None, 5, 0])
+async def test_an_append_whose_answer_is_lost_is_never_made_twice(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage, bytes_done: int | None
+) -> None:
+    await storage.write(NAME, offset=0, data=[b"first,"])
+    hdfs.plan("APPEND", RequestFault(bytes_done=bytes_done))
+    await storage.write(NAME, offset=6, data=[b"sec", b"ond"])
+    await storage.write(NAME, offset=12, data=[b",third"])
+    assert hdfs.files[FILE] == b"first,second,third"
+    assert await storage.info(NAME) == ChunkInfo(NAME, 18)
+
+
+async def test_what_was_appended_without_an_answer_is_synced_before_it_counts(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    await storage.write(NAME, offset=0, data=[b"first"])
+    hdfs.plan("APPEND", LOST)
+    await storage.write(NAME, offset=5, data=[b"second"])
+    # The file was opened and closed once more.
+    assert hdfs.count("APPEND") == 2
+    assert hdfs.files[FILE] == b"firstsecond"
+
+
+@pytest.mark.parametrize("bytes_done", [None, 2, 0])
+async def test_a_chunk_whose_making_gets_no_answer_is_made_once(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage, bytes_done: int | None
+) -> None:
+    hdfs.plan("CREATE", RequestFault(bytes_done=bytes_done))
+    await storage.write(NAME, offset=0, data=[b"whole"])
+    assert hdfs.files == {FILE: b"whole"}
+
+
+async def test_a_chunk_whose_naming_gets_no_answer_is_made_once(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    hdfs.plan("RENAME", LOST)
+    await storage.write(NAME, offset=0, data=[b"whole"])
+    assert hdfs.files == {FILE: b"whole"}
+
+
+async def test_a_chunk_is_never_seen_with_a_part_of_its_first_bytes(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    hdfs.plan("CREATE", *[RequestFault(bytes_done=2)] * 1000)
+    with pytest.raises(StorageError, match=f"cannot write {NAME[:5]}"):
+        await storage.write(NAME, offset=0, data=[b"whole"])
+    assert await storage.list_chunks("") == []
+    with pytest.raises(ChunkNotFoundError):
+        await storage.info(NAME)
+
+
+async def test_an_append_that_another_request_overtook_fails_and_loses_nothing(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    """A request of an earlier attempt, which a server had not begun yet, comes late."""
+    await storage.write(NAME, offset=0, data=[b"first,"])
+    hdfs.plan(
+        "APPEND",
+        RequestFault(first=lambda: hdfs.files[FILE].extend(b"late,"), is_answered=True),
+    )
+    with pytest.raises(StorageError, match="has other bytes from 6 on"):
+        await storage.write(NAME, offset=6, data=[b"second"])
+    assert await storage.read(NAME, offset=0, length=6) == b"first,"
+    with pytest.raises(StorageError, match="has other bytes from 6 on"):
+        await storage.write(NAME, offset=6, data=[b"second"])
+
+
+async def test_a_late_request_behind_an_append_is_found_by_the_next_one(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    await storage.write(NAME, offset=0, data=[b"first,"])
+    hdfs.files[FILE] += b"late"
+    with pytest.raises(StorageError, match="has other bytes from 6 on"):
+        await storage.write(NAME, offset=6, data=[b"second"])
+    assert await storage.read(NAME, offset=0, length=6) == b"first,"
+
+
+async def test_a_write_that_another_process_made_is_completed(
+    hdfs: FakeHdfs, storage_of: Storages
+) -> None:
+    await storage_of(hdfs).write(NAME, offset=0, data=[b"0123"])
+    storage = storage_of(hdfs)
+    await storage.write(NAME, offset=2, data=[b"2", b"345"])
+    assert hdfs.files[FILE] == b"012345"
+    with pytest.raises(StorageError, match="has other bytes from 4 on"):
+        await storage.write(NAME, offset=4, data=[b"xyz"])
+    assert hdfs.files[FILE] == b"012345"
+
+
+async def test_an_append_waits_until_hdfs_has_closed_the_file(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    await storage.write(NAME, offset=0, data=[b"first,"])
+    hdfs.being_written.add(FILE)
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def close() -> None:
+            await trio.sleep(0.05)
+            hdfs.being_written.clear()
+
+        await storage.write(NAME, offset=6, data=[b"second"])
+    assert hdfs.files[FILE] == b"first,second"
+
+
+async def test_an_append_to_a_file_that_stays_open_fails_in_time(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    await storage.write(NAME, offset=0, data=[b"first,"])
+    hdfs.being_written.add(FILE)
+    with pytest.raises(StorageError, match="AlreadyBeingCreatedException"):
+        await storage.write(NAME, offset=6, data=[b"second"])
+
+
+# ---- Reads ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault", [LOST, RequestFault(bytes_done=3), RequestFault(refusal=Refusal("IOException"))]
+)
+async def test_a_read_that_fails_or_is_short_is_repeated(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage, fault: RequestFault
+) -> None:
+    await storage.write(NAME, offset=0, data=[b"0123456789"])
+    hdfs.plan("OPEN", fault)
+    assert await storage.read(NAME, offset=2, length=6) == b"234567"
+
+
+async def test_a_file_whose_writer_died_is_closed_for_a_reader(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    await storage.write(NAME, offset=0, data=[b"0123456789"])
+    hdfs.unreadable.add(FILE)
+    assert await storage.read(NAME, offset=2, length=6) == b"234567"
+    assert hdfs.files[FILE] == b"0123456789"
+
+
+# ---- Servers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "APPEND", "OPEN"])
+async def test_a_redirect_to_a_dead_datanode_is_asked_for_again(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage, operation: str
+) -> None:
+    hdfs.plan(operation, RequestFault(redirect=dead_address()))
+    await storage.write(NAME, offset=0, data=[b"01234"])
+    await storage.write(NAME, offset=5, data=[b"56789"])
+    assert await storage.read(NAME, offset=0, length=10) == b"0123456789"
+    assert "127.0.0.1" in [query.get("excludedatanodes") for query in hdfs.queries]
+
+
+async def test_the_other_namenode_is_asked_when_one_is_on_standby(storage_of: Storages) -> None:
+    with fake_hdfs(namenodes=2) as hdfs:
+        storage = storage_of(hdfs)
+        await storage.write(NAME, offset=0, data=[b"first,"])
+        hdfs.active = 1
+        await storage.write(NAME, offset=6, data=[b"second"])
+        assert await storage.read(NAME, offset=0, length=12) == b"first,second"
+        hdfs.active = 0
+        assert await storage.info(NAME) == ChunkInfo(NAME, 12)
+
+
+async def test_the_other_namenode_is_asked_when_one_is_dead(
+    hdfs: FakeHdfs, storage_of: Storages
+) -> None:
+    storage = storage_of(hdfs, namenodes=[dead_address(), *hdfs.namenodes])
+    await storage.write(NAME, offset=0, data=[b"first,"])
+    assert await storage.list_chunks("scope/") == [ChunkInfo(NAME, 6)]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Refusal("RetriableException", "NameNode still not started"),
+        Refusal("SafeModeException", "Name node is in safe mode."),
+        Refusal("NullPointerException", status=500),
+    ],
+)
+async def test_a_namenode_that_asks_to_wait_is_asked_again(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage, refusal: Refusal
+) -> None:
+    hdfs.plan("RENAME", *[RequestFault(refusal=refusal)] * 2)
+    await storage.write(NAME, offset=0, data=[b"whole"])
+    assert hdfs.files == {FILE: b"whole"}
+
+
+async def test_what_cannot_succeed_is_not_repeated(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    hdfs.plan(
+        "CREATE", RequestFault(refusal=Refusal("AccessControlException", "Permission denied"))
+    )
+    with pytest.raises(StorageError, match=r"cannot write .*: AccessControlException: Permission"):
+        await storage.write(NAME, offset=0, data=[b"whole"])
+    assert hdfs.count("CREATE") == 1
+
+
+async def test_a_namenode_that_is_away_is_an_error_in_time(storage_of: Storages) -> None:
+    storage = storage_of(FakeHdfs(), namenodes=[dead_address()])
+    with pytest.raises(StorageError, match=r"cannot look up .* tries"):
+        await storage.info(NAME)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'{"RemoteException": {"exception": "QuotaExceededException"}}', HdfsFailureKind.FULL),
+        (
+            b'{"RemoteException": {"exception": "RemoteException", "message":'
+            b' "org.apache.hadoop.ipc.StandbyException: state standby"}}',
+            HdfsFailureKind.STANDBY,
+        ),
+        (
+            b'{"RemoteException": {"exception": "IOException", "message": null}}',
+            HdfsFailureKind.TRY_AGAIN,
+        ),
+        (b"<html>", HdfsFailureKind.FORBIDDEN),
+    ],
+)
+def test_an_exception_says_what_to_do(body: bytes, kind: HdfsFailureKind) -> None:
+    assert failure_of_answer(403, body).kind is kind
+
+
+# ---- Files and directories -----------------------------------------------------------------------
+
+
+async def test_a_directory_that_is_removed_while_a_chunk_is_made_is_made_again(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    await storage.write(f"{NAME}.other", offset=0, data=[b"x"])
+    hdfs.plan(
+        "RENAME",
+        RequestFault(
+            first=lambda: hdfs.directories.discard("/root/scope/stream"), is_answered=True
+        ),
+    )
+    await storage.write(NAME, offset=0, data=[b"whole"])
+    assert hdfs.files[FILE] == b"whole"
+
+
+async def test_directories_go_with_their_last_chunk(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    await storage.write("a/b/c", offset=0, data=[b"x"])
+    await storage.write("a/d", offset=0, data=[b"x"])
+    await storage.delete("a/b/c")
+    assert {"/root/a/b", "/root/a"} & hdfs.directories == {"/root/a"}
+    await storage.delete("a/d")
+    assert "/root/a" not in hdfs.directories
+    assert "/root" in hdfs.directories
+
+
+async def test_what_killed_processes_left_unfinished_is_removed_later(
+    hdfs: FakeHdfs, connected: Callable[..., WebHdfs]
+) -> None:
+    for number in range(3):
+        hdfs.create(f"/root/{UNFINISHED_DIRECTORY}/{number}", b"half")
+    # The clock of the fake goes on by a millisecond with each look.
+    webhdfs = connected(hdfs)
+    assert await remove_old_unfinished(webhdfs, older_than_seconds=1.0) == 0
+    assert await remove_old_unfinished(webhdfs, older_than_seconds=0.001) == 1
+    assert len(hdfs.files) == 2
+
+
+async def test_paths_have_no_character_that_webhdfs_decodes_twice(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    name = "100%/a b+c;d:e?f&g=h/ü"
+    await storage.write(name, offset=0, data=[b"x"])
+    assert await storage.list_chunks("100%/a b") == [ChunkInfo(name, 1)]
+    assert not set("%+;:?& ") & set("".join(hdfs.files))
