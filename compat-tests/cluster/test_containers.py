@@ -37,7 +37,6 @@ class Services:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        text = (DEPLOY / "compose.yaml").read_text()
         variables = {"HOST_IP": HOST, "TIER2": str(directory / "tier2")}
         self._ports = dict(
             zip(
@@ -46,14 +45,24 @@ class Services:
                 strict=True,
             )
         )
-        text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda m: variables.get(m[1], m[2]), text)
-        text = text.replace("zookeeper:2181", f"{HOST}:2181")
-        for here, there in self._ports.items():
-            text = re.sub(rf"\b{here}\b", str(there), text)
-        self.services: dict[str, Any] = yaml.safe_load(text)["services"]
+        document = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+        self.services: dict[str, Any] = self._translate(document, variables)["services"]
         self._jars = resolve_class_path(DEPLOY / "one_machine" / "pom.xml")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         (directory / "tier2").mkdir()
+
+    def _translate(self, value: Any, variables: dict[str, str]) -> Any:
+        """Put variables in, and this machine's address and ports."""
+        if isinstance(value, dict):
+            return {key: self._translate(each, variables) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._translate(each, variables) for each in value]
+        if not isinstance(value, str):
+            return value
+        text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda m: variables.get(m[1], m[2]), value)
+        text = text.replace("zookeeper:2181", f"{HOST}:2181")
+        ports = "|".join(map(str, self._ports))
+        return re.sub(rf"\b({ports})\b", lambda m: str(self._ports[int(m[1])]), text)
 
     @property
     def zookeeper(self) -> str:

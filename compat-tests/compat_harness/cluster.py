@@ -32,11 +32,19 @@ BOOKIES = 3
 class Cluster:
     """A context manager; processes are known by the names of their pid files."""
 
-    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
-        self.data_dir = directory / "cluster"
-        self._output = directory / "cluster.log"
+    def __init__(
+        self,
+        directory: Path,
+        options: Sequence[str] = (),
+        *,
+        name: str = "cluster",
+        first_port: int | None = None,
+    ) -> None:
+        self.data_dir = directory / name
+        self._output = directory / f"{name}.log"
         # One run of ports that are free now: they are all taken at about the same time.
-        first = free_neighbours(1 + BOOKIES + STORES + CONTROLLERS)
+        first = first_port or free_neighbours(1 + BOOKIES + STORES + CONTROLLERS)
+        self.first_port = first
         self.zookeeper = f"{HOST}:{first}"
         self._store_port = first + 1 + BOOKIES
         self.controller_port = self._store_port + STORES
