@@ -361,6 +361,11 @@ class WritableLedger:
         return self._writer.length
 
     @property
+    def quorums(self) -> Quorums:
+        """On how many bookies the ledger is; fewer than were asked for if it is narrow."""
+        return self._writer.quorums
+
+    @property
     def lost_bookies(self) -> list[str]:
         """The bookies that the ledger does without at present: it is under-replicated."""
         return self._writer.lost_bookies

@@ -42,6 +42,7 @@ from bookkeeper_client.errors import (
 )
 from bookkeeper_client.metadata import LedgerMetadata, State
 from bookkeeper_client.protocol import Buffer, Code
+from bookkeeper_client.quorums import Quorums
 
 
 class _Pending:
@@ -93,6 +94,11 @@ class LedgerWriter:
     def length(self) -> int:
         """Bytes of all payloads that were added."""
         return self._length
+
+    @property
+    def quorums(self) -> Quorums:
+        """On how many bookies the ledger is, and how many of them confirm an entry."""
+        return self._quorums
 
     @property
     def lost_bookies(self) -> list[str]:

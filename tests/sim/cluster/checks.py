@@ -119,6 +119,14 @@ class Checks:
         if count < self._ack_quorums[ledger_id]:
             self.violate(f"entry {entry_id} of ledger {ledger_id} is on {count} bookies only")
 
+    def narrow_logs(self, bookie_count: int) -> list[int]:
+        """The containers whose ledger of now has too few bookies."""
+        return [
+            container
+            for container, log in sorted(self._latest.items())
+            if log._ledger.quorums.ensemble < bookie_count
+        ]
+
     # ---- ZooKeeper -------------------------------------------------------------------------------
 
     def note_write(self, session: Session, request: Request) -> None:

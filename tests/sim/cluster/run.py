@@ -41,9 +41,11 @@ from cluster.members import (
 from cluster.processes import stoppable_processes
 from cluster.zookeeper import SimulatedZooKeeper
 from pravega_cluster.nodes import find_paths
+from pravega_wire.names import container_of
 from segstore.errors import StorageError
 from segstore.process import cluster_assembly
 from segstore.testing.roving_writer import RovingWriter
+from segstore.tiers.bookkeeper.data_log import WIDEN_SECONDS
 from segstore.tiers.memory import MemoryChunkStorage
 from zookeeper_client.api import ensure_path
 
@@ -55,6 +57,7 @@ SETTLE_SECONDS_MAX = SESSION_SECONDS + 40.0
 """Everything is served again by then."""
 GO_ON_SECONDS_MAX = 25.0
 GO_ON_RECORDS = 60
+WIDE_SECONDS_MAX = WIDEN_SECONDS + 10.0
 CHECK_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.25
 START_AGAIN_SECONDS = 0.5
@@ -247,6 +250,7 @@ class Simulation:
             await self._calm_down()
             await self._wait_settled()
             await self._wait_going_on(writers)
+            await self._wait_wide(writers)
             nursery.cancel_scope.cancel()
         self.note("all stores begin anew")
         for place in self._stores:
@@ -493,6 +497,19 @@ class Simulation:
                 await writer.wait_acknowledged(GO_ON_RECORDS)
             if scope.cancelled_caught:
                 raise ViolationError(f"the writer of {writer.segment} does not go on")
+
+    async def _wait_wide(self, writers: list[RovingWriter]) -> None:
+        """Logs that are written are soon on as many bookies as they shall have."""
+        world = self._world
+        written = {container_of(each.segment, world.container_count) for each in writers}
+        narrow: set[int] = set()
+        for _ in range(int(WIDE_SECONDS_MAX)):
+            narrow = written.intersection(self._checks.narrow_logs(world.replicas[0]))
+            if not narrow:
+                return
+            self.counts["seconds with a narrow ledger when all was calm"] += 1
+            await trio.sleep(1)
+        raise ViolationError(f"logs {narrow} stay on too few bookies")
 
 
 def _first(error: BaseException) -> BaseException:

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 READ_AHEAD = 16
 """How many entries are read at once by a recovery: at most 16 MiB."""
 
+WIDEN_SECONDS = 10.0
+"""Between looks for bookies by a log whose ledger was made with too few of them."""
 RETRY_SECONDS = 5.0
 """Between attempts to make another ledger; the log goes on in the old one meanwhile."""
 
@@ -66,6 +68,7 @@ class BookKeeperDataLog:
         ledger: WritableLedger,
         *,
         ledger_bytes_max: int,
+        bookie_count: int,
         sizes: LogSizes,
     ) -> None:
         self._client = client
@@ -77,6 +80,10 @@ class BookKeeperDataLog:
         self._sequence = node.metadata.ledgers[-1].sequence
         self._next_entry_id = 0
         self._ledger_bytes_max = ledger_bytes_max
+        self._bookie_count = bookie_count
+        """How many a ledger is made on, if there are so many."""
+        self._widened_at = trio.current_time()
+        """When bookies were looked for last."""
         self._sizes = sizes
         self._first_position = node.metadata.truncated_position + 1
         self._before: WritableLedger | None = None
@@ -205,13 +212,9 @@ class BookKeeperDataLog:
             self._send(_Held(entry_id, parts, on_durable))
         else:
             self._held.append(_Held(entry_id, parts, on_durable))
-        if not self._is_rolling and self._is_full():
-            self._is_rolling = True
-            self._client.nursery.start_soon(self._roll_over)
+        if not self._is_rolling and self._before is None:
+            self._roll_over_if_due()
         return LogAddress(position)
-
-    def _is_full(self) -> bool:
-        return self._before is None and self._ledger.length >= self._ledger_bytes_max
 
     def _send(self, held: _Held) -> None:
         def on_done(error: Exception | None) -> None:
@@ -250,6 +253,30 @@ class BookKeeperDataLog:
                     ledger.abandon(error)
 
     # ---- Rolling over ----------------------------------------------------------------------------
+
+    def _roll_over_if_due(self) -> None:
+        """Begin another ledger when this one is full, or has too few bookies and more are there."""
+        if self._ledger.length >= self._ledger_bytes_max:
+            self._is_rolling = True
+            self._client.nursery.start_soon(self._roll_over)
+        elif self._ledger.quorums.ensemble < self._bookie_count:
+            now = trio.current_time()
+            if now >= self._widened_at + WIDEN_SECONDS:
+                self._widened_at = now
+                self._is_rolling = True
+                self._client.nursery.start_soon(self._widen)
+
+    async def _widen(self) -> None:
+        """Go on in a ledger on as many bookies as it should have, if they are there again."""
+        try:
+            count = len(await self._client.draw_bookies())
+        except (BookKeeperError, ZooKeeperError) as error:
+            logger.info("no further bookies can be looked for: %s", error)
+            count = 0
+        if count >= self._bookie_count:
+            await self._roll_over()
+        else:
+            self._is_rolling = False
 
     async def _roll_over(self) -> None:
         """Make the next ledger, and let entries go there from now on."""

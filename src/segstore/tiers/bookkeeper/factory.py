@@ -136,6 +136,7 @@ class BookKeeperLogFactory:
             found,
             ledger,
             ledger_bytes_max=self._settings.ledger_bytes_max,
+            bookie_count=self._settings.quorums.ensemble,
             sizes=sizes,
         )
 

@@ -10,9 +10,12 @@ import pytest
 import trio
 
 from bookkeeper_client.errors import UnreadableEntryError
+from bookkeeper_client.quorums import Quorums
 from bookkeeper_client.testing.memory_bookies import MemoryBookies
 from segstore.errors import DataLogError
+from segstore.tiers.bookkeeper import data_log
 from segstore.tiers.bookkeeper import factory as module
+from segstore.tiers.bookkeeper.log_metadata import decode_log_metadata
 from segstore.tiers.bookkeeper.metadata_node import MetadataNode
 from zookeeper_client.api import ANY_VERSION
 from zookeeper_client.testing.memory_server import MemorySession
@@ -22,6 +25,7 @@ from .test_data_log import (
     append,
     bookies,
     open_factory,
+    read_all,
     session,
     until,
 )
@@ -87,3 +91,32 @@ async def test_a_damaged_node_ends_its_log_and_not_the_process(
             await append(log, bytes(2000))
         await until(lambda: log._error is not None)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_narrow_ledger_is_left_when_further_bookies_are_back(
+    bookies: MemoryBookies,
+    nursery: trio.Nursery,
+    session: MemorySession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(data_log, "WIDEN_SECONDS", 0.05)
+    await bookies.stop("b")
+    factory = await open_factory(bookies, nursery)
+    log = await factory.open_log(4)
+    written = [(await append(log, b"%d" % number), b"%d" % number) for number in range(3)]
+    await trio.sleep(0.1)
+    written.append((await append(log, b"still alone"), b"still alone"))
+    await trio.sleep(0.1)
+    assert log._ledger.quorums == Quorums(2, 2, 2)
+    await bookies.start("b")
+    await trio.sleep(0.1)
+    written.append((await append(log, b"the last there"), b"the last there"))
+    await until(lambda: log._ledger.quorums == Quorums(3, 3, 2))
+    written.append((await append(log, b"wide"), b"wide"))
+    metadata = decode_log_metadata((await session.get(NODE)).data)
+    assert len(metadata.ledgers) == 2
+    await trio.sleep(0.1)
+    written.append((await append(log, b"and wide it stays"), b"and wide it stays"))
+    await log.aclose()
+    again = await (await open_factory(bookies, nursery)).open_log(4)
+    assert await read_all(again) == written
