@@ -50,18 +50,29 @@ def recover(
 ) -> None:
     """Go on with what is left after a journal or a part of tier 2 was lost. The store is stopped.
 
+    It is for a store on its own: logs of a cluster are on bookies.
+
     First it says what is wrong, and what of each segment would be dropped. What it changes is kept
     in a directory beside it.
     """
     from segstore.process.config import SegmentStoreConfig
 
+    file = read_settings(config).get("segment_store", {})
+    if "cluster" in file:
+        raise ConfigurationError(
+            f"{config} is of a member of a cluster, whose logs are on bookies: recover goes on with"
+            " the journals of a store on its own; nothing was looked at or changed"
+        )
     if not data_dir.exists():
-        raise ConfigurationError(f"data directory {data_dir} does not exist")
+        raise ConfigurationError(
+            f"data directory {data_dir} does not exist; a member of a cluster has none, and nothing"
+            " that recover could go on with"
+        )
     options: dict[str, Any] = {
         "data_dir": str(data_dir),
         "container_count": container_count,
         **tier_2_settings(tier2, endpoint=s3_endpoint, region=s3_region),
-        **read_settings(config).get("segment_store", {}),
+        **file,
     }
     import msgspec
     import trio

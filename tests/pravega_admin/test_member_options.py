@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from pravega_admin.errors import ConfigurationError
+from pravega_admin.recover_command import recover
 from pravega_admin.serve import decode_path
 from pravega_admin.store_settings import member_settings, start_standalone, tier_2_settings
 from pravega_blocking.errors import UsageError
@@ -82,3 +83,12 @@ def test_a_standalone_store_is_no_member(tmp_path: Path) -> None:
     file.write_text('[segment_store.cluster]\nzookeeper = "a:1"\n')
     with pytest.raises(ConfigurationError, match="no member of a cluster"):
         start_standalone({"config": str(file)})
+
+
+def test_recover_says_that_it_is_not_for_members_of_a_cluster(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text('[segment_store.cluster]\nzookeeper = "a:2181"\n')
+    with pytest.raises(ConfigurationError, match="logs are on bookies"):
+        recover(data_dir=tmp_path, config=settings)
+    with pytest.raises(ConfigurationError, match="a member of a cluster has none"):
+        recover(data_dir=tmp_path / "missing")
