@@ -44,6 +44,7 @@ class RovingWriter:
         *,
         writer_id: bytes = b"roving writer...",
         open_stream: OpenStream = trio.open_tcp_stream,
+        batch: int = BATCH,
         batch_seconds: float = 0.0,
     ) -> None:
         self.segment = segment
@@ -56,6 +57,7 @@ class RovingWriter:
         self._addresses = addresses
         self._writer_id = writer_id
         self._open_stream = open_stream
+        self._batch = batch
         self._batch_seconds = batch_seconds
         self._acknowledged_at: float | None = None
 
@@ -131,15 +133,17 @@ class RovingWriter:
             if following < self.acknowledged:
                 raise LostRecordsError(f"{address} knows {following} of {self.acknowledged}")
             while True:
-                for number in range(following, following + BATCH):
+                for number in range(following, following + self._batch):
                     await client.append(
                         self._writer_id, _record(number), number=number, request_id=number
                     )
-                following += BATCH
+                following += self._batch
                 while self.acknowledged < following:
                     with trio.fail_after(ANSWER_SECONDS_MAX):
                         reply = await client.receive()
-                    if isinstance(reply, wire.WrongHost):
+                    # What an earlier connection had sent may come after this one was set up: then
+                    # this one begins anew, as official clients do.
+                    if isinstance(reply, wire.WrongHost | wire.InvalidEventNumber):
                         return
                     assert isinstance(reply, wire.DataAppended), reply
                     self._note(reply.event_number + 1, address)

@@ -96,6 +96,11 @@ class Place:
         return self.process is not None and not self.process.ended.is_set()
 
     @property
+    def is_alive(self) -> bool:
+        """Whether there is a process that was not killed."""
+        return self.process is not None and self.is_up and not self.process.is_dead
+
+    @property
     def has_not_begun(self) -> bool:
         """Whether it is still looking at what there is."""
         return False

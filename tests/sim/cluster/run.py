@@ -56,7 +56,7 @@ TROUBLED_SECONDS = (15.0, 35.0)
 SETTLE_SECONDS_MAX = SESSION_SECONDS + 40.0
 """Everything is served again by then."""
 GO_ON_SECONDS_MAX = 25.0
-GO_ON_RECORDS = 60
+GO_ON_RECORDS = 30
 WIDE_SECONDS_MAX = WIDEN_SECONDS + 10.0
 CHECK_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.25
@@ -235,7 +235,8 @@ class Simulation:
                 addresses,
                 writer_id=b"writer %9d" % number,
                 open_stream=partial(self._world.wires.open_stream, "clients"),
-                batch_seconds=random.choice([0.05, 0.2]),
+                batch=random.choice([1, 4]),
+                batch_seconds=random.choice([0.05, 0.3]),
             )
             for number in range(random.randint(1, 3))
         ]
@@ -449,9 +450,9 @@ class Simulation:
         self._resume_all()
         await trio.sleep(LOOK_SECONDS)
         for place in self._controllers:
-            if not place.is_up:
+            if not place.is_alive:
                 self._start(place)
-        if not any(place.is_up and not place.is_leaving for place in self._stores):
+        if not any(place.is_alive and not place.is_leaving for place in self._stores):
             down = [place for place in self._stores if not place.is_up]
             while not down:
                 await trio.sleep(LOOK_SECONDS)
@@ -473,7 +474,7 @@ class Simulation:
 
     def _unsettled(self) -> str:
         """What is not yet as it has to be; empty if all is."""
-        alive = {place.host for place in self._stores if place.is_up and not place.is_leaving}
+        alive = {place.host for place in self._stores if place.is_alive and not place.is_leaving}
         if left := [place.name for place in self._stores if place.is_up and place.is_leaving]:
             return f"{left} have not left"
         hosts = self._zookeeper.tree.find(find_paths(CLUSTER).hosts).children
