@@ -88,7 +88,7 @@ def write_settings_files(settings: ClusterSettings) -> None:
     for number, port in enumerate(_in_a_row(settings.bookie_port, settings.bookies)):
         write_bookie_settings(
             bookie_settings_file(settings, number),
-            # A bookie knows its files by these names: with relative ones the directory can be moved.
+            # A bookie knows its files by these names: relative ones let the directory be moved.
             data=Path(f"bookie-{number}"),
             port=port,
             zookeeper_port=settings.zookeeper_port,

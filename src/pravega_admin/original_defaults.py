@@ -51,6 +51,9 @@ class ServerCommand(TyperCommand):
             if str(given) != str(value):
                 option = name.replace("_", "-")
                 raise UsageError(f"{source} says {value!r}, and --{option} {str(given)!r}")
+        for name, sentence in translation.needed.items():
+            if ctx.params[name] is None:
+                raise UsageError(sentence)
         for variable, value in translation.environment.items():
             if os.environ.setdefault(variable, value) != value:
                 raise UsageError(f"{variable} differs from what the original's names say")

@@ -89,7 +89,6 @@ VARIABLES_WITHOUT_EFFECT: Final = frozenset(
         "ZK_TRUSTSTORE_PASSWORD_FILE_PATH",
         "HDFS_URL",
         "HDFS_ROOT",
-        "HDFS_REPLICATION",
     }
 )
 """What the images read, and what means nothing here: servers wait for each other by themselves."""
@@ -137,8 +136,8 @@ def _must_be_bookkeeper(value: str) -> None:
 
 
 def _storage_kind(value: str) -> str:
-    if value.upper() not in ("FILESYSTEM", "S3", "EXTENDEDS3"):
-        raise ValueError("is no FILESYSTEM, S3 or EXTENDEDS3: name the place with --tier2")
+    if value.upper() not in ("FILESYSTEM", "HDFS", "S3", "EXTENDEDS3"):
+        raise ValueError("is no FILESYSTEM, HDFS, S3 or EXTENDEDS3: name the place with --tier2")
     return value.upper()
 
 
@@ -269,6 +268,14 @@ NAMES: Final[Mapping[str, tuple[Name, ...]]] = {
             _storage_kind,
         ),
         Name("!directory", "filesystem.root", variable="NFS_MOUNT"),
+        Name(
+            "segment_store.hdfs.replication",
+            "hdfs.replication.factor",
+            "hdfs.replication",
+            "HDFS_REPLICATION",
+            _number,
+        ),
+        Name("segment_store.hdfs.block_bytes", "hdfs.block.size", "hdfs.blockSize", read=_number),
         Name("!bucket", "extendeds3.bucket", variable="EXTENDEDS3_BUCKET"),
         Name("!prefix", "extendeds3.prefix", variable="EXTENDEDS3_PREFIX"),
         Name(
@@ -414,6 +421,8 @@ class Translation:
     """Tables as those of a settings file."""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that are to be set."""
+    needed: dict[str, str] = field(default_factory=dict)
+    """Options that have to be given, with the reason."""
     without_effect: list[str] = field(default_factory=list)
     """Names of the original that mean nothing here."""
 
@@ -555,6 +564,13 @@ def _assemble_storage(
     if kind.value == "FILESYSTEM":
         usual = _Value("/fs/", kind.source)
         found["tier2"] = parts.get("directory", usual)
+        return
+    if kind.value == "HDFS":
+        # HDFS_URL names the NameNode's port for programs in Java.
+        translation.needed["tier2"] = (
+            f"{kind.source}=HDFS: HDFS is reached by WebHDFS here, so name the place with"
+            " --tier2 webhdfs://NAMENODE:9870/PATH"
+        )
         return
     bucket = parts.get("bucket")
     if bucket is None:

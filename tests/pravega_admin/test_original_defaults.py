@@ -71,6 +71,23 @@ def test_an_option_may_say_the_same_and_nothing_else(started: list[dict[str, Any
     assert "--tier2 's3://b/p'" in done.stderr
 
 
+def test_a_place_in_hdfs_has_to_be_named_anew(started: list[dict[str, Any]]) -> None:
+    variables = {
+        "TIER2_STORAGE": "HDFS",
+        "HDFS_URL": "namenode:8020",
+        "HDFS_REPLICATION": "2",
+        "ZK_URL": "z:1",
+    }
+    done = invoke("server", **variables)
+    assert done.exit_code == 2
+    assert "--tier2 webhdfs://NAMENODE:9870/PATH" in done.stderr
+    done = invoke("server --tier2 webhdfs://namenode:9870/segstore", **variables)
+    assert done.exit_code == 0, done.output
+    assert started[0]["tier2"] == "webhdfs://namenode:9870/segstore"
+    assert started[0]["hdfs"] == {"replication": 2}
+    assert started[0]["without_effect"] == ["HDFS_URL"]
+
+
 def test_keys_for_s3_are_given_to_the_client(
     started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,7 +185,7 @@ def test_equal_values_do_not_contradict_each_other() -> None:
             {"CONTROLLER_RPC_PUBLISHED_PORT": "9999"},
             "CONTROLLER_RPC_PUBLISHED_PORT says 9999, but .* which is 9090",
         ),
-        (SEGMENT_STORE, {"TIER2_STORAGE": "AZURE"}, "TIER2_STORAGE=AZURE is no FILESYSTEM"),
+        (SEGMENT_STORE, {"TIER2_STORAGE": "AZURE"}, "TIER2_STORAGE=AZURE is no FILESYSTEM, HDFS"),
         (SEGMENT_STORE, {"TIER2_STORAGE": "S3"}, "TIER2_STORAGE=S3 needs the name of a bucket"),
         (
             SEGMENT_STORE,
