@@ -23,15 +23,20 @@ from segstore.runtime.refused_files import reason_of
 
 
 @contextlib.contextmanager
-def open_run_directory(data_dir: Path, *, container_count: int = 4) -> Iterator[RunDirectory]:
-    """Be the supervisor of a data directory, which is made if there is none.
+def open_run_directory(
+    data_dir: Path, *, container_count: int = 4, journal_count: int = 1
+) -> Iterator[RunDirectory]:
+    """Be the supervisor of a data directory, which is made, with so many journals, if there is
+    none.
 
     Raises ``ConfigurationError`` when it cannot be used, or is in use, and ``NoRoomError`` when its
     disk is full.
     """
     with contextlib.ExitStack() as stack:
         try:
-            directory = DataDirectory.open(data_dir, container_count=container_count)
+            directory = DataDirectory.open(
+                data_dir, container_count=container_count, journal_count=journal_count
+            )
             descriptor = stack.enter_context(directory.lock(SUPERVISOR))
         except DataDirectoryError as error:
             raise cannot_start(str(error), error.__cause__) from error

@@ -21,6 +21,8 @@ ORIGINAL_NAMES = "SEGSTORE_ORIGINAL_NAMES"
 """The variable that says whether the original's names for settings are looked at."""
 CONTROLLERS_MAX = 16
 CONTAINERS_DIGITS_MAX = 9
+ALL_CORES = "auto"
+"""The value of ``--stores`` for as many as this machine's cores are good for."""
 
 
 def _text(value: str) -> object:
@@ -46,6 +48,10 @@ def _controllers(value: str) -> object:
     return _number(value, CONTROLLERS_MAX)
 
 
+def _stores(value: str) -> object:
+    return value if value == ALL_CORES else _count(value)
+
+
 def _level(value: str) -> object:
     return next((level for level in LogLevel if level.value == value), None)
 
@@ -60,6 +66,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "controller_port": _port,
     "controllers": _controllers,
     "segment_store_port": _port,
+    "stores": _stores,
     "published_address": _text,
     "container_count": _count,
     "tier2": _text,

@@ -15,12 +15,12 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import trio
@@ -34,6 +34,9 @@ from pravega_admin.errors import (
 from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
 from segstore.errors import leaf_errors
 from segstore.runtime.refused_files import is_refusal, reason_of
+
+if TYPE_CHECKING:
+    from segstore.process.store_shares import Shares
 
 Serve: TypeAlias = Callable[..., Awaitable[Any]]
 """``serve(config, *, shutdown, task_status)``: serves until ``shutdown`` is set, then drains."""
@@ -150,12 +153,38 @@ def run_server(
     """
     parts = server.load()
     raise_descriptor_limit()
+    config = _read_config(server, parts, settings)
+    with _telling(parts, config):
+        trio.run(_serve_until_signal, parts.serve, config, on_ready)
+
+
+def share_out_containers(settings: Mapping[str, Any], store_count: int) -> Shares:
+    """Give each of several segment stores, none of which runs, its containers and their logs.
+
+    ``settings`` are those of any of them. Raises like ``run_server``.
+    """
+    from segstore.process.log_moves import share_out_logs
+
+    server = SERVERS[SEGMENT_STORE]
+    parts = server.load()
+    raise_descriptor_limit()
+    config = _read_config(server, parts, settings)
+    with _telling(parts, config):
+        return trio.run(share_out_logs, config, store_count)
+
+
+def _read_config(server: Server, parts: Parts, settings: Mapping[str, Any]) -> Any:
     try:
-        config = msgspec.convert(settings, parts.config_type, dec_hook=decode_path)
+        return msgspec.convert(settings, parts.config_type, dec_hook=decode_path)
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigurationError(f"the {server.title}'s settings are wrong: {error}") from error
+
+
+@contextmanager
+def _telling(parts: Parts, config: Any) -> Iterator[None]:
+    """Raise errors that users can do something about as one sentence."""
     try:
-        trio.run(_serve_until_signal, parts.serve, config, on_ready)
+        yield
     except Exception as failure:
         for leaf in leaf_errors(failure):
             if (meaning := _meaning(leaf, parts, config)) is not None:

@@ -23,6 +23,7 @@ from pravega_admin.store_settings import (
     DATA_DIR,
     member_settings,
     read_settings,
+    read_stores,
     start_standalone,
     tier_2_settings,
 )
@@ -153,6 +154,15 @@ def standalone(
     segment_store_port: Annotated[
         int, typer.Option("--segment-store-port", min=1, max=PORT_MAX, help="Where data flows.")
     ] = 12345,
+    stores: Annotated[
+        str,
+        typer.Option(
+            "--stores",
+            metavar="N|auto",
+            help="How many segment stores: each has the port after the one before, and its share of"
+            " the containers. auto: one for two cores.",
+        ),
+    ] = "1",
     published_address: PublishedOption = None,
     container_count: ContainersOption = 4,
     tier2: Tier2Option = None,
@@ -166,7 +176,7 @@ def standalone(
     ] = None,
     config: SettingsOption = None,
 ) -> None:
-    """Run a whole store on this machine: a controller and a segment store."""
+    """Run a whole store on this machine: a controller and a segment store, or several of each."""
     if names := _names_without_effect(ctx):
         note(f"settings of the original have no effect: {', '.join(names)}")
     start_standalone(
@@ -176,6 +186,7 @@ def standalone(
             "controller_port": controller_port,
             "controllers": controllers,
             "segment_store_port": segment_store_port,
+            "stores": read_stores(stores),
             "published_address": published_address,
             "container_count": container_count,
             "tier2": tier2,

@@ -5,7 +5,9 @@ Owns: which processes that takes, with which settings, and what the user is told
 Invariants:
 1. Without ``allow_insecure`` nothing listens beyond the machine itself: there is no authentication.
 2. What can be known to fail before a process is started, fails before.
-3. Ready means that the controller answers and every container of the segment store is open.
+3. Ready means that the controller answers and every container of every segment store is open.
+4. Each container is in one segment store, controllers send its clients there, and its log is in a
+   journal of that store before any store is started.
 """
 
 from __future__ import annotations
@@ -18,19 +20,27 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pravega_admin.data_directory import open_run_directory
 from pravega_admin.errors import ConfigurationError, cannot_start
 from pravega_admin.log_options import LogFormat, LogLevel
+from pravega_admin.output import note
 from pravega_admin.quick_options import PORT_MAX
+from pravega_admin.run_directory import SUPERVISOR
 from pravega_admin.supervisor.child_process import ChildSpec
 from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.supervisor.early_children import child_command, start_child
 from pravega_admin.supervisor.supervise import hand_over
 from pravega_admin.version import VERSION
+from segstore.errors import DataDirectoryError
+from segstore.process.data_directory import DataDirectory
 from segstore.runtime.refused_files import reason_of
 
+if TYPE_CHECKING:
+    from segstore.process.store_shares import Shares
+
+CONTAINER_COUNT = 4
 ANY_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -44,8 +54,10 @@ class StandaloneSettings:
     controllers: int = 1
     """Count of controllers; each has the next port."""
     segment_store_port: int = 12345
+    stores: int = 1
+    """Count of segment stores; each has the next port."""
     published_address: str | None = None
-    container_count: int = 4
+    container_count: int = CONTAINER_COUNT
     allow_insecure: bool = False
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.AUTO
@@ -65,9 +77,16 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
     ``ConfigurationError`` when it cannot run as told.
     """
     check_exposure(settings.host, allow_insecure=settings.allow_insecure)
+    if settings.stores > settings.container_count:
+        raise ConfigurationError(
+            f"{settings.container_count} containers are too few for {settings.stores} segment"
+            " stores: each hosts one at least, and their number never changes"
+        )
     with (
         open_run_directory(
-            settings.data_dir, container_count=settings.container_count
+            settings.data_dir,
+            container_count=settings.container_count,
+            journal_count=settings.stores,
         ) as directory,
         _open_log(settings) as log_file,
         contextlib.ExitStack() as first_children,
@@ -75,8 +94,9 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
         # Only now: the processes of a killed supervisor kept the directory, and their ports, busy.
         for port in _controller_ports(settings):
             check_port(settings.host, port, "--controller-port")
-        check_port(settings.host, settings.segment_store_port, "--segment-store-port")
-        children = child_specs(settings)
+        for port in _store_ports(settings):
+            check_port(settings.host, port, "--segment-store-port")
+        children = child_specs(settings, _shares_of(settings))
         specs = [spec for _, spec in children]
         log_descriptor = None if log_file is None else log_file.fileno()
         started = []
@@ -135,35 +155,90 @@ def check_port(host: str, port: int, option: str) -> None:
 
 def _controller_ports(settings: StandaloneSettings) -> range:
     """Return the ports of the controllers; ``ConfigurationError`` if there are not enough."""
-    ports = range(settings.controller_port, settings.controller_port + settings.controllers)
-    if ports[-1] > PORT_MAX:
+    return _ports("controllers", settings.controller_port, settings.controllers)
+
+
+def _store_ports(settings: StandaloneSettings) -> range:
+    """Return the ports of the segment stores; ``ConfigurationError`` if there are not enough, or
+    controllers have one of them."""
+    ports = _ports("segment stores", settings.segment_store_port, settings.stores)
+    controllers = _controller_ports(settings)
+    if taken := sorted(set(ports).intersection(controllers)):
         raise ConfigurationError(
-            f"{settings.controllers} controllers from port {settings.controller_port} on: "
-            f"the last port is {PORT_MAX}"
-        )
-    if settings.segment_store_port in ports:
-        raise ConfigurationError(
-            f"port {settings.segment_store_port} of the segment store is one of the controllers' "
-            f"{ports[0]} to {ports[-1]}; choose another with --segment-store-port"
+            f"port {taken[0]} of the segment store is one of the controllers' "
+            f"{controllers[0]} to {controllers[-1]}; choose another with --segment-store-port"
         )
     return ports
 
 
-def child_specs(settings: StandaloneSettings) -> list[tuple[str, ChildSpec]]:
-    """The processes of the store, each with what kind it is."""
-    reached_host = ANY_ADDRESSES.get(settings.host, settings.host)
-    segment_store = {
+def _ports(what: str, first: int, count: int) -> range:
+    ports = range(first, first + count)
+    if ports[-1] > PORT_MAX:
+        raise ConfigurationError(
+            f"{count} {what} from port {first} on: the last port is {PORT_MAX}"
+        )
+    return ports
+
+
+def _shares_of(settings: StandaloneSettings) -> Shares | None:
+    """Share the containers out over the segment stores; None for one, which has them all.
+
+    Logs are moved where that is needed. Raises ``AdminError`` when they cannot be.
+    """
+    if settings.stores == 1:
+        return None
+    from segstore.process.store_shares import plan_shares
+
+    try:
+        directory = DataDirectory.read(settings.data_dir)
+    except DataDirectoryError as error:
+        raise cannot_start(str(error), error.__cause__) from error
+    shares = plan_shares(directory, settings.stores)
+    if shares.journal_count == directory.journal_count:
+        return shares
+    # Only who moves logs pays for what that imports.
+    from pravega_admin.logs import configure_logs
+    from pravega_admin.serve import share_out_containers
+
+    moved = [
+        container
+        for container, journal in enumerate(shares.journals)
+        if journal >= directory.journal_count
+    ]
+    note(
+        f"segstore: logs move to other journals, for {settings.stores} segment stores: those of"
+        f" containers {', '.join(map(str, moved))}"
+    )
+    configure_logs(SUPERVISOR, level=LogLevel.WARNING, format=settings.log_format)
+    return share_out_containers(_store_settings(settings), settings.stores)
+
+
+def _store_settings(settings: StandaloneSettings) -> dict[str, Any]:
+    """The settings that all segment stores have."""
+    return {
         "host": settings.host,
         "port": settings.segment_store_port,
         "data_dir": str(settings.data_dir),
         "container_count": settings.container_count,
-        "controller": [reached_host, settings.controller_port],
+        "controller": [_reached_host(settings), settings.controller_port],
         **settings.segment_store,
     }
+
+
+def _reached_host(settings: StandaloneSettings) -> str:
+    """The host at which processes of this machine reach the store."""
+    return ANY_ADDRESSES.get(settings.host, settings.host)
+
+
+def child_specs(settings: StandaloneSettings, shares: Shares | None) -> list[tuple[str, ChildSpec]]:
+    """The processes of the store, each with what kind it is. ``shares`` says which segment store
+    has which containers, if there are several."""
+    store_ports = _store_ports(settings)
     controller = {
         "host": settings.host,
-        "segment_stores": [[reached_host, settings.segment_store_port]],
+        "segment_stores": [[_reached_host(settings), port] for port in store_ports],
         "container_count": settings.container_count,
+        "container_stores": None if shares is None else shares.stores,
         "published_address": settings.published_address,
         **settings.controller,
     }
@@ -186,17 +261,23 @@ def child_specs(settings: StandaloneSettings) -> list[tuple[str, ChildSpec]]:
         )
         for index, port in enumerate(_controller_ports(settings))
     ]
-    return [spec("segment-store-0", SEGMENT_STORE, segment_store), *controllers]
+    stores = []
+    for index, port in enumerate(store_ports):
+        share = {} if shares is None else {"container_ids": shares.containers[index]}
+        config = {**_store_settings(settings), "port": port, **share}
+        stores.append(spec(f"segment-store-{index}", SEGMENT_STORE, config))
+    return [*stores, *controllers]
 
 
 def _welcome(settings: StandaloneSettings) -> str:
     host = settings.published_address or ANY_ADDRESSES.get(settings.host, settings.host)
     host = f"[{host}]" if ":" in host else host
     uri = "tcp://" + ",".join(f"{host}:{port}" for port in _controller_ports(settings))
+    stores = ", ".join(f"{host}:{port}" for port in _store_ports(settings))
     return f"""segstore {VERSION}, data in {settings.data_dir.resolve()}
 
   controller     {uri}
-  segment store  {host}:{settings.segment_store_port}
+  segment store  {stores}
 
   Java           ClientConfig.builder().controllerURI(URI.create("{uri}")).build()
   Python         pravega_client.StreamManager("{uri}")

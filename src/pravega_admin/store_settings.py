@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pravega_admin.errors import ConfigurationError
+from pravega_admin.quick_options import ALL_CORES
 from pravega_blocking.errors import UsageError
 
 SETTINGS_WITH_OPTIONS = {
@@ -26,6 +27,7 @@ SETTINGS_WITH_OPTIONS = {
         "host",
         "port",
         "segment_stores",
+        "container_stores",
         "container_count",
         "published_address",
         "zookeeper",
@@ -43,7 +45,7 @@ def start_standalone(options: Mapping[str, Any]) -> None:
     ``AdminError``.
     """
     began = process_began()
-    from pravega_admin.standalone import StandaloneSettings, run_standalone
+    from pravega_admin.standalone import CONTAINER_COUNT, StandaloneSettings, run_standalone
 
     given: dict[str, Any] = {
         name: Path(value) if name in PATHS else value
@@ -60,6 +62,9 @@ def start_standalone(options: Mapping[str, Any]) -> None:
         endpoint=given.pop("s3_endpoint", None),
         region=given.pop("s3_region", None),
     )
+    if given.get("stores") == ALL_CORES:
+        container_count = given.get("container_count", CONTAINER_COUNT)
+        given["stores"] = min(stores_for(len(os.sched_getaffinity(0))), container_count)
     settings = StandaloneSettings(
         data_dir=given.pop("data_dir", DATA_DIR),
         segment_store={**tier_2, **file.get("segment_store", {})},
@@ -67,6 +72,23 @@ def start_standalone(options: Mapping[str, Any]) -> None:
         **given,
     )
     run_standalone(settings, began=began)
+
+
+def read_stores(text: str) -> int | str:
+    """Return the value of ``--stores``; raises ``UsageError``."""
+    if text == ALL_CORES:
+        return text
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise UsageError(f"--stores {text!r} is neither a number from 1 on nor {ALL_CORES}")
+    return int(text)
+
+
+def stores_for(core_count: int) -> int:
+    """Return how many segment stores so many cores are good for.
+
+    A store's event loop fills one core; its journal, its kernel and its clients need another.
+    """
+    return max(1, core_count // 2)
 
 
 def process_began() -> float:

@@ -14,14 +14,18 @@ Invariants, for every map and every set of hosts:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from typing import TypeVar
 
-from pravega_cluster.records import ContainerMap, Host
+from pravega_cluster.records import Host
+
+AnyHost = TypeVar("AnyHost", Host, int)
+"""A host of a cluster, or the number of a store on one machine: anything that has an order."""
 
 
 def balance_containers(
-    current: ContainerMap, hosts: Set[Host], container_count: int
-) -> dict[Host, frozenset[int]]:
+    current: Mapping[AnyHost, frozenset[int]], hosts: Set[AnyHost], container_count: int
+) -> dict[AnyHost, frozenset[int]]:
     """Give all containers to the hosts, of which there must be at least one."""
     every = frozenset(range(container_count))
     kept = {host: sorted(current.get(host, frozenset()) & every) for host in hosts}

@@ -29,7 +29,8 @@ class ControllerConfig:
     is in ZooKeeper, and ``segment_stores`` is of no use. Clients are sent to what stores publish.
 
     Without it ``segment_stores`` are the addresses at which the controller itself reaches them;
-    container ``c`` lives on the store at index ``c % len(segment_stores)``. Clients are sent to the
+    container ``c`` lives on the store at index ``container_stores[c]``, or ``c %
+    len(segment_stores)`` when these are not given. Clients are sent to the
     port of a segment's store at the host they dialled the controller at, or at
     ``published_address`` if there is one.
     """
@@ -38,6 +39,8 @@ class ControllerConfig:
     port: int = DEFAULT_PORT
     segment_stores: tuple[tuple[str, int], ...] = (("127.0.0.1", DEFAULT_SEGMENT_STORE_PORT),)
     container_count: int = 4
+    container_stores: tuple[int, ...] | None = None
+    """The store of each container, by its index in ``segment_stores``."""
     published_address: str | None = None
     """The host that clients are sent to, for controller and segment stores alike; in a cluster, for
     this controller alone."""
@@ -82,6 +85,15 @@ class ControllerConfig:
             raise ConfigurationError("a controller needs at least one segment store")
         if self.container_count < 1:
             raise ConfigurationError(f"there cannot be {self.container_count} containers")
+        stores = self.container_stores
+        if stores is not None and (
+            len(stores) != self.container_count
+            or not all(0 <= each < len(self.segment_stores) for each in stores)
+        ):
+            raise ConfigurationError(
+                f"container_stores has to name one of {len(self.segment_stores)} segment stores for"
+                f" each of {self.container_count} containers"
+            )
         for host, port in (*self.segment_stores, (self.host, self.port)):
             if not host or not 0 <= port <= 65535:
                 raise ConfigurationError(f"{host!r}:{port} is not an address")

@@ -158,7 +158,7 @@ async def open_controller(
 def _choose_placement(config: ControllerConfig) -> StaticPlacement | MapPlacement:
     if config.zookeeper is not None:
         return MapPlacement(config.container_count)
-    return StaticPlacement(config.segment_stores, config.container_count)
+    return StaticPlacement(config.segment_stores, config.container_count, config.container_stores)
 
 
 def _assemble(

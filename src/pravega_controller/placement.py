@@ -2,8 +2,8 @@
 
 Owns: the way from a segment to its container to its store, in two forms.
 
-1. ``StaticPlacement``: container ``c`` of ``n`` belongs to store ``c % len(stores)``; it never
-   changes. Whoever starts the segment stores must assign containers so.
+1. ``StaticPlacement``: which store has which container is given, and never changes while the
+   controller runs. Who starts the segment stores must assign containers so.
 2. ``MapPlacement``: the map of a cluster, which changes while stores come and go. Two questions
    about one segment may have two answers: who asks a store that has lost the container gets
    ``WrongHost`` or no answer at all, and asks here again.
@@ -38,11 +38,13 @@ class Placement(Protocol):
 class StaticPlacement:
     """A fixed list of segment stores that share a fixed number of containers.
 
-    Clients reach them at the host at which they reach the controller.
+    ``owners`` are the stores of the containers, by index; without them container ``c`` belongs to
+    store ``c % len(stores)``. Clients reach them at the host at which they reach the controller.
     """
 
     stores: tuple[Address, ...]
     container_count: int
+    owners: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.stores or self.container_count < 1:
@@ -50,8 +52,9 @@ class StaticPlacement:
 
     def store_of(self, segment: str) -> Address:
         """See ``Placement``."""
-        index = names.container_of(segment, self.container_count) % len(self.stores)
-        return self.stores[index]
+        container = names.container_of(segment, self.container_count)
+        owner = container % len(self.stores) if self.owners is None else self.owners[container]
+        return self.stores[owner]
 
     def address_for(self, segment: str, dialled_host: str) -> Address:
         """See ``Placement``."""

@@ -8,6 +8,9 @@ from pravega_controller.config import ConfigurationError, ControllerConfig
 @pytest.mark.parametrize(
     "settings",
     [
+        {"container_stores": (0, 0, 0)},
+        {"container_stores": (0, 0, 0, 1)},
+        {"container_stores": (0, 0, 0, -1)},
         {"segment_stores": ()},
         {"segment_stores": (("", 1),)},
         {"segment_stores": (("h", 65536),)},

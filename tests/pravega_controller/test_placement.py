@@ -20,6 +20,15 @@ def test_a_fixed_list_shares_containers_in_turn() -> None:
         assert placement.address_for(segment, "dialled") == ("dialled", port)
 
 
+def test_a_fixed_list_shares_containers_as_it_is_told() -> None:
+    owners = (1, 1, 0, 1, 0)
+    placement = StaticPlacement((("h", 1), ("h", 2)), 5, owners)
+    for segment in SEGMENTS:
+        port = 1 + owners[names.container_of(segment, 5)]
+        assert placement.store_of(segment) == ("h", port)
+        assert placement.address_for(segment, "dialled") == ("dialled", port)
+
+
 def test_a_placement_needs_stores_and_containers() -> None:
     with pytest.raises(ValueError, match="at least one"):
         StaticPlacement((), 4)

@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -68,15 +68,14 @@ async def open_containers(
             numbers: list[int] = []
             confirm: ConfirmOwner | None = None
             if data_logs is None:
-                numbers = sorted({directory.journal_of(n) for n in config.hosted_containers})
-                for number in numbers:
-                    stack.enter_context(directory.lock_journal(number))
+                numbers = directory.journals_with(config.hosted_containers)
+                directory = stack.enter_context(directory.lock_journals(numbers))
                 ours = await stack.enter_async_context(owned(directory, tier, numbers))
                 directory, confirm = ours.directory, ours.confirm
             journals = {
                 number: _kept_journal(directory, number, config, disk_of) for number in numbers
             }
-            storage_of = await tier.open()
+            storages = await tier.open(directory.journals_with(config.hosted_containers))
             nursery = await stack.enter_async_context(trio.open_nursery())
             await _start_journals(journals.values(), nursery, stack)
             is_open = True
@@ -84,7 +83,7 @@ async def open_containers(
             boot = name_start(config.tier2, boot_id_of_machine) if is_configured else None
             opening = ContainerOpening(
                 config,
-                storage_of,
+                lambda container_id: storages[directory.journal_of(container_id)],
                 boot=boot,
                 scrub=None if chunk_storage is not None else scrub_policy(config),
                 readable=tier.readable_of(directory.store_id),
@@ -127,19 +126,23 @@ def _kept_journal(
         file_bytes=config.journal_file_bytes, journal_bytes_max=config.journal_bytes_max
     )
 
-    def open_it() -> AbstractAsyncContextManager[Journal]:
+    @asynccontextmanager
+    async def open_it() -> AsyncIterator[Journal]:
         try:
             check_journal(directory, number)
         except IdentityError as error:
             # Its disk has gone since the start, and may come back.
             raise DataLogError(str(error)) from error
-        return open_journal(
+        async with open_journal(
             path,
             settings,
             disk=disk_of(path),
             digest=digest_frame,
             contents=_noted_contents(path.with_name(f"{path.name}-contents")),
-        )
+        ) as journal:
+            # Logs that were moved from here to other journals keep no files.
+            journal.drop_other_logs(directory.containers_of(number))
+            yield journal
 
     return KeptJournal(
         number,

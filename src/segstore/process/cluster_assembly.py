@@ -110,10 +110,11 @@ async def open_cluster_containers(
         ledgers_root = settings.ledgers_root or f"{root}/bookkeeper/ledgers"
         client = await _open_client(zookeeper, ledgers_root, nursery, surroundings)
         logs = BookKeeperLogFactory(zookeeper, f"{root}/{LOGS}", client, _log_settings(settings))
-        storage_of = await tier.open()
+        # All logs are on bookies: to tier 2 that is one journal.
+        [storage_of] = (await tier.open([0])).values()
         opening = ContainerOpening(
             config,
-            storage_of,
+            lambda _: storage_of,
             boot=name_start(config.tier2, None, surroundings.random.randbytes),
             scrub=scrub_policy(config),
             readable=tier.readable_of(identity.cluster_id),

@@ -34,7 +34,7 @@ from segstore.writer.flush_policy import FlushPolicy
 
 
 class ContainerOpening:
-    """Opens containers on logs that are given.
+    """Opens containers on logs that are given, and ``storage_of`` each.
 
     ``boot`` names the start of the machine for ``ChunkedSegmentStorage``, ``readable`` tells others
     where chunks lie, unless only this process can read them.
@@ -43,7 +43,7 @@ class ContainerOpening:
     def __init__(
         self,
         config: SegmentStoreConfig,
-        storage_of: StorageOfOwner,
+        storage_of: Callable[[int], StorageOfOwner],
         *,
         boot: str | None,
         scrub: ScrubPolicy | None,
@@ -73,7 +73,7 @@ class ContainerOpening:
         a tier 1 that they share, ``confirm`` sees that tier 2 is still ours."""
         config = self._config
         logs = EpochNotingLogs(data_logs)
-        chunks = self._storage_of(logs.epoch_now)
+        chunks = self._storage_of(container_id)(logs.epoch_now)
         storage = ChunkedSegmentStorage(
             chunks,
             epoch=logs.epoch_now,

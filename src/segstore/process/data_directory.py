@@ -10,6 +10,8 @@ Invariants:
 2. A journal is used by one process at a time: whoever opens it holds its lock until the process
    ends, however it ends.
 3. A directory that cannot be used is not changed.
+4. Which journal has a container's log changes only while somebody holds the locks of all journals,
+   by one replacement of the version file, and the layout's number grows with it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -33,14 +35,19 @@ from segstore.runtime.durable_files import make_directory, sync_directory, write
 from segstore.runtime.refused_files import reason_of
 
 FORMAT_VERSION = 3
+MOVED_VERSION = 4
+"""Of a directory in which logs of containers were moved to other journals."""
 OLDER_VERSIONS = frozenset({2})
 """Versions that are read, and become this one when their tiers get identities: an older segstore
 knows nothing of these, and must not open what has them."""
+READ_VERSIONS = OLDER_VERSIONS | {FORMAT_VERSION, MOVED_VERSION}
 VERSION_FILE = "segstore.toml"
 FOREIGN_NAMES = frozenset({"run", "logs", "lost+found"})
 """What may lie in a directory before a store is made in it: supervisors' files, a fresh disk's."""
 LOCK_SECONDS = 3.0
 """How long a process that was killed may take to be gone."""
+TURN_SECONDS = 30.0
+"""How long a process may have what others wait for in turn."""
 _STORE_ID = re.compile("[0-9a-f]{32}", re.ASCII)
 
 
@@ -68,6 +75,12 @@ class DataDirectory:
     state: StoreState = StoreState.OLDER
     tier_2: str = ""
     """Where tier 2 was at the last start; empty before the store is made."""
+    layout: int = 0
+    """How often logs of containers were moved to other journals."""
+    journals: tuple[int, ...] = ()
+    """The journal of each container; empty while no log was ever moved."""
+    stores: tuple[int, ...] = ()
+    """The store of each container, by its number, for which logs were moved last."""
     format_version: int = FORMAT_VERSION
 
     @classmethod
@@ -118,10 +131,15 @@ class DataDirectory:
     def write(self, *, store_id: str, state: StoreState, tier_2: str) -> DataDirectory:
         """Write the version file anew, in this version, durably. Blocks.
 
-        The caller holds a lock in the directory. Raises ``DataDirectoryError``.
+        The caller holds a lock in the directory, and all journals' locks when the layout is a new
+        one. Raises ``DataDirectoryError``.
         """
         written = replace(
-            self, store_id=store_id, state=state, tier_2=tier_2, format_version=FORMAT_VERSION
+            self,
+            store_id=store_id,
+            state=state,
+            tier_2=tier_2,
+            format_version=MOVED_VERSION if self.layout else FORMAT_VERSION,
         )
         try:
             os.replace(_write_unfinished(written), self.path / VERSION_FILE)
@@ -131,6 +149,19 @@ class DataDirectory:
                 f"data directory {self.path} cannot be used: {reason_of(error, self.path)}"
             ) from error
         return written
+
+    def with_journals(
+        self, journals: Sequence[int], journal_count: int, *, stores: Sequence[int]
+    ) -> DataDirectory:
+        """The next layout, in which the containers' logs are in these journals. Writes nothing."""
+        assert len(journals) == len(stores) == self.container_count
+        return replace(
+            self,
+            journals=tuple(journals),
+            journal_count=journal_count,
+            stores=tuple(stores),
+            layout=self.layout + 1,
+        )
 
     @property
     def storage_path(self) -> Path:
@@ -143,7 +174,38 @@ class DataDirectory:
 
     def journal_of(self, container_id: int) -> int:
         """The journal in which a container's log is, whatever process hosts the container."""
-        return container_id % self.journal_count
+        return self.journals_of_containers()[container_id]
+
+    def journals_of_containers(self) -> tuple[int, ...]:
+        """The journal of each container, by the containers' numbers."""
+        plain = (each % self.journal_count for each in range(self.container_count))
+        return self.journals or tuple(plain)
+
+    def containers_of(self, journal: int) -> tuple[int, ...]:
+        """The containers whose logs are in a journal."""
+        found = self.journals_of_containers()
+        return tuple(each for each, number in enumerate(found) if number == journal)
+
+    def journals_with(self, container_ids: Iterable[int]) -> list[int]:
+        """The journals that have the logs of these containers."""
+        return sorted({self.journal_of(each) for each in container_ids})
+
+    @contextmanager
+    def lock_journals(self, journals: Iterable[int]) -> Iterator[DataDirectory]:
+        """Hold these journals, and yield what the version file says by then.
+
+        Raises ``DataDirectoryError`` when one is in use, or when logs were moved meanwhile.
+        """
+        with ExitStack() as stack:
+            for journal in journals:
+                stack.enter_context(self.lock_journal(journal))
+            now = self.read_again()
+            if now.layout != self.layout:
+                raise DataDirectoryError(
+                    f"logs of containers in data directory {self.path} were moved to other journals"
+                    " just now: start again"
+                )
+            yield now
 
     @contextmanager
     def lock_journal(self, journal: int, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[Path]:
@@ -152,7 +214,6 @@ class DataDirectory:
         Waits up to ``wait_seconds`` for a killed process to be gone, blocking; raises
         ``DataDirectoryError`` naming the process that holds it.
         """
-        assert 0 <= journal < self.journal_count
         with self.lock(f"journal-{journal}", wait_seconds=wait_seconds):
             yield self.journal_path(journal)
 
@@ -168,10 +229,13 @@ class DataDirectory:
             ) from error
 
     @contextmanager
-    def lock(self, role: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[int]:
+    def lock(
+        self, role: str, *, wait_seconds: float = LOCK_SECONDS, in_turn: bool = False
+    ) -> Iterator[int]:
         """Play ``role`` in this directory, alone. Like ``lock_journal`` for other uses.
 
-        Yields a file descriptor: processes that inherit it hold the lock too.
+        Yields a file descriptor: processes that inherit it hold the lock too. ``in_turn`` waits for
+        a process that lives, too: it plays the role for a moment.
         """
         path = self.path / f"{role}.lock"
         try:
@@ -181,7 +245,7 @@ class DataDirectory:
                 f"{path} cannot be opened: {reason_of(error, path)}"
             ) from error
         try:
-            self._acquire(descriptor, role, wait_seconds)
+            self._acquire(descriptor, role, wait_seconds, in_turn=in_turn)
             try:
                 os.pwrite(descriptor, f"{os.getpid()}\n".encode().ljust(16), 0)
             except OSError as error:
@@ -192,7 +256,7 @@ class DataDirectory:
         finally:
             os.close(descriptor)
 
-    def _acquire(self, descriptor: int, role: str, wait_seconds: float) -> None:
+    def _acquire(self, descriptor: int, role: str, wait_seconds: float, *, in_turn: bool) -> None:
         deadline = time.monotonic() + wait_seconds
         while True:
             try:
@@ -204,7 +268,8 @@ class DataDirectory:
                         f"{role} of data directory {self.path} cannot be locked: {error.strerror}"
                     ) from error
             holder = _holder(descriptor)
-            if time.monotonic() > deadline or (holder is not None and _lives(holder)):
+            is_used = not in_turn and holder is not None and _lives(holder)
+            if time.monotonic() > deadline or is_used:
                 who = "" if holder is None else f" (process {holder})"
                 raise DataDirectoryError(
                     f"data directory {self.path} is in use by another segstore{who}: it holds"
@@ -228,10 +293,10 @@ def _read_version_file(path: Path) -> DataDirectory | None:
     except tomllib.TOMLDecodeError as error:
         raise DataDirectoryError(f"{path / VERSION_FILE} is damaged: {error}") from error
     version = fields.get("format_version")
-    if version != FORMAT_VERSION and version not in OLDER_VERSIONS:
+    if version not in READ_VERSIONS:
         raise DataDirectoryError(
-            f"data directory {path} has format version {version}; this segstore reads version"
-            f" {FORMAT_VERSION}"
+            f"data directory {path} has format version {version}; this segstore reads versions"
+            f" {min(READ_VERSIONS)} to {max(READ_VERSIONS)}"
         )
     counts = [fields.get("container_count"), fields.get("journal_count")]
     match counts:
@@ -239,7 +304,26 @@ def _read_version_file(path: Path) -> DataDirectory | None:
             found = DataDirectory(path, container_count, journal_count, format_version=version)
         case _:
             raise DataDirectoryError(f"{path / VERSION_FILE} is damaged: its counts are {counts}")
+    if version == MOVED_VERSION:
+        found = _with_journals(found, fields)
     return found if version in OLDER_VERSIONS else _with_identity(found, fields)
+
+
+def _with_journals(found: DataDirectory, fields: dict[str, Any]) -> DataDirectory:
+    """Add what a directory says in which logs were moved."""
+    match fields:
+        case {"layout": int(layout), "journals": list(journals), "stores": list(stores)} if (
+            layout > 0
+            and len(journals) == len(stores) == found.container_count
+            and all(each in range(found.journal_count) for each in journals)
+            and sorted(set(stores)) == list(range(len(set(stores))))
+        ):
+            return replace(found, layout=layout, journals=tuple(journals), stores=tuple(stores))
+        case _:
+            raise DataDirectoryError(
+                f"{found.path / VERSION_FILE} is damaged: it does not say which journal has the log"
+                " of each container"
+            )
 
 
 def _with_identity(found: DataDirectory, fields: dict[str, Any]) -> DataDirectory:
@@ -290,11 +374,17 @@ def new_store_id() -> str:
 
 def _write_unfinished(directory: DataDirectory) -> Path:
     """Write a version file under another name, durably."""
+    moved = (
+        f"layout = {directory.layout}\n"
+        f"journals = {list(directory.journals)}\n"
+        f"stores = {list(directory.stores)}\n"
+    )
     text = (
         "# A segstore data directory. Do not edit.\n"
         f"format_version = {directory.format_version}\n"
         f"container_count = {directory.container_count}\n"
         f"journal_count = {directory.journal_count}\n"
+        f"{moved if directory.layout else ''}"
         f'store_id = "{directory.store_id}"\n'
         f'state = "{directory.state}"\n'
         f"tier_2 = {quote_toml(directory.tier_2)}\n"

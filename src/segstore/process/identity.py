@@ -17,7 +17,7 @@ Invariants:
 5. An owner whose claim is not the last one any more learns of it when it asks, and is fenced out.
 6. What is refused is not changed, but for what the refused store itself has begun there.
 7. Files are read and written in the event loop's thread: nothing else runs in it at a start or at
-   the end.
+   the end. Only the turn of another process is waited for in a thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import re
 import socket
 import tomllib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -49,6 +49,7 @@ from segstore.errors import (
 )
 from segstore.process.data_directory import (
     FORMAT_VERSION,
+    TURN_SECONDS,
     VERSION_FILE,
     DataDirectory,
     StoreState,
@@ -111,6 +112,8 @@ class JournalIdentity:
     """The lock file that the owner held."""
     is_released: bool = False
     """Whether the owner gave its claim back."""
+    layout: int = 0
+    """The data directory's layout when the claim was made: no earlier one is its own any more."""
 
 
 def read_journal_identity(path: Path) -> JournalIdentity | None:
@@ -127,7 +130,7 @@ def read_journal_identity(path: Path) -> JournalIdentity | None:
         raise DataDirectoryError(f"{file} cannot be read: {error}") from error
     match fields:
         case {
-            "format_version": 1,
+            "format_version": int(version),
             "store_id": str(store_id),
             "journal": int(journal),
             "journal_count": int(journal_count),
@@ -137,7 +140,11 @@ def read_journal_identity(path: Path) -> JournalIdentity | None:
             "next_owner": str(next_owner),
             "lock_inode": int(lock_inode),
             "is_released": bool(is_released),
-        } if _OWNER.fullmatch(owner) and _OWNER.fullmatch(next_owner):
+        } if (
+            _OWNER.fullmatch(owner)
+            and _OWNER.fullmatch(next_owner)
+            and _is_layout(version, layout := fields.get("layout", 0))
+        ):
             return JournalIdentity(
                 store_id,
                 journal,
@@ -148,9 +155,15 @@ def read_journal_identity(path: Path) -> JournalIdentity | None:
                 next_owner,
                 lock_inode,
                 is_released,
+                layout,
             )
         case _:
             raise DataDirectoryError(f"{file} is damaged or of another version: {fields}")
+
+
+def _is_layout(version: int, layout: object) -> bool:
+    """Return whether an identity file of that version may name that layout."""
+    return isinstance(layout, int) and version == (2 if layout else 1) and layout >= 0
 
 
 def write_journal_identity(path: Path, identity: JournalIdentity) -> None:
@@ -160,13 +173,15 @@ def write_journal_identity(path: Path, identity: JournalIdentity) -> None:
     """
     file = path / IDENTITY_FILE
     unfinished = path / f"{IDENTITY_FILE}.new"
+    layout = f"layout = {identity.layout}\n" if identity.layout else ""
     text = (
         "# The identity of a segstore journal. Do not edit, and do not copy a journal alone.\n"
-        "format_version = 1\n"
+        f"format_version = {2 if identity.layout else 1}\n"
         f'store_id = "{identity.store_id}"\n'
         f"journal = {identity.journal}\n"
         f"journal_count = {identity.journal_count}\n"
         f"container_count = {identity.container_count}\n"
+        f"{layout}"
         f"turn = {identity.turn}\n"
         f'owner = "{identity.owner}"\n'
         f'next_owner = "{identity.next_owner}"\n'
@@ -202,7 +217,17 @@ def check_journal(directory: DataDirectory, journal: int) -> JournalIdentity:
             tier=tier,
             problem=IdentityProblem.FOREIGN,
         )
-    for name in ("journal_count", "container_count"):
+    if found.layout > directory.layout:
+        raise IdentityError(
+            f"{directory.path / VERSION_FILE} is older than {path}: since then logs of containers"
+            f" were moved to other journals (layout {found.layout}, not {directory.layout}); put"
+            f" back the {VERSION_FILE} that belongs to it",
+            tier=tier,
+            problem=IdentityProblem.CHANGED,
+        )
+    # A journal of an earlier layout was not opened since; it may have fewer journals beside it.
+    is_same = found.layout == directory.layout
+    for name in ("journal_count", "container_count") if is_same else ("container_count",):
         made, said = getattr(found, name), getattr(directory, name)
         if made != said:
             raise IdentityError(
@@ -309,14 +334,22 @@ def renew_journal_identity(
     of a data directory that was moved after its store had been killed, ends with this.
     """
     last = max(found.claims.get(journal, []), default=Claim(0, ""))
+    return replace(
+        new_journal_identity(directory, journal),
+        turn=last.turn,
+        owner=last.owner,
+        lock_inode=directory.lock_inode(journal),
+    )
+
+
+def new_journal_identity(directory: DataDirectory, journal: int) -> JournalIdentity:
+    """The identity of a journal for which tier 2 was never claimed."""
     return JournalIdentity(
         directory.store_id,
         journal,
         directory.journal_count,
         directory.container_count,
-        turn=last.turn,
-        owner=last.owner,
-        lock_inode=directory.lock_inode(journal),
+        layout=directory.layout,
     )
 
 
@@ -331,7 +364,7 @@ async def complete_store(directory: DataDirectory, tier: TierTwo) -> DataDirecto
     """
     if directory.state is StoreState.COMPLETE:
         return directory
-    with directory.lock(LOCK):
+    async with _in_turn(directory):
         directory = directory.read_again()
         if directory.state is StoreState.COMPLETE:
             return directory
@@ -347,6 +380,15 @@ async def complete_store(directory: DataDirectory, tier: TierTwo) -> DataDirecto
         with suppress(FileNotFoundError):
             (directory.path / NOTE_FILE).unlink()
         return directory
+
+
+@asynccontextmanager
+async def _in_turn(directory: DataDirectory) -> AsyncIterator[None]:
+    """Be the only process that makes identities; another store of the directory may do so first."""
+    with ExitStack() as stack:
+        lock = directory.lock(LOCK, wait_seconds=TURN_SECONDS, in_turn=True)
+        await trio.to_thread.run_sync(stack.enter_context, lock)
+        yield
 
 
 async def _read_while_making(
@@ -428,12 +470,7 @@ def _make_journals(directory: DataDirectory) -> None:
                 f"journal directory {path} cannot be made: {reason_of(error, path)}"
             ) from error
         if read_journal_identity(path) is None:
-            write_journal_identity(
-                path,
-                JournalIdentity(
-                    directory.store_id, journal, directory.journal_count, directory.container_count
-                ),
-            )
+            write_journal_identity(path, new_journal_identity(directory, journal))
         check_journal(directory, journal)
 
 
@@ -499,7 +536,7 @@ async def owned(
             ) from cause
         raise StorageUnreachableError(f"tier 2 in {tier.where} cannot be used: {error}") from error
     if directory.tier_2 != tier.where:
-        with directory.lock(LOCK):
+        async with _in_turn(directory):
             directory = directory.write(
                 store_id=directory.store_id, state=StoreState.COMPLETE, tier_2=tier.where
             )
@@ -605,6 +642,8 @@ class _Ownership:
         self._claim = claim = Claim(last.turn + 1, pending or owner)
         self._identity = replace(
             identity,
+            journal_count=self._directory.journal_count,
+            layout=self._directory.layout,
             turn=last.turn,
             owner=last.owner,
             next_owner=claim.owner,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,7 @@ from segstore.process.tier_two_vendors import (
     TierTwo,
     VendorSettings,
     do_nothing,
+    for_each_journal,
     is_location,
     known_forms,
     vendor_of,
@@ -92,7 +93,7 @@ async def open_storage(
                 f" --tier2 {noted}"
             )
         path = config.storage_dir or directory.storage_path
-        with closing(_Directory(path, DoubtNotes(directory.path / DOUBTS_FILE))) as files:
+        with closing(_Directory(path, partial(doubts_of, directory))) as files:
             yield files.tier()
         return
     vendor = vendor_of(config.tier2)
@@ -124,7 +125,7 @@ async def open_shared_storage(
             "the stores of a cluster share tier 2: name it by --tier2 DIRECTORY or LOCATION,"
             f" {known_forms()}"
         )
-    with closing(_Directory(config.storage_dir, None)) as files:
+    with closing(_Directory(config.storage_dir, _no_doubts)) as files:
         yield files.tier()
 
 
@@ -135,7 +136,7 @@ def _given_tier(given: ChunkStorage) -> TierTwo:
     return TierTwo(
         where=f"{type(given).__name__} of this process",
         chunks_under=lambda _: given,
-        open=open_given,
+        open=for_each_journal(open_given),
         marked_by=do_nothing,
         make=do_nothing,
     )
@@ -163,13 +164,24 @@ def name_start(
     return None
 
 
+def doubts_of(directory: DataDirectory, journal: int) -> DoubtNotes:
+    """The notes about chunks of the containers whose logs are in a journal: whoever has the journal
+    has them, and nobody else."""
+    first = directory.path / DOUBTS_FILE
+    return DoubtNotes(first.with_stem(f"{first.stem}-{journal}") if journal else first)
+
+
+def _no_doubts(journal: int) -> None:
+    return None
+
+
 class _Directory:
     """Tier 2 in a directory. The directory that was there at the start is held open, and stays in
     use when another one gets its name, as at a mount or an unmount."""
 
-    def __init__(self, path: Path, doubts: DoubtNotes | None) -> None:
+    def __init__(self, path: Path, doubts_of: Callable[[int], DoubtNotes | None]) -> None:
         self.path = path
-        self._doubts = doubts
+        self._doubts_of = doubts_of
         self._descriptor: int | None = None
         self._opened: list[FilesystemChunkStorage] = []
 
@@ -195,12 +207,16 @@ class _Directory:
         """Nothing that an earlier process could not undo is cut off yet: it may be another's."""
         return self._noted(FilesystemChunkStorage(self._held(), title=str(self.path)))
 
-    async def open(self) -> StorageOfOwner:
+    async def open(self, journals: Collection[int]) -> Mapping[int, StorageOfOwner]:
+        kept_files = share_out(descriptor_limit()).kept_files // max(1, len(journals))
+        return {journal: self._open_for(journal, kept_files) for journal in journals}
+
+    def _open_for(self, journal: int, kept_files_max: int) -> StorageOfOwner:
         storage = self._noted(
             FilesystemChunkStorage(
                 self._held(),
-                doubts=self._doubts,
-                kept_files_max=share_out(descriptor_limit()).kept_files,
+                doubts=self._doubts_of(journal),
+                kept_files_max=kept_files_max,
                 title=str(self.path),
             )
         )

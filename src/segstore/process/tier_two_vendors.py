@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -39,6 +39,10 @@ StorageOfOwner = Callable[[Callable[[], int]], ChunkStorage]
 """Gives the chunks to an owner, who knows the epoch it was given by then."""
 
 
+OpenForJournals = Callable[[Collection[int]], Awaitable[Mapping[int, StorageOfOwner]]]
+"""Gives, for the containers of each journal, the chunks to their owners."""
+
+
 @dataclass(slots=True)
 class TierTwo:
     """The configured tier 2, before it is known to be the store's."""
@@ -47,8 +51,9 @@ class TierTwo:
     """A directory's path or a location: for users, and for the next start."""
     chunks_under: Callable[[int], ChunkStorage]
     """The chunks for the owner of the claim with that number."""
-    open: Callable[[], Awaitable[StorageOfOwner]]
-    """Begin to use it: only once it is known to be the store's. May change what is in it."""
+    open: OpenForJournals
+    """Begin to use it for the containers of these journals: only once it is known to be the
+    store's. May change what is in it."""
     marked_by: Callable[[], Awaitable[str | None]]
     """The store that an older version has marked it with."""
     make: Callable[[], Awaitable[None]]
@@ -63,6 +68,15 @@ class TierTwo:
         if readable is None:
             return None
         return lambda chunks: readable(chunks, store_id)
+
+
+def for_each_journal(open: Callable[[], Awaitable[StorageOfOwner]]) -> OpenForJournals:
+    """Open a tier 2 that has nothing to do for the containers of one journal or another."""
+
+    async def open_once(journals: Collection[int]) -> Mapping[int, StorageOfOwner]:
+        return dict.fromkeys(journals, await open())
+
+    return open_once
 
 
 async def do_nothing() -> None:
@@ -135,7 +149,7 @@ async def _open_s3(location: str, settings: VendorSettings) -> AsyncIterator[Tie
         yield TierTwo(
             where=location,
             chunks_under=lambda number: opened.tier.owned_by(lambda: number),
-            open=opened.open,
+            open=for_each_journal(opened.open),
             marked_by=opened.marked_by,
             make=opened.try_everything,
             readable=partial(_readable_objects, location, settings.s3),
@@ -182,7 +196,7 @@ async def _open_hdfs(location: str, settings: VendorSettings) -> AsyncIterator[T
         yield TierTwo(
             where=location,
             chunks_under=lambda _: opened.storage,
-            open=opened.open,
+            open=for_each_journal(opened.open),
             marked_by=do_nothing,
             make=opened.try_everything,
         )

@@ -181,9 +181,10 @@ class StoreRecovery:
         self._lengths = {each.name: each.length for each in await self._chunks.list_chunks("")}
         journals: list[JournalRemains] = []
         containers: list[ContainerRemains] = []
-        for number in range(self._directory.journal_count):
+        for number in self._directory.journals_with(range(self._directory.container_count)):
             journal = await self._read_journal(number)
-            found = [await self._look_at(journal, each) for each in self._containers_of(number)]
+            mine = self._directory.containers_of(number)
+            found = [await self._look_at(journal, each) for each in mine]
             for container in found:
                 await self._plan_container(container)
             if journal.problem or any(each.problems for each in found):
@@ -211,19 +212,15 @@ class StoreRecovery:
         await trio.to_thread.run_sync(partial(backup.mkdir))
         for container in plan.containers:
             await self._save_metadata(container, backup)
-        storage_of = await self._tier.open()
+        storages = await self._tier.open([journal.number for journal in plan.journals])
         for journal in plan.journals:
             mine = [
                 each
                 for each in plan.containers
                 if self._directory.journal_of(each.container_id) == journal.number
             ]
-            await self._make_journal(journal, mine, storage_of, backup)
+            await self._make_journal(journal, mine, storages[journal.number], backup)
         return backup
-
-    def _containers_of(self, journal: int) -> list[int]:
-        count = self._directory.container_count
-        return [each for each in range(count) if self._directory.journal_of(each) == journal]
 
     # ---- What is there ---------------------------------------------------------------------------
 
@@ -431,8 +428,8 @@ async def open_recovery(config: SegmentStoreConfig) -> AsyncIterator[StoreRecove
         )
     async with AsyncExitStack() as stack:
         stack.enter_context(directory.lock(SUPERVISOR))
-        for number in range(directory.journal_count):
-            stack.enter_context(directory.lock_journal(number))
+        journals = directory.journals_with(range(directory.container_count))
+        directory = stack.enter_context(directory.lock_journals(journals))
         tier = await stack.enter_async_context(open_storage(config, directory))
         identity = await check_tier_two(directory, tier)
         yield StoreRecovery(config, directory, tier, identity)

@@ -62,8 +62,7 @@ def test_an_older_segstore_refuses_what_this_one_has_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     DataDirectory.open(tmp_path)
-    monkeypatch.setattr(data_directory, "FORMAT_VERSION", 2)
-    monkeypatch.setattr(data_directory, "OLDER_VERSIONS", frozenset())
+    monkeypatch.setattr(data_directory, "READ_VERSIONS", frozenset({2}))
     with pytest.raises(DataDirectoryError, match="has format version 3; this segstore reads"):
         DataDirectory.open(tmp_path)
 
@@ -90,14 +89,28 @@ def test_what_is_noted_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("format_version = 4\n", "has format version 4; this segstore reads version 3"),
+        ("format_version = 5\n", "has format version 5; this segstore reads versions 2 to 4"),
         (
             "format_version = 1\ncontainer_count = 4\njournal_count = 1\n",
-            "has format version 1; this segstore reads version 3",
+            "has format version 1; this segstore reads versions 2 to 4",
         ),
         (
             "format_version = 3\ncontainer_count = 4\njournal_count = 1\n",
             "does not say which store it belongs to",
+        ),
+        *(
+            (
+                f"format_version = 4\ncontainer_count = 2\njournal_count = 2\n{moved}",
+                "does not say which journal has the log of each container",
+            )
+            for moved in (
+                "",
+                "layout = 0\njournals = [0, 1]\nstores = [0, 1]\n",
+                "layout = 1\njournals = [0]\nstores = [0, 1]\n",
+                "layout = 1\njournals = [0, 2]\nstores = [0, 1]\n",
+                "layout = 1\njournals = [0, 1]\nstores = [1, 2]\n",
+                "layout = 1\njournals = [0, 1]\nstores = 'x'\n",
+            )
         ),
         ("", "has format version None"),
         ("format_version = ", "is damaged"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ class Shelf:
     async def open(self, location: str, _: VendorSettings) -> AsyncIterator[TierTwo]:
         chunks = self.places.setdefault(location, MemoryChunkStorage())
 
-        async def begin() -> StorageOfOwner:
-            return lambda epoch: chunks
+        async def begin(journals: Collection[int]) -> Mapping[int, StorageOfOwner]:
+            return dict.fromkeys(journals, lambda epoch: chunks)
 
         yield TierTwo(
             where=location,

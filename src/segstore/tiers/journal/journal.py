@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -117,6 +117,15 @@ class Journal:
         if errors:
             raise errors[0]
         return ContainerLog(self, container_id, epoch, state)
+
+    def drop_other_logs(self, container_ids: Collection[int]) -> None:
+        """Need nothing of the logs of other containers than these any more.
+
+        After a crash that may be forgotten: call it at each opening.
+        """
+        for container_id, state in self._logs.items():
+            if container_id not in container_ids:
+                self._truncate(container_id, state, state.next_position)
 
     def statistics(self) -> JournalStatistics:
         """Figures for metrics and for the batching delay."""
