@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -121,11 +122,13 @@ def running_workload(
         process.wait()
 
 
-def kill_and_wait(server: Server, victims: tuple[str, ...]) -> float:
-    """Kill the victims, or everything if none is named; the seconds until all is back."""
+def kill_and_wait(server: Server, victims: tuple[str, ...], *, stores: int) -> float:
+    """Kill the victims, or everything if none is named, which comes back with so many segment
+    stores; the seconds until all is back."""
     if victims:
         return server.wait_until_back(server.kill(*victims))
     server.kill_all()
+    server.stores = stores
     return server.start()
 
 
@@ -139,8 +142,12 @@ def kill_under_load(
     program: str = "KillNineWorkload",
     at_the_end: Callable[[Server], None] = lambda server: None,
     controllers: int = 1,
+    store_counts: Sequence[int] = (1,),
 ) -> int:
-    """Kill a server of its own under load; returns how many kills met progress."""
+    """Kill a server of its own under load; returns how many kills met progress.
+
+    Whenever all is killed, it comes back with the next of ``store_counts`` segment stores.
+    """
     seed = int(os.environ.get("SEGSTORE_COMPAT_SEED", random.randrange(2**32)))
     print(f"SEGSTORE_COMPAT_SEED={seed}")
     rng = random.Random(seed)
@@ -148,7 +155,7 @@ def kill_under_load(
     rng.shuffle(victims)
     directory = tmp_path / "workload"
     with (
-        Server(tmp_path, options, controllers=controllers) as server,
+        Server(tmp_path, options, controllers=controllers, stores_max=max(store_counts)) as server,
         running_workload(
             java_client, server.controller_uris, directory, program=program
         ) as workload,
@@ -156,6 +163,7 @@ def kill_under_load(
         workload.wait_until_acked(ACKED_BEFORE_FIRST_KILL)
         kills_with_progress = 0
         slowest = 0.0
+        counts = itertools.cycle(store_counts)
         for number, victim in enumerate(victims, 1):
             acked_before = workload.acked()
             # Every other time the load is flowing again; else recovery itself may be killed.
@@ -164,11 +172,13 @@ def kill_under_load(
             time.sleep(rng.uniform(*pause_seconds))
             acked = workload.acked()
             kills_with_progress += acked > acked_before
-            seconds = kill_and_wait(server, victim)
+            seconds = kill_and_wait(
+                server, victim, stores=server.stores if victim else next(counts)
+            )
             slowest = max(slowest, seconds)
             print(
                 f"{number:2}: killed {' and '.join(victim) or 'everything'} at {acked} acked,"
-                f" back after {seconds:.2f} s"
+                f" back after {seconds:.2f} s with {server.stores} segment stores"
             )
         resumed = workload.wait_until_acked(workload.acked() + 1)
         print(f"slowest return {slowest:.1f} s; acks came {resumed:.1f} s after the last return")

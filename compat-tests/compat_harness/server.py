@@ -66,27 +66,40 @@ class Server:
     """``segstore standalone`` in a directory; a context manager that starts and stops it.
 
     It keeps its ports for life, so that clients find it again after ``restart``. It may have a
-    second controller.
+    second controller, and ``stores`` segment stores, up to ``stores_max``, from the next start on.
     """
 
     def __init__(
-        self, directory: Path, options: Sequence[str] = (), *, controllers: int = 1
+        self,
+        directory: Path,
+        options: Sequence[str] = (),
+        *,
+        controllers: int = 1,
+        stores_max: int = 1,
     ) -> None:
         assert controllers in (1, 2)
+        self.stores = 1
+        self._stores_max = stores_max
         self._options = [f"--controllers={controllers}", *options]
         self.data_dir = directory / "data"
         self.log_path = directory / "server.log"
         self.controller_port = free_neighbours(controllers)
         self.segment_store_port = self.controller_port
-        while self.segment_store_port - self.controller_port in range(controllers):
-            (self.segment_store_port,) = free_ports(1)
-        self._ports = {
-            SEGMENT_STORE: self.segment_store_port,
-            CONTROLLER: self.controller_port,
-        }
-        if controllers == 2:
-            self._ports[SECOND_CONTROLLER] = self.controller_port + 1
+        controller_ports = range(self.controller_port, self.controller_port + controllers)
+        while any(self.segment_store_port + each in controller_ports for each in range(stores_max)):
+            self.segment_store_port = free_neighbours(stores_max)
+        self._controllers = dict(
+            zip((CONTROLLER, SECOND_CONTROLLER), controller_ports, strict=False)
+        )
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def _ports(self) -> dict[str, int]:
+        """The port of each server process, by the process's name."""
+        stores = {
+            f"segment-store-{each}": self.segment_store_port + each for each in range(self.stores)
+        }
+        return {**stores, **self._controllers}
 
     @property
     def controller_uri(self) -> str:
@@ -96,8 +109,7 @@ class Server:
     @property
     def controller_uris(self) -> str:
         """All controllers, as the Java client is given them."""
-        ports = [port for child, port in self._ports.items() if child != SEGMENT_STORE]
-        return "tcp://" + ",".join(f"{HOST}:{port}" for port in ports)
+        return "tcp://" + ",".join(f"{HOST}:{port}" for port in self._controllers.values())
 
     def __enter__(self) -> Server:
         self.start()
@@ -113,6 +125,7 @@ class Server:
 
     def start(self) -> float:
         """Start it and wait until it is ready; the seconds that took."""
+        assert 1 <= self.stores <= self._stores_max
         started = time.monotonic()
         with self.log_path.open("ab") as log:
             log_start = log.tell()
@@ -135,6 +148,7 @@ class Server:
             f"--host={HOST}",
             f"--controller-port={self.controller_port}",
             f"--segment-store-port={self.segment_store_port}",
+            f"--stores={self.stores}",
             *self._options,
         ]
         return subprocess.Popen(

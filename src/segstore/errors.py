@@ -181,6 +181,10 @@ class DataDirectoryError(SegmentStoreError):
     """The data directory cannot be used (other version, in use, read-only); it was not changed."""
 
 
+class DataDirectoryInUseError(DataDirectoryError):
+    """Another process plays the role in the data directory that this one wants to play."""
+
+
 def leaf_errors(error: BaseException) -> Iterator[BaseException]:
     """The errors in nested exception groups, or the error itself if it is no group."""
     if isinstance(error, BaseExceptionGroup):

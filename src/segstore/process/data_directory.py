@@ -30,7 +30,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from segstore.errors import DataDirectoryError
+from segstore.errors import DataDirectoryError, DataDirectoryInUseError
 from segstore.runtime.durable_files import make_directory, sync_directory, write_durably
 from segstore.runtime.refused_files import reason_of
 
@@ -46,8 +46,6 @@ FOREIGN_NAMES = frozenset({"run", "logs", "lost+found"})
 """What may lie in a directory before a store is made in it: supervisors' files, a fresh disk's."""
 LOCK_SECONDS = 3.0
 """How long a process that was killed may take to be gone."""
-TURN_SECONDS = 30.0
-"""How long a process may have what others wait for in turn."""
 _STORE_ID = re.compile("[0-9a-f]{32}", re.ASCII)
 
 
@@ -229,13 +227,11 @@ class DataDirectory:
             ) from error
 
     @contextmanager
-    def lock(
-        self, role: str, *, wait_seconds: float = LOCK_SECONDS, in_turn: bool = False
-    ) -> Iterator[int]:
+    def lock(self, role: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[int]:
         """Play ``role`` in this directory, alone. Like ``lock_journal`` for other uses.
 
-        Yields a file descriptor: processes that inherit it hold the lock too. ``in_turn`` waits for
-        a process that lives, too: it plays the role for a moment.
+        Yields a file descriptor: processes that inherit it hold the lock too. Raises
+        ``DataDirectoryInUseError`` when another process plays it.
         """
         path = self.path / f"{role}.lock"
         try:
@@ -245,7 +241,7 @@ class DataDirectory:
                 f"{path} cannot be opened: {reason_of(error, path)}"
             ) from error
         try:
-            self._acquire(descriptor, role, wait_seconds, in_turn=in_turn)
+            self._acquire(descriptor, role, wait_seconds)
             try:
                 os.pwrite(descriptor, f"{os.getpid()}\n".encode().ljust(16), 0)
             except OSError as error:
@@ -256,7 +252,7 @@ class DataDirectory:
         finally:
             os.close(descriptor)
 
-    def _acquire(self, descriptor: int, role: str, wait_seconds: float, *, in_turn: bool) -> None:
+    def _acquire(self, descriptor: int, role: str, wait_seconds: float) -> None:
         deadline = time.monotonic() + wait_seconds
         while True:
             try:
@@ -268,10 +264,9 @@ class DataDirectory:
                         f"{role} of data directory {self.path} cannot be locked: {error.strerror}"
                     ) from error
             holder = _holder(descriptor)
-            is_used = not in_turn and holder is not None and _lives(holder)
-            if time.monotonic() > deadline or is_used:
+            if time.monotonic() > deadline or (holder is not None and _lives(holder)):
                 who = "" if holder is None else f" (process {holder})"
-                raise DataDirectoryError(
+                raise DataDirectoryInUseError(
                     f"data directory {self.path} is in use by another segstore{who}: it holds"
                     f" {role}.lock"
                 )

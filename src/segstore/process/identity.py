@@ -17,7 +17,7 @@ Invariants:
 5. An owner whose claim is not the last one any more learns of it when it asks, and is fenced out.
 6. What is refused is not changed, but for what the refused store itself has begun there.
 7. Files are read and written in the event loop's thread: nothing else runs in it at a start or at
-   the end. Only the turn of another process is waited for in a thread.
+   the end.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ import trio
 from segstore.errors import (
     ChunkNotFoundError,
     DataDirectoryError,
+    DataDirectoryInUseError,
     DataLogError,
     FencedOutError,
     IdentityError,
@@ -49,7 +50,6 @@ from segstore.errors import (
 )
 from segstore.process.data_directory import (
     FORMAT_VERSION,
-    TURN_SECONDS,
     VERSION_FILE,
     DataDirectory,
     StoreState,
@@ -71,6 +71,9 @@ RELEASE_SECONDS_MAX: Final = 5.0
 OWNER_BYTES: Final = 8
 LOCK: Final = "identity"
 """The role of the process that makes identities."""
+TURN_SECONDS: Final = 30.0
+"""How long a process waits until another one of the same store has made them."""
+TURN_PAUSE_SECONDS: Final = 0.02
 PASSING_ERRORS: Final = frozenset(
     {
         errno.EAGAIN,
@@ -385,9 +388,16 @@ async def complete_store(directory: DataDirectory, tier: TierTwo) -> DataDirecto
 @asynccontextmanager
 async def _in_turn(directory: DataDirectory) -> AsyncIterator[None]:
     """Be the only process that makes identities; another store of the directory may do so first."""
+    deadline = trio.current_time() + TURN_SECONDS
     with ExitStack() as stack:
-        lock = directory.lock(LOCK, wait_seconds=TURN_SECONDS, in_turn=True)
-        await trio.to_thread.run_sync(stack.enter_context, lock)
+        while True:
+            try:
+                stack.enter_context(directory.lock(LOCK, wait_seconds=0))
+                break
+            except DataDirectoryInUseError:
+                if trio.current_time() > deadline:
+                    raise
+            await trio.sleep(TURN_PAUSE_SECONDS)
         yield
 
 

@@ -96,16 +96,12 @@ class Store:
         async with self.run(store_count) as containers:
             await check_and_append(containers, text, expected=expected)
 
-    async def live_until_killed(
-        self, store_count: int, text: bytes, *, expected: bytes, to: Path
-    ) -> Store:
-        """The same, up to a kill of all processes; the store as the kill has left it."""
-        async with self.run(store_count) as containers:
-            await check_and_append(containers, text, expected=expected)
-            return self.copy(to)
+    async def live_until_killed(self, store_count: int, text: bytes, *, expected: bytes) -> None:
+        """The same in a process of its own, up to a kill -9."""
+        await run_until_killed(live_and_die, self.path, store_count, text, expected)
 
     def copy(self, to: Path) -> Store:
-        """The store as a kill at this moment would leave it."""
+        """The store with all its files, as a kill at this moment would leave them."""
         shutil.copytree(self.path, to, copy_function=copy_in_place)
         return Store(to)
 
@@ -129,6 +125,29 @@ def copy_in_place(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
+PROCESSES = multiprocessing.get_context("forkserver")
+"""Processes that begin without threads of ours, after the imports."""
+PROCESSES.set_forkserver_preload([__name__])
+
+
+async def run_until_killed(function: Callable[..., object], *arguments: Any) -> bool:
+    """Run a function in a process that kills itself; whether it did."""
+    process = PROCESSES.Process(target=function, args=arguments)
+    process.start()
+    await trio.to_thread.run_sync(process.join)
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+def live_and_die(path: Path, store_count: int, text: bytes, expected: bytes) -> None:
+    async def live() -> None:
+        async with Store(path).run(store_count) as containers:
+            await check_and_append(containers, text, expected=expected)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    trio.run(live)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
@@ -147,13 +166,12 @@ async def test_containers_move_between_counts_of_stores(store: Store, tmp_path: 
     assert len(set(store.directory.journals)) <= CONTAINERS
 
 
-async def test_killed_stores_go_on_in_other_numbers(store: Store, tmp_path: Path) -> None:
+async def test_killed_stores_go_on_in_other_numbers(store: Store) -> None:
     """What tier 2 does not have moves with the logs."""
     expected = b""
-    for number, store_count in enumerate([1, 2, 3, 1, 2, 4, 3, 1]):
+    for store_count in [1, 2, 3, 1, 2, 4, 3, 1]:
         text = b"%d, " % store_count * 1000
-        to = tmp_path / str(number)
-        store = await store.live_until_killed(store_count, text, expected=expected, to=to)
+        await store.live_until_killed(store_count, text, expected=expected)
         expected += text
 
 
@@ -199,8 +217,8 @@ async def test_a_log_that_nobody_has_opened_moves_too(store: Store) -> None:
     await store.live(1, b"two", expected=b"one")
 
 
-async def test_a_journal_lets_go_of_what_has_moved(store: Store, tmp_path: Path) -> None:
-    store = await store.live_until_killed(1, b"x" * 3 * MIB, expected=b"", to=tmp_path / "killed")
+async def test_a_journal_lets_go_of_what_has_moved(store: Store) -> None:
+    await store.live_until_killed(1, b"x" * 3 * MIB, expected=b"")
     await store.live(2, b"y", expected=b"x" * 3 * MIB)
 
     async def bytes_of(journal: int, container: int) -> int:
@@ -271,32 +289,20 @@ def move_and_die(path: Path, store_count: int, dies_at: int) -> None:
     os._exit(0)
 
 
-@pytest.fixture(scope="module")
-def processes() -> Any:
-    """Makes processes without threads of ours in them."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
-
-
 async def test_a_move_that_is_killed_at_any_step_loses_nothing(
-    store: Store, tmp_path: Path, processes: Any
+    store: Store, tmp_path: Path
 ) -> None:
     text = b"acknowledged" * 1000
-    original = await store.live_until_killed(1, text, expected=b"", to=tmp_path / "original")
+    await store.live_until_killed(1, text, expected=b"")
     dies_at, layouts = -1, set()
-    while True:
+    was_killed = True
+    while was_killed:
         dies_at += 2
-        killed = original.copy(tmp_path / "killed")
-        process = processes.Process(target=move_and_die, args=(killed.path, 3, dies_at))
-        process.start()
-        await trio.to_thread.run_sync(process.join)
+        killed = store.copy(tmp_path / "killed")
+        was_killed = await run_until_killed(move_and_die, killed.path, 3, dies_at)
         layouts.add(killed.directory.layout)
         await killed.live((dies_at % 3) or 4, b"more", expected=text)
         shutil.rmtree(killed.path)
-        if process.exitcode == 0:
-            break
-        assert process.exitcode == -signal.SIGKILL
     assert dies_at > 30
     assert len(layouts) == 2, "some were killed before it counts, some after"
 
@@ -446,10 +452,10 @@ async def test_doubts_belong_to_a_journal(store: Store) -> None:
 
 
 async def test_logs_that_one_journal_cannot_take_do_not_move(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = b"acknowledged" * 1000
-    store = await store.live_until_killed(1, text, expected=b"", to=tmp_path / "killed")
+    await store.live_until_killed(1, text, expected=b"")
     config = store.config()
     with monkeypatch.context() as patch:
         patch.setattr(SegmentStoreConfig, "log_bytes_max", len(text))
