@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,11 @@ from segstore.network.cluster import serve_in_cluster
 from segstore.process.cluster_assembly import Surroundings
 from segstore.process.config import MIB, ClusterSettings, SegmentStoreConfig
 from segstore.process.membership import Membership
+from segstore.testing.fake_hdfs import fake_hdfs
 from segstore.testing.roving_writer import RovingWriter
 from segstore.testing.s3_servers import CREDENTIALS, make_bucket, moto_server
 from segstore.testing.wire_client import WireClient
+from segstore.tiers.hdfs.settings import HdfsSettings
 from segstore.tiers.s3.settings import S3Settings
 from zookeeper_client.api import ANY_VERSION, NodeExistsError, ZooKeeper, ensure_path
 from zookeeper_client.testing.memory_server import MemorySession
@@ -228,28 +230,41 @@ async def test_all_that_was_acknowledged_is_there_after_a_start_of_all(cluster: 
         await store.ended.wait()
 
 
-async def test_stores_share_a_tier_2_in_s3(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(params=["s3", "hdfs"])
+def shared_location(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    """Settings of a tier 2 that all stores reach."""
+    if request.param == "hdfs":
+        with fake_hdfs() as hdfs:
+            location = f"webhdfs://{hdfs.namenodes[0]}/shared"
+            yield {"tier2": location, "hdfs": HdfsSettings(user="somebody")}
+        return
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     with moto_server() as endpoint:
         make_bucket(endpoint, "shared")
-        cluster.tier = {"tier2": "s3://shared/test", "s3": S3Settings(endpoint_url=endpoint)}
-        one, two = await cluster.start(), await cluster.start()
-        await cluster.assign(one)
-        async with writing(one, two) as writer:
-            for owner in (two, one):
-                await writer.wait_acknowledged(200)
-                await cluster.assign(owner)
-                await wait_written_at(writer, owner)
-        for store in (one, two):
-            store.shutdown.set()
-            await store.ended.wait()
-        # What it had is in S3: its log is short.
-        three = await cluster.start()
-        await cluster.assign(three)
-        last = writer_of(three)
-        assert await last.check() >= writer.acknowledged
-        three.shutdown.set()
-        await three.ended.wait()
+        yield {"tier2": "s3://shared/test", "s3": S3Settings(endpoint_url=endpoint)}
+
+
+async def test_stores_share_a_tier_2_at_a_location(
+    cluster: Cluster, shared_location: dict[str, Any]
+) -> None:
+    cluster.tier = shared_location
+    one, two = await cluster.start(), await cluster.start()
+    await cluster.assign(one)
+    async with writing(one, two) as writer:
+        for owner in (two, one):
+            await writer.wait_acknowledged(200)
+            await cluster.assign(owner)
+            await wait_written_at(writer, owner)
+    for store in (one, two):
+        store.shutdown.set()
+        await store.ended.wait()
+    # What it had is in S3: its log is short.
+    three = await cluster.start()
+    await cluster.assign(three)
+    last = writer_of(three)
+    assert await last.check() >= writer.acknowledged
+    three.shutdown.set()
+    await three.ended.wait()
