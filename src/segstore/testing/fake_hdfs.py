@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,7 @@ class FakeHdfs:
     queries: list[dict[str, str]] = field(default_factory=list)
     namenodes: list[str] = field(default_factory=list)
     datanode: str = ""
+    scheme: str = "http"
     lock: threading.Lock = field(default_factory=threading.Lock)
     _faults: dict[str, list[RequestFault]] = field(default_factory=dict)
     _clock: int = 0
@@ -149,11 +151,14 @@ class FakeHdfs:
 
 
 @contextmanager
-def fake_hdfs(namenodes: int = 1) -> Iterator[FakeHdfs]:
-    """Run one for the block."""
-    hdfs = FakeHdfs()
+def fake_hdfs(namenodes: int = 1, *, tls: ssl.SSLContext | None = None) -> Iterator[FakeHdfs]:
+    """Run one for the block; with ``tls`` all its servers speak that."""
+    hdfs = FakeHdfs(scheme="http" if tls is None else "https")
     servers = [_server(hdfs, _DataNode, 0)]
     servers += [_server(hdfs, _NameNode, number) for number in range(namenodes)]
+    if tls is not None:
+        for each in servers:
+            each.socket = tls.wrap_socket(each.socket, server_side=True)
     hdfs.datanode, *hdfs.namenodes = (f"{HOST}:{each.server_port}" for each in servers)
     threads = [
         threading.Thread(target=each.serve_forever, kwargs={"poll_interval": 0.02})
@@ -248,7 +253,7 @@ class _NameNode(_Handler):
                 if operation != "CREATE" and path not in hdfs.files:
                     self.refuse(Refusal("FileNotFoundException", path, 404))
                     return
-                location = f"http://{server}{API}{quote(path)}?{urlsplit(self.path).query}"
+                location = f"{hdfs.scheme}://{server}{API}{quote(path)}?{urlsplit(self.path).query}"
                 self.answer(307, Location=location)
                 return
             hdfs.requests.append((operation, path))

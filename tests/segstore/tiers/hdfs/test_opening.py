@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import os
+import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from segstore.errors import (
     IdentityError,
@@ -193,6 +200,43 @@ async def test_a_start_says_what_is_wrong(
 async def test_a_start_without_hdfs_says_so(tmp_path: Path) -> None:
     with pytest.raises(StorageUnreachableError, match=r"dfs\.namenode\.http-address"):
         await serve(tmp_path, f"webhdfs://{dead_address()}/stores/one")
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate of 127.0.0.1, signed by itself, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path = tmp_path / "certificate.pem"
+    path.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+async def test_everything_goes_over_tls_when_the_location_says_so(
+    certificate: Path, tmp_path: Path
+) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    with fake_hdfs(tls=tls) as hdfs:
+        location = f"swebhdfs://{hdfs.namenodes[0]}/stores/one"
+        trusting = HdfsSettings(user="somebody", ca_file=str(certificate))
+        await serve(tmp_path / "one", location, trusting)
+        with pytest.raises(StorageConfigurationError, match=r"TLS: .*certificate"):
+            await serve(tmp_path / "two", location, SETTINGS)
 
 
 async def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
