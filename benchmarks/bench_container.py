@@ -23,7 +23,7 @@ from time import thread_time
 
 import trio
 
-from _fast.appends import Append
+from _fast.appends import Acknowledgement, Append
 from _fast.cache import StreamingCache
 from benchmarks.bench_codecs import limited_row
 from benchmarks.comparison import ComparedRow, Metric, plain_table, write_json_if_asked
@@ -34,7 +34,7 @@ from segstore.container import Container, open_container
 from segstore.durable_log.operation_processor import OperationProcessor
 from segstore.errors import SegmentStoreError
 from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
-from segstore.network.append_processor import Acknowledgement, AppendProcessor
+from segstore.network.append_processor import AppendProcessor
 from segstore.network.outstanding_bytes import OutstandingBytes, OutstandingTotal
 from segstore.process.config import ConnectionSettings
 from segstore.tiers.api import Buffer
@@ -265,7 +265,7 @@ class ConnectionWriter:
             send=self._refuse,
             send_late=self._waiting.append,
             close=self._close,
-            note_completed=self._note_completed,
+            on_completed=self._on_completed,
         )
 
     async def set_up(self) -> None:
@@ -279,11 +279,11 @@ class ConnectionWriter:
         self._event_number = number + 1
         if self._waiting:
             for acknowledgement in self._waiting:
-                acknowledgement.take()
+                acknowledgement.to_bytes()
             self._waiting.clear()
         self._appends.append(Append(self._segment, WRITER, data, 1, number, number))
 
-    def _note_completed(self) -> None:
+    def _on_completed(self) -> None:
         self._pace.acknowledged += 1
 
     def _refuse(self, reply: wire.Reply) -> None:

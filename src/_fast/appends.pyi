@@ -36,6 +36,36 @@ class Append:
     @property
     def expected_offset(self) -> int | None: ...
 
+class Acknowledgement:
+    """The reply ``DataAppended``, which tells a writer what is durable when it is sent."""
+
+    def __init__(
+        self,
+        writer_id: bytes,
+        previous_event_number: int,
+        event_number: int,
+        request_id: int,
+        length: int,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def writer_id(self) -> bytes: ...
+    @property
+    def previous_event_number(self) -> int: ...
+    @property
+    def event_number(self) -> int: ...
+    @property
+    def request_id(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def is_sent(self) -> bool: ...
+    def extend(self, event_number: int, request_id: int, length: int) -> bool:
+        """Acknowledge a later append, too. Returns False when the reply has been sent."""
+
+    def to_bytes(self) -> bytes:
+        """Return the reply's bytes; it is sent from now on."""
+
 class AppendDecoder:
     """The incoming commands of one server connection. Any error leaves it unusable.
 

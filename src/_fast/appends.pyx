@@ -1,6 +1,8 @@
-"""Turns the bytes of a server's connection into appends and spans of other commands.
+"""Turns the bytes of a server's connection into appends and spans of other commands, and what is
+durable into acknowledgements.
 
-Owns: which writers a connection has set up, the append block that is open, and the rules for both.
+Owns: which writers a connection has set up, the append block that is open, and the rules for both;
+the bytes of ``DataAppended``.
 
 Invariants:
 1. A writer is known from its SetupAppend on; a new SetupAppend of it starts afresh.
@@ -12,8 +14,10 @@ Invariants:
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy
 
+from _fast.big_endian cimport store32_big, store64_big
 from _fast.frames cimport int32_at, int64_at, next_frame
 
 from _fast.frames import FrameError
@@ -28,12 +32,15 @@ cdef enum:
     APPEND_BLOCK = 3
     APPEND_BLOCK_END = 4
     CONDITIONAL_APPEND = 5
+    DATA_APPENDED = 7
     CONDITIONAL_BLOCK_END = 89
     # AppendBlockEnd: writer id, bytes of whole events, bytes of data | data | count, number
     BLOCK_END_BYTES = 24
     BLOCK_END_TAIL_BYTES = 12
     # ConditionalAppend and ConditionalBlockEnd: writer id, event number, expected offset
     CONDITIONAL_BYTES = 32
+    # DataAppended: writer id, event number, the number before it, request id, length
+    DATA_APPENDED_BYTES = 48
 
 
 cdef class Append:
@@ -89,6 +96,59 @@ cdef class Append:
 
     def __repr__(self):
         return f"Append{self._key()}"
+
+
+cdef class Acknowledgement:
+    """The reply ``DataAppended``, which tells a writer what is durable when it is sent."""
+
+    cdef readonly bytes writer_id
+    cdef readonly long long event_number
+    cdef readonly long long previous_event_number
+    cdef readonly long long request_id
+    cdef readonly long long length
+    cdef readonly bint is_sent
+
+    def __init__(
+        self,
+        bytes writer_id not None,
+        long long previous_event_number,
+        long long event_number,
+        long long request_id,
+        long long length,
+    ):
+        if len(writer_id) != UUID_BYTES:
+            raise ValueError(f"a writer id has {UUID_BYTES} bytes, not {len(writer_id)}")
+        self.writer_id = writer_id
+        self.previous_event_number = previous_event_number
+        self.event_number = event_number
+        self.request_id = request_id
+        self.length = length
+
+    def __len__(self):
+        return HEADER_BYTES + DATA_APPENDED_BYTES
+
+    def extend(self, long long event_number, long long request_id, long long length):
+        """Acknowledge a later append, too. Returns False when the reply has been sent."""
+        if self.is_sent:
+            return False
+        self.event_number = event_number
+        self.request_id = request_id
+        self.length = length
+        return True
+
+    def to_bytes(self):
+        """Return the reply's bytes; it is sent from now on."""
+        cdef bytes reply = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + DATA_APPENDED_BYTES)
+        cdef unsigned char *target = <unsigned char *>PyBytes_AS_STRING(reply)
+        self.is_sent = True
+        store32_big(target, DATA_APPENDED)
+        store32_big(target + 4, DATA_APPENDED_BYTES)
+        memcpy(target + 8, <const char *>PyBytes_AS_STRING(self.writer_id), UUID_BYTES)
+        store64_big(target + 24, <uint64_t>self.event_number)
+        store64_big(target + 32, <uint64_t>self.previous_event_number)
+        store64_big(target + 40, <uint64_t>self.request_id)
+        store64_big(target + 48, <uint64_t>self.length)
+        return reply
 
 
 cdef class _Writer:

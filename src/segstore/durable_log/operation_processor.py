@@ -12,8 +12,8 @@ Invariants:
    system segments go on, unless another operation on the same segment waits before them.
 6. An operation that waits for attributes is held together with all later operations on its segment,
    and they return to the front of the queue in the same order.
-7. While ``run`` only waits for work, the queue is processed at the end of the event loop's step
-   that filled it (see ``turns``); anything that has to wait is left to ``run``.
+7. While ``run`` only waits for work, the queue is processed at the end of the reactor's step that
+   filled it (``runtime.reactor``); anything that has to wait is left to ``run``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from segstore.model.operations import (
     SealOperation,
     TruncateOperation,
 )
-from segstore.runtime.turns import current_turns
+from segstore.runtime.reactor import DeferredWork, current_reactor
 from segstore.throttling.throttle import Throttle
 from segstore.tiers.api import DurableDataLog, LogAddress
 
@@ -94,11 +94,9 @@ class OperationProcessor:
         self._delayed_since: float | None = None
         self._resume_at = 0.0
         self._submitted_at: deque[float] = deque()
-        self._work = trio.Event()
-        self._turns = current_turns()
-        self._waiting = False
-        self._asked = False
-        self._defect: Exception | None = None
+        self._work = DeferredWork(
+            current_reactor(), _leave_to_task if throttle.is_batching else self._advance
+        )
         self._frames = FramePool()
         self._frame = self._frames.get()
         self._transaction = UpdateTransaction()
@@ -117,7 +115,7 @@ class OperationProcessor:
             operation.on_complete(ContainerOfflineError("the container is stopping"), -1)
             return
         self._queue.append(operation)
-        self._schedule()
+        self._work.request()
 
     def enqueue_first(self, operation: Operation) -> None:
         """Queue an operation that does not wait for others: the container's own small ones."""
@@ -129,19 +127,17 @@ class OperationProcessor:
     def _enqueue_first(self, operations: list[Operation]) -> None:
         self._queue.extendleft(reversed(operations))
         self._overtakers.reset()
-        self._schedule()
+        self._work.request()
 
     def request_checkpoint(self) -> None:
         """Write a checkpoint as soon as nothing is in flight."""
         self._checkpoint_waiting = True
-        self._work.set()
+        self._work.wake()
 
     async def run(self) -> None:
         """Process operations until cancelled or the log fails."""
         while True:
-            await self._wait_for_work()
-            if self._defect is not None:
-                raise self._defect
+            await self._work.wait()
             if self._throttle.is_batching:
                 await self._wait_for_more()
             while self._advance():
@@ -149,36 +145,6 @@ class OperationProcessor:
                     break
             if self._failure is not None:
                 raise self._failure
-
-    async def _wait_for_work(self) -> None:
-        self._waiting = not self._work.is_set()
-        try:
-            await self._work.wait()
-        finally:
-            self._waiting = False
-        self._work = trio.Event()
-
-    def _schedule(self) -> None:
-        """Process the queue at the end of this step of the event loop, or wake ``run`` for it."""
-        if not self._waiting or not self._turns.is_run or self._throttle.is_batching:
-            self._work.set()
-        elif not self._asked:
-            self._asked = True
-            self._turns.soon(self._advance_deferred)
-
-    def _advance_deferred(self) -> None:
-        self._asked = False
-        if not self._waiting:
-            self._work.set()
-            return
-        try:
-            held_back = self._advance()
-        # The error belongs to the container, not to the task whose step this is.
-        except Exception as defect:
-            self._defect = defect
-            held_back = True
-        if held_back:
-            self._work.set()
 
     def close(self, reason: str) -> None:
         """Refuse all operations that are queued or in flight, and later ones. Idempotent."""
@@ -197,22 +163,24 @@ class OperationProcessor:
                 answers.callback(operation.on_complete, error, -1)
 
     def _advance(self) -> bool:
-        """Put queued operations into frames; returns whether some are held back."""
-        if self._failure is not None or self._defect is not None or self._closed:
+        """Put queued operations into frames; returns whether some are held back, for which ``run``
+        has to wait."""
+        if self._failure is not None or self._work.defect is not None or self._closed:
             return False
         if self._checkpoint_waiting:
-            if self._frame.is_empty and not self._in_flight:
-                self._put_checkpoint()
-            else:
-                self._submit_if_idle()
+            if self._in_flight:
                 return False
+            if not self._frame.is_empty:
+                self._submit()
+                return False
+            self._put_checkpoint()
         queue = self._queue
-        if queue and not self._process_head(self._grant()):
+        is_held_back = bool(queue) and not self._process_head(self._grant())
+        if is_held_back:
             self._process_passing()
-            self._submit_if_idle()
-            return True
-        self._submit_if_idle()
-        return False
+        if not self._in_flight and not self._frame.is_empty:
+            self._submit()
+        return is_held_back
 
     def _process_head(self, grant: float) -> bool:
         """Process operations from the head of the queue; returns False when the next has to wait.
@@ -326,12 +294,12 @@ class OperationProcessor:
         """Wait a moment for the storage writer to make room; returns whether to go on."""
         self._request_flush()
         # The whole queue was looked at: only new operations may end the wait early.
-        self._work = trio.Event()
+        self._work.forget_wake()
         seconds = self._resume_at - trio.current_time()
         if not 0 < seconds < ROOM_RETRY_SECONDS:
             seconds = ROOM_RETRY_SECONDS
         with trio.move_on_after(seconds):
-            await self._work.wait()
+            await self._work.wait_for_request()
         return self._failure is None
 
     async def _wait_for_more(self) -> None:
@@ -403,10 +371,6 @@ class OperationProcessor:
         addresses = self._put(checkpoint) or [self._submit()]
         self._checkpoint_address[checkpoint.sequence_number] = addresses[0]
 
-    def _submit_if_idle(self) -> None:
-        if not self._in_flight and not self._frame.is_empty:
-            self._submit()
-
     def _submit(self) -> LogAddress:
         """Hand the current frame and the operations that end in it to the log."""
         data = self._frame.seal()
@@ -418,24 +382,16 @@ class OperationProcessor:
         self._throttle.record_submitted(len(data))
         if self._throttle.is_batching:
             self._submitted_at.append(trio.current_time())
-        return self._log.append_nowait((data,), self._on_durable)
+        return self._log.append_nowait((data,), self._frame_completed)
 
-    def _on_durable(self, error: DataLogError | None) -> None:
-        if self._closed or self._defect is not None:
+    def _frame_completed(self, error: DataLogError | None) -> None:
+        """Let the first frame in flight take effect, which is durable, or fail the container."""
+        if self._closed or self._work.defect is not None:
             return
         if error is not None:
             self._failure = error
-            self._work.set()
+            self._work.wake()
             return
-        try:
-            self._commit_first()
-        # The error belongs to this container: the log may have to call others, too.
-        except Exception as defect:
-            self._defect = defect
-            self._work.set()
-
-    def _commit_first(self) -> None:
-        """Let the first frame in flight, which is durable, take effect."""
         transaction, frame, data = self._in_flight.popleft()
         self._in_flight_bytes -= len(data)
         if self._submitted_at:
@@ -447,44 +403,50 @@ class OperationProcessor:
         transaction.block_bytes = 0
         try:
             self._commit(transaction)
-        except Exception:
+        # The error belongs to this container: the log may have to call others, too.
+        except Exception as defect:
             # ``close`` answers the remaining operations.
             self._in_flight.appendleft((transaction, frame, data))
-            raise
+            self._work.fail(defect)
+            return
         if self._bytes_since_checkpoint >= CHECKPOINT_LOG_BYTES:
             self._checkpoint_waiting = True
         if self._queue or self._checkpoint_waiting or not self._frame.is_empty:
-            self._schedule()
+            self._work.request()
 
     def _commit(self, transaction: UpdateTransaction) -> None:
-        apply, committed = self._state.apply, self._pending.committed
+        state, pending = self._state, self._pending
         operations = transaction.operations
         position = 0
-        while (position := self._commit_appends(operations, position)) < len(operations):
+        while True:
+            position = commit_appends(
+                operations,
+                position,
+                state.metadata,
+                state.memory_log,
+                state.read_index,
+                pending,
+                state.now_ms(),
+            )
+            if position == len(operations):
+                return
             operation = operations[position]
             transaction.answered_count = position
             position += 1
             if operation.sequence_number >= 0:
-                apply(operation)
+                state.apply(operation)
             if isinstance(operation, CheckpointOperation):
                 address = self._checkpoint_address.pop(operation.sequence_number)
                 self._on_checkpoint(operation.sequence_number, address)
             elif not isinstance(operation, BarrierOperation):
-                committed(operation)
+                pending.committed(operation)
             transaction.answered_count = position
             operation.on_complete(None, completion_number(operation))
 
-    def _commit_appends(self, operations: list[Operation], position: int) -> int:
-        state = self._state
-        return commit_appends(
-            operations,
-            position,
-            state.metadata,
-            state.memory_log,
-            state.read_index,
-            self._pending,
-            state.now_ms(),
-        )
+
+def _leave_to_task() -> bool:
+    """Do nothing: with a batching delay, ``run`` waits for more before it processes the queue."""
+    return True
 
 
 def completion_number(operation: Operation) -> int:

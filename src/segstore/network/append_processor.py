@@ -25,8 +25,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from _fast.appends import Acknowledgement
 from pravega_wire import commands as wire
-from pravega_wire.codec import encode
 from pravega_wire.connection import Append
 from pravega_wire.names import is_transient_segment
 from segstore.api import SegmentContainer
@@ -52,37 +52,11 @@ from segstore.process.registry import ContainerRegistry
 
 _REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
 _ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE
-
-ACKNOWLEDGEMENT_BYTES: Final = len(encode(wire.DataAppended(bytes(16), 0)))
+_new_tuple: Final = tuple.__new__
+"""Makes a named tuple without a call of Python, for every append."""
 
 Send = Callable[[wire.Reply], None]
 Close = Callable[[str], None]
-
-
-class Acknowledgement:
-    """Tells a writer what is durable, as of the moment when it is sent."""
-
-    __slots__ = ("event_number", "length", "previous", "request_id", "taken", "writer_id")
-
-    def __init__(self, writer_id: bytes, previous: int, append: Append, length: int) -> None:
-        self.writer_id = writer_id
-        self.previous = previous
-        self.event_number = append.last_event_number
-        self.request_id = append.request_id
-        self.length = length
-        self.taken = False
-
-    def __len__(self) -> int:
-        return ACKNOWLEDGEMENT_BYTES
-
-    def take(self) -> bytes:
-        """The reply's bytes; nothing can be added any more."""
-        self.taken = True
-        return encode(
-            wire.DataAppended(
-                self.writer_id, self.event_number, self.previous, self.request_id, self.length
-            )
-        )
 
 
 class WriterState:
@@ -122,9 +96,9 @@ class WriterState:
         self.last_acked = last_event_number
         self.in_flight: deque[Append] = deque()
         self.failed = False
-        self.on_complete = self._complete
+        self.on_complete = self._append_completed
 
-    def _complete(self, error: SegmentStoreError | None, length: int) -> None:
+    def _append_completed(self, error: SegmentStoreError | None, length: int) -> None:
         append = self.in_flight.popleft()
         processor = self._processor
         processor.outstanding.release(len(append.data), self.share)
@@ -134,23 +108,22 @@ class WriterState:
             event_number = append.last_event_number
             if previous < event_number:
                 self.last_acked = event_number
-                waiting = self._acknowledgement
-                if waiting is None or waiting.taken or append.expected_offset is not None:
-                    self._acknowledge(append, previous, length)
-                else:
-                    waiting.event_number = event_number
-                    waiting.request_id = append.request_id
-                    waiting.length = length
+                unsent = self._acknowledgement
+                if (
+                    unsent is None
+                    or append.expected_offset is not None
+                    or not unsent.extend(event_number, append.request_id, length)
+                ):
+                    reply = Acknowledgement(
+                        self.writer_id, previous, event_number, append.request_id, length
+                    )
+                    processor.send_late(reply)
+                    self._acknowledgement = reply if append.expected_offset is None else None
         else:
             self._refuse(append, error)
         if self.failed and not self.in_flight:
             processor.forget(self)
-        processor.note_completed()
-
-    def _acknowledge(self, append: Append, previous: int, length: int) -> None:
-        acknowledgement = Acknowledgement(self.writer_id, previous, append, length)
-        self._processor.send_late(acknowledgement)
-        self._acknowledgement = acknowledgement if append.expected_offset is None else None
+        processor.on_completed()
 
     def _refuse(self, append: Append, error: SegmentStoreError) -> None:
         self._acknowledgement = None
@@ -179,7 +152,7 @@ class AppendProcessor:
         send: Send,
         send_late: Callable[[Acknowledgement], None],
         close: Close,
-        note_completed: Callable[[], None],
+        on_completed: Callable[[], None],
     ) -> None:
         self._registry = registry
         self._close = close
@@ -187,7 +160,7 @@ class AppendProcessor:
         self.outstanding = outstanding
         self.send = send
         self.send_late = send_late
-        self.note_completed = note_completed
+        self.on_completed = on_completed
         self.in_flight_count = 0
 
     async def set_up(self, request: wire.SetupAppend) -> wire.Reply:
@@ -226,12 +199,15 @@ class AppendProcessor:
             return
         data = append.data
         length = len(data)
-        compare = AttributeUpdate(append.writer_id, _REPLACE_IF_EQUALS, event_number, previous)
+        compare = _new_tuple(
+            AttributeUpdate, (append.writer_id, _REPLACE_IF_EQUALS, event_number, previous)
+        )
         if state.counts_events:
-            updates: tuple[AttributeUpdate, ...] = (
-                compare,
-                AttributeUpdate(EVENT_COUNT, _ACCUMULATE, append.event_count),
+            count = _new_tuple(
+                AttributeUpdate,
+                (EVENT_COUNT, _ACCUMULATE, append.event_count, NULL_ATTRIBUTE_VALUE),
             )
+            updates: tuple[AttributeUpdate, ...] = (compare, count)
         else:
             updates = (compare,)
         state.last_stored = event_number
@@ -272,7 +248,7 @@ class AppendProcessor:
     def detach(self) -> None:
         """Let go of the connection, which has ended. What is in flight completes without it."""
         self.send = self.send_late = self._close = _ignore
-        self.note_completed = _ignore_completion
+        self.on_completed = _ignore_completion
         for state in self._writers.values():
             # The state's own method, which keeps it.
             del state.on_complete

@@ -72,7 +72,7 @@ class ReplyBytes:
         while self.count >= 2 * self.count_max:  # noqa: ASYNC110 (every sent reply would have to tell)
             await trio.sleep(LARGE_REPLY_PAUSE_SECONDS)
 
-    async def take_turn(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Return when it is the caller's turn to send a piece of a long reply."""
         async with self.places:
             pass
@@ -81,14 +81,14 @@ class ReplyBytes:
 class Reservations:
     """Bytes that are reserved, up to ``count_max`` together, and who waits for some.
 
-    ``note_waiting`` is told when somebody begins to wait, and when nobody does any more. ``others``
-    tells what is taken besides, and ``wake_others`` is called when they may have more.
+    ``on_waiting_changed`` is told when somebody begins to wait, and when nobody does any more.
+    ``others`` tells what is taken besides, and ``wake_others`` is called when they may have more.
     """
 
     def __init__(
         self,
         count_max: int,
-        note_waiting: Callable[[bool], None] = lambda waiting: None,
+        on_waiting_changed: Callable[[bool], None] = lambda waiting: None,
         others: Callable[[], int] = lambda: 0,
         wake_others: Callable[[], None] = lambda: None,
     ) -> None:
@@ -96,7 +96,7 @@ class Reservations:
         self._count_max = count_max
         self._others = others
         self._wake_others = wake_others
-        self._note_waiting = note_waiting
+        self._on_waiting_changed = on_waiting_changed
         self._waiting: deque[_Waiting] = deque()
         self._waiting_long: deque[_Waiting] = deque()
         self._over: Reservation | None = None
@@ -142,7 +142,7 @@ class Reservations:
             queue.appendleft(waiting)
         else:
             queue.append(waiting)
-        self._note_waiting(True)
+        self._on_waiting_changed(True)
         self._wait_began.set()
         try:
             await waiting.granted.wait()
@@ -167,7 +167,7 @@ class Reservations:
             while queue and self.grant(queue[0].reservation, queue[0].count):
                 queue.popleft().granted.set()
         if not self.are_waited_for:
-            self._note_waiting(False)
+            self._on_waiting_changed(False)
 
 
 class _Waiting:
@@ -262,7 +262,7 @@ class ReplyPlaces:
         self._waiting = trio.lowlevel.ParkingLot()
 
     @asynccontextmanager
-    async def take(self, share: Hashable) -> AsyncIterator[None]:
+    async def reserve(self, share: Hashable) -> AsyncIterator[None]:
         """Wait for a place, and have it."""
         while self._taken[share] and self._taken.total() >= self._count_max:
             await self._waiting.park()
@@ -280,11 +280,11 @@ class BufferBytes:
     def __init__(
         self,
         settings: ConnectionSettings,
-        note_waiting: Callable[[bool], None] = lambda waiting: None,
+        on_waiting_changed: Callable[[bool], None] = lambda waiting: None,
     ) -> None:
         half = settings.buffer_bytes_total_max // 2
         self.replies = ReplyBytes(half)
-        self.commands = Reservations(max(half, COMMAND_BYTES_MAX), note_waiting)
+        self.commands = Reservations(max(half, COMMAND_BYTES_MAX), on_waiting_changed)
         self.large_replies = LargeReplies(max(half, COMMAND_BYTES_MAX))
 
     @property

@@ -5,7 +5,7 @@ turns of those that would otherwise all be received from in one turn of the even
 
 A reader that is behind waits for a turn of the event loop with each request and with each piece of
 a long reply, and so gets the less the longer a turn is. With sixteen writers that are never done,
-a turn would take up megabytes.
+a turn would receive megabytes.
 
 Invariants:
 1. While no reader is behind, nobody waits.
@@ -39,8 +39,8 @@ class BulkTurns:
         self._admitted_bytes = 0
         self._waiting: deque[_WaitingReceive] = deque()
 
-    def note_behind(self) -> None:
-        """Note that a reader got bytes, and has more to read."""
+    def reader_is_behind(self) -> None:
+        """Remember that a reader got bytes just now, and has more to read."""
         self._behind_until = self._now() + BEHIND_SECONDS
 
     @property
@@ -48,7 +48,7 @@ class BulkTurns:
         """Whether those that send much have to take turns now."""
         return self._bytes_max > 0 and self._now() < self._behind_until
 
-    async def take(self, count: int) -> None:
+    async def wait_for_turn(self, count: int) -> None:
         """Return when about ``count`` bytes may be received; a checkpoint if turns are needed."""
         if not self.are_needed:
             return

@@ -3,7 +3,7 @@
 Owns: the life of a connection, the dispatch of its requests, and what it may hold.
 
 Invariants:
-1. Requests are taken up in the order in which they came. Appends and reads are handed over at once;
+1. Requests are dispatched in the order in which they came. Appends and reads are begun at once;
    every other request runs in a task. Those about one segment keep the order of ``RequestLanes``.
 2. Nothing waits for a read: ``ConnectionReads`` has those that are not answered.
 3. What a connection holds is bounded: requests, parked reads, unsent replies, outstanding bytes.
@@ -11,8 +11,8 @@ Invariants:
    buffers is bounded too (``BufferBytes``), and goes with the connection.
 4. A connection ends alone: what its peer did wrong is logged with the peer's address and how many
    bytes came before, and no other connection notices.
-5. Replies to what was taken up before the peer's end are sent before the connection closes, unless
-   the peer is gone or does not read, or ``ANSWER_SECONDS`` have passed.
+5. Requests that were dispatched before the peer's end are answered before the connection closes,
+   unless the peer is gone or does not read, or ``ANSWER_SECONDS`` have passed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ IN_THE_WAY_SECONDS: Final = 1.0
 PROGRESS_BYTES_MIN: Final = 64 * 1024
 """What counts as progress of such a command."""
 ANSWER_SECONDS: Final = 10.0
-"""How long what was taken up of a peer that has ended may take to be answered."""
+"""Maximum seconds for the answers to requests of a peer that has ended."""
 
 _KEEP_ALIVE: Final = encode(wire.KeepAlive())
 
@@ -90,8 +90,9 @@ class ServerConnection:
         self._replies = SendBuffer(
             pause_bytes=settings.send_bytes_pause,
             total=buffers.replies,
-            flusher=transport.flusher,
+            send_now=transport.send_now,
         )
+        self._outstanding_total = outstanding_total
         self._outstanding = OutstandingBytes(outstanding_total)
         self._appends = AppendProcessor(
             store.registry,
@@ -99,7 +100,7 @@ class ServerConnection:
             send=self.send,
             send_late=self._replies.put,
             close=self.close,
-            note_completed=self._note_completed,
+            on_completed=self._wake_waiting,
         )
         self._lanes = RequestLanes()
         self._reads = ConnectionReads(
@@ -122,8 +123,7 @@ class ServerConnection:
         self._progress_time = trio.current_time()
         self._closing = False
         self._peer_has_ended = False
-        self._left: list[wire.Command | Append] = []
-        self._defect: Exception | None = None
+        self._undispatched: list[wire.Command | Append] = []
         self._changed: trio.Event | None = None
         self._receiving = trio.CancelScope()
         self._sent = trio.Event()
@@ -144,7 +144,7 @@ class ServerConnection:
                 self._nursery = nursery
                 nursery.start_soon(self._send_replies)
                 with self._receiving:
-                    await self._take_requests()
+                    await self._dispatch_requests()
                 await self._finish()
                 nursery.cancel_scope.cancel()
         finally:
@@ -153,23 +153,23 @@ class ServerConnection:
             # Requests that never had their turn will not have it now.
             for share, count in self._request_bytes.items():
                 self._outstanding.release(count, share)
-            self._let_go()
+            self._drop_buffers()
             await self._transport.aclose()
             await self._delete_transient_segments()
 
-    def _let_go(self) -> None:
+    def _drop_buffers(self) -> None:
         """Drop what is in buffers, and what keeps this connection in memory."""
         self._protocol.close()
         self._reserved.release()
         self._reserved = Reservation(self._buffers.commands)
         self._replies.discard()
-        self._left = []
+        self._undispatched = []
         self._lanes = RequestLanes()
         self._appends.detach()
         del self._set_up_append, self._reads
 
     def close(self, reason: str) -> None:
-        """Take up nothing more, send what was replied, and end."""
+        """Dispatch nothing more, send what was replied, and end."""
         if not self._closing:
             self._closing = True
             self._log.warning(
@@ -179,7 +179,7 @@ class ServerConnection:
             self._receiving.cancel()
 
     def drain(self) -> None:
-        """Take up nothing more, answer what was taken up, and end."""
+        """Dispatch nothing more, answer what was dispatched, and end."""
         self._receiving.cancel()
 
     def end_if_stalled(self, now: float) -> None:
@@ -272,7 +272,8 @@ class ServerConnection:
 
     # ---- Requests --------------------------------------------------------------------------------
 
-    async def _take_requests(self) -> None:
+    async def _dispatch_requests(self) -> None:
+        """Dispatch what the peer sends, until it has ended or the connection closes."""
         with trio.move_on_after(self._settings.first_command_seconds_max) as patience:
             commands = await self._next_commands()
         if patience.cancelled_caught:
@@ -291,54 +292,48 @@ class ServerConnection:
                 if count % turn == turn - 1:
                     await trio.lowlevel.checkpoint()
             if self._reserved.count:
-                self._give_back()
+                self._release_reserved()
             await self._wait_for_room()
-            commands = await self._passed_on() or await self._next_commands()
+            commands = await self._dispatch_in_steps() or await self._next_commands()
 
-    async def _passed_on(self) -> list[wire.Command | Append]:
-        """Have what comes taken up without this task; returns what it has to take up itself."""
+    async def _dispatch_in_steps(self) -> list[wire.Command | Append]:
+        """Let the reactor dispatch what comes, until something has to wait; returns the commands
+        that are left to this task."""
         if self._protocol.needed_bytes > COMMAND_BYTES_FREE:
             return []
         self._is_receiving = True
         try:
-            await self._transport.pass_on(self._take_up)
+            await self._transport.receive_with(self._data_received)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return []  # the next read tells
         finally:
             self._is_receiving = False
-        if self._defect is not None:
-            raise self._defect
-        left, self._left = self._left, []
+        left, self._undispatched = self._undispatched, []
         return left
 
-    def _take_up(self, data: bytes) -> bool:
-        """Take up what came; returns False when there is something to wait for."""
+    def _data_received(self, data: bytes) -> bool:
+        """Dispatch the commands in what came; returns False when something has to wait."""
         if not data:
             self._peer_has_ended = True
             return False
-        try:
-            commands = self._decode(data)
-            for count, command in enumerate(commands):
-                if self._closing:
-                    return False
-                if self._has_to_wait or count == self._settings.commands_per_turn:
-                    self._left = commands[count:]
-                    return False
-                self._dispatch(command)
-            if self._reserved.count and commands:
-                self._give_back()
-        # It is this connection's, not the task's in which it is called.
-        except Exception as defect:
-            self._defect = defect
-            return False
+        commands = self._decode(data)
+        for count, command in enumerate(commands):
+            if self._closing:
+                return False
+            if self._must_wait() or count == self._settings.commands_per_turn:
+                self._undispatched = commands[count:]
+                return False
+            self._dispatch(command)
+        if self._reserved.count and commands:
+            self._release_reserved()
         return (
             self._protocol.needed_bytes <= COMMAND_BYTES_FREE
             and not self._closing
-            and not self._has_to_wait
+            and not self._must_wait()
         )
 
     async def _next_commands(self) -> list[wire.Command | Append]:
-        """The next commands; none when the peer has ended or broken the protocol."""
+        """Return the next commands; none when the peer has ended or broken the protocol."""
         commands: list[wire.Command | Append] = []
         while not commands and not (self._closing or self._peer_has_ended):
             if self._protocol.needed_bytes > COMMAND_BYTES_FREE:
@@ -371,8 +366,8 @@ class ServerConnection:
             self._reserved.try_grow(needed)
         return commands
 
-    def _give_back(self) -> None:
-        """Give back what commands had reserved that are complete.
+    def _release_reserved(self) -> None:
+        """Release what commands had reserved that are complete.
 
         A writer that sends one command after the other has a part of the next one by then: that
         one has to get in line behind those who wait.
@@ -387,9 +382,16 @@ class ServerConnection:
             await self._reserved.grow(count)
             self._progress_time = trio.current_time()
 
-    @property
-    def _has_to_wait(self) -> bool:
-        return self._is_full or self._outstanding.is_tight
+    def _must_wait(self) -> bool:
+        """Return whether the next command has to wait, for room or for a share."""
+        replies, outstanding, total = self._replies, self._outstanding, self._outstanding_total
+        return (
+            # Most of the time these two need not be asked.
+            (replies.size > 0 and replies.is_full)
+            or (outstanding.count >= outstanding.free and outstanding.is_full)
+            or total.total >= total.tight_from
+            or self._request_count >= self._settings.requests_max
+        )
 
     @property
     def _is_full(self) -> bool:
@@ -417,17 +419,21 @@ class ServerConnection:
             return self._appends.share_of(command)
         return self._outstanding.share_of(command.segment)
 
-    def _note_completed(self) -> None:
+    def _wake_waiting(self) -> None:
+        """Wake who waits until requests or appends are completed."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
-    def _dispatch(self, command: wire.Command | Append) -> None:
+    def _dispatch(self, command: Any) -> None:
         kind = type(command)
         if kind is Append:
-            self._dispatch_in_order(command, self._appends.append)
+            if self._lanes.by_segment:
+                self._dispatch_in_order(command, self._appends.append)
+            else:
+                self._appends.append(command)
         elif kind is wire.ReadSegment:
-            self._dispatch_in_order(command, self._reads.take_up)
+            self._dispatch_in_order(command, self._reads.start)
         elif kind is wire.KeepAlive:
             self._replies.put(_KEEP_ALIVE)
         elif kind is wire.Hello:
@@ -441,7 +447,7 @@ class ServerConnection:
 
     def _dispatch_in_order(self, command: Any, start: Callable[[Any], None]) -> None:
         """Do something short now, or when the requests before it let it."""
-        if not len(self._lanes) or not self._lanes.is_held_up(command.segment):
+        if not self._lanes.is_held_up(command.segment):
             start(command)
             return
 
@@ -475,7 +481,7 @@ class ServerConnection:
             share = self._share_of(request)
             self._request_bytes[share] -= count
             self._outstanding.release(count, share)
-        self._note_completed()
+        self._wake_waiting()
 
     async def _handle(self, request: Any, handler: Handler, ticket: Ticket) -> None:
         try:
@@ -501,7 +507,7 @@ class ServerConnection:
     async def _reply_at_length(self, request: Any, handler: Handler, bytes_max: int) -> None:
         share = self._share_of(request)
         reserved = Reservation(self._buffers.large_replies.of(share))
-        async with self._reply_places.take(share):
+        async with self._reply_places.reserve(share):
             await self._replies.wait_for_room()
             await self._buffers.replies.wait_for_large()
             await reserved.grow(bytes_max)

@@ -37,7 +37,7 @@ class Store:
     merges: OrderedDict[str, str] = field(default_factory=OrderedDict)
     """Sources merged lately, and into what: a repeated merge has to succeed."""
 
-    def note_merge(self, source: str, target: str) -> None:
+    def remember_merge(self, source: str, target: str) -> None:
         """Remember a merge that was done."""
         self.merges[source] = target
         if len(self.merges) > REMEMBERED_MERGES_MAX:

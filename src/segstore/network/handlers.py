@@ -163,7 +163,7 @@ async def merge_segments_batch(
                 raise
             merged.append(None)
         else:
-            context.store.note_merge(source, request.target)
+            context.store.remember_merge(source, request.target)
             context.transient_segments.discard(source)
     length = (await _info(container, request.target)).length if None in merged else 0
     return _batch_merged(request, merged, source_lengths, length)
@@ -219,7 +219,7 @@ async def _merge(
     for name in (source, target):
         await _plain_segment(container, name)
     length = await container.merge_segment(target, source, attribute_updates=updates)
-    context.store.note_merge(source, target)
+    context.store.remember_merge(source, target)
     context.transient_segments.discard(source)
     return length
 
@@ -235,7 +235,7 @@ def _common_container(
 
 
 async def _info(container: SegmentContainer, name: str) -> SegmentInfo:
-    """What is known of a segment, which may have left memory since the request was taken up."""
+    """What is known of a segment, which may have left memory since the request was dispatched."""
     await container.activate(name)
     return container.segment_info(name)
 

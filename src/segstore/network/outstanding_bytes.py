@@ -54,12 +54,12 @@ class Share:
         self.waiting: set[trio.Event] = set()
 
     def has_room(self, length: int) -> bool:
-        """Whether a command with a payload of that length may be taken up."""
+        """Whether a command with a payload of that length may be accepted."""
         total = self._total
         return not self.count or self.count + length <= total.total_max - total.total
 
     async def wait_for_room(self, length: int) -> None:
-        """Return when such a command may be taken up."""
+        """Return when such a command may be accepted."""
         while not self.has_room(length):
             await _wait(self.waiting)
 
@@ -67,13 +67,13 @@ class Share:
 class OutstandingBytes:
     """The bytes of one connection."""
 
-    __slots__ = ("_free", "_shared_max", "_total", "_waiting", "count")
+    __slots__ = ("_shared_max", "_total", "_waiting", "count", "free")
 
     def __init__(self, total: OutstandingTotal) -> None:
         settings = total.settings
         self._total = total
-        # Who waits has something to be released.
-        self._free = max(1, settings.outstanding_bytes_free)
+        self.free: Final = max(1, settings.outstanding_bytes_free)
+        """With fewer bytes, it is not full; so who waits has something to be released."""
         self._shared_max = 2 * settings.outstanding_bytes_max
         self._waiting: set[trio.Event] = set()
         self.count = 0
@@ -83,13 +83,13 @@ class OutstandingBytes:
         return self._total.share_of(segment)
 
     def add(self, count: int, share: Share) -> None:
-        """Note bytes that were received."""
+        """Count bytes that were received."""
         self.count += count
         share.count += count
         self._total.total += count
 
     def release(self, count: int, share: Share) -> None:
-        """Note bytes that are durable or refused."""
+        """Count bytes no longer, which are durable or refused."""
         self.count -= count
         share.count -= count
         self._total.total -= count
@@ -100,8 +100,8 @@ class OutstandingBytes:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more of this connection should be taken up."""
-        return self._free <= self.count >= self._shared_max - self._total.total
+        """Whether nothing more of this connection should be accepted."""
+        return self.free <= self.count >= self._shared_max - self._total.total
 
     @property
     def is_tight(self) -> bool:

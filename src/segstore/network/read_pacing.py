@@ -27,7 +27,7 @@ import trio
 
 from segstore.api import ReadResult
 from segstore.runtime.alarm import Alarm
-from segstore.runtime.turns import current_turns
+from segstore.runtime.reactor import current_reactor
 
 SHORT_BYTES_MAX: Final = 64 * 1024
 """A reader at the tail of a segment that is written at 64 MB/s gets so much in a millisecond."""
@@ -39,7 +39,7 @@ Answer = Callable[[], None]
 def must_wait(result: ReadResult | None, *, age: float, age_min: float) -> bool:
     """Decide whether the reply to a read waits until its request is ``age_min`` seconds old.
 
-    ``result`` is None for a refusal, ``age`` the seconds since the request was taken up.
+    ``result`` is None for a refusal, ``age`` the seconds since the request was received.
     """
     if age >= age_min:
         return False
@@ -77,19 +77,19 @@ class HeldReads:
         self._alarm: Alarm | None = None
 
     @property
-    def is_run(self) -> bool:
+    def is_running(self) -> bool:
         """Whether somebody answers what is held."""
         return self._alarm is not None
 
     def must_wait(self, result: ReadResult | None, asked: float) -> bool:
-        """Whether the reply to a read that was taken up at the time ``asked`` waits."""
+        """Whether the reply to a read that was received at the time ``asked`` waits."""
         if self._alarm is None or not self.age_seconds_min:
             return False
         age = trio.current_time() - asked
         return must_wait(result, age=age, age_min=self.age_seconds_min)
 
     def hold(self, asked: float, answer: Answer) -> HeldRead:
-        """Call ``answer`` when a request that was taken up at the time ``asked`` is old enough."""
+        """Call ``answer`` when a request that was received at the time ``asked`` is old enough."""
         assert self._alarm is not None, "nobody answers what is held"
         due = asked + self.age_seconds_min
         self._held_count += 1
@@ -100,21 +100,17 @@ class HeldReads:
 
     async def run(self, alarm: Alarm) -> None:
         """Answer what is held, each at its time, until cancelled."""
-        turns = current_turns()
+        reactor = current_reactor()
         self._alarm = alarm
         try:
             while True:
                 alarm.set(self._line[0][0] if self._line else math.inf)
                 await alarm.wait()
-                turns.begin()
-                try:
-                    self._answer_due(trio.current_time())
-                finally:
-                    turns.end()
+                reactor.run_step(self._answer_due)
         finally:
             self._alarm = None
 
-    def _answer_due(self, now: float) -> None:
-        line = self._line
+    def _answer_due(self) -> None:
+        line, now = self._line, trio.current_time()
         while line and line[0][0] <= now:
             heappop(line)[2].answer()

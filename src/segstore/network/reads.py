@@ -5,8 +5,8 @@ their requests are old enough; what a reply to a read is made of.
 
 Invariants:
 1. A read that waits holds its handle and nothing else, and goes away with the connection.
-2. Data that come when there is no room for them are not made: the read is put off, and begun again
-   in its turn, one at a time.
+2. Data that come when there is no room for them are not made: the read is postponed, and begun
+   again in its turn, one at a time.
 3. A reply is held as ``read_pacing`` says. What is held when the peer has ended, or the connection
    is drained, leaves at once.
 """
@@ -37,7 +37,7 @@ KEPT_BYTES_MIN: Final = 256 * 1024
 """Data of history from this length on are sent from where they are. Shorter replies would be joined
 before they are sent, and keep more memory than what counts as unsent."""
 DUE_SECONDS: Final = 1.0
-"""How long a read that was put off is waited for before the next one is begun."""
+"""How long a read that was postponed is waited for before the next one is begun."""
 
 logger = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ logger = structlog.get_logger(__name__)
 class ReadInProgress:
     """A read that may be answered later. ``answered``, if given, is set when it is."""
 
-    __slots__ = ("_reads", "answered", "asked", "handle", "held", "request", "was_put_off")
+    __slots__ = ("_reads", "answered", "asked", "handle", "held", "is_postponed", "request")
 
     def __init__(self, reads: ConnectionReads, request: wire.ReadSegment, asked: float) -> None:
         self._reads = reads
@@ -54,12 +54,12 @@ class ReadInProgress:
         self.answered: trio.Event | None = None
         self.handle: ReadHandle | None = None
         self.held: HeldRead | None = None
-        self.was_put_off = False
+        self.is_postponed = False
 
     def has_room(self) -> bool:
         """Whether the data can be taken now."""
         has_room = self.answered is not None or self._reads.has_room
-        self.was_put_off = not has_room
+        self.is_postponed = not has_room
         return has_room
 
     def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
@@ -103,10 +103,10 @@ class ConnectionReads:
 
     @property
     def has_room(self) -> bool:
-        """Whether a read that waited may be answered now, before others that were put off."""
+        """Whether a read that waited may be answered now, before others that were postponed."""
         return not self._due and self._replies.has_room
 
-    def take_up(self, request: wire.ReadSegment) -> None:
+    def start(self, request: wire.ReadSegment) -> None:
         """Begin a read, and answer it now if that is possible."""
         asked = -math.inf if self._finishes else trio.current_time()
         self._begin(ReadInProgress(self, request, asked))
@@ -154,16 +154,16 @@ class ConnectionReads:
             if len(self._parked) > self._parked_max:
                 self._close(f"more than {self._parked_max} reads are parked")
 
-    def _put_off(self, read: ReadInProgress) -> None:
+    def _postpone(self, read: ReadInProgress) -> None:
         """Answer a read when there is room for it."""
-        read.was_put_off = False
+        read.is_postponed = False
         self._due.append(read)
         if not self._answers_due:
             self._answers_due = True
             self._start_task(self._answer_due)
 
     async def _answer_due(self) -> None:
-        """Begin the reads again that were put off, one after the other."""
+        """Begin the reads again that were postponed, one after the other."""
         while self._due:
             await self._replies.wait_until_short()
             answered = trio.Event()
@@ -180,8 +180,8 @@ class ConnectionReads:
     ) -> None:
         """Reply to a read, now or when its request is old enough."""
         self._parked.discard(read)
-        if read.was_put_off:
-            self._put_off(read)
+        if read.is_postponed:
+            self._postpone(read)
         elif self._held_reads.must_wait(result, read.asked) and len(self._held) < self._parked_max:
             self._hold(read, error)
         else:
@@ -210,7 +210,7 @@ class ConnectionReads:
         elif self.has_room or self._finishes:
             self._begin(read)
         else:
-            self._put_off(read)
+            self._postpone(read)
 
     def _reply(
         self,
@@ -226,8 +226,8 @@ class ConnectionReads:
         assert result is not None
         data, at_tail, end_of_segment = result.data, result.at_tail, result.end_of_segment
         if data and not (result.is_last or at_tail):
-            self._bulk_turns.note_behind()
-        # A view holds all of the memory that it is of: of that, little replies have their own.
+            self._bulk_turns.reader_is_behind()
+        # A view pins its whole block, so copy small replies.
         kept = data if isinstance(data, memoryview) and len(data) >= KEPT_BYTES_MIN else None
         reply = wire.SegmentRead(
             request.segment,

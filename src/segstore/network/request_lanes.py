@@ -45,14 +45,12 @@ class RequestLanes:
     """See the module. ``start`` is called once, from ``enter`` or from somebody's ``leave``."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, _Lane] = {}
-
-    def __len__(self) -> int:
-        return len(self._lanes)
+        self.by_segment: dict[str, _Lane] = {}
+        """The lanes that somebody is in; for others to look at."""
 
     def is_held_up(self, segment: str) -> bool:
         """Whether a request about the segment that shares nothing would have to wait now."""
-        lane = self._lanes.get(segment)
+        lane = self.by_segment.get(segment)
         return lane is not None and (lane.active_exclusive or bool(lane.waiting))
 
     def enter(
@@ -61,9 +59,9 @@ class RequestLanes:
         """Queue a request, and start it if nothing before it is in the way."""
         ticket = Ticket(tuple(dict.fromkeys(segments)), start, exclusive=exclusive)
         for segment in ticket.segments:
-            lane = self._lanes.get(segment)
+            lane = self.by_segment.get(segment)
             if lane is None:
-                lane = self._lanes[segment] = _Lane()
+                lane = self.by_segment[segment] = _Lane()
             lane.waiting.append(ticket)
         for segment in ticket.segments:
             self._admit(segment)
@@ -71,14 +69,14 @@ class RequestLanes:
     def leave(self, ticket: Ticket) -> None:
         """The request is done."""
         for segment in ticket.segments:
-            lane = self._lanes[segment]
+            lane = self.by_segment[segment]
             lane.active_count -= 1
             lane.active_exclusive = False
         for segment in ticket.segments:
             self._admit(segment)
 
     def _admit(self, segment: str) -> None:
-        lane = self._lanes.get(segment)
+        lane = self.by_segment.get(segment)
         while lane is not None and lane.waiting and lane.admits(lane.waiting[0]):
             ticket = lane.waiting.popleft()
             lane.active_count += 1
@@ -87,6 +85,6 @@ class RequestLanes:
             if not ticket.missing:
                 ticket.start(ticket)
                 # Starting may have been all of it, lane and all.
-                lane = self._lanes.get(segment)
+                lane = self.by_segment.get(segment)
         if lane is not None and not lane.active_count and not lane.waiting:
-            del self._lanes[segment]
+            del self.by_segment[segment]

@@ -3,15 +3,16 @@
 Owns: the bytes that were replied and not yet sent, and the one task that sends them.
 
 Invariants:
-1. Bytes leave in the order of ``put``; everything put within a turn of the event loop leaves in as
-   few sends as its size allows.
+1. Bytes leave in the order of ``put``; everything put within a step of the reactor leaves in as few
+   sends as its size allows.
 2. ``put`` never waits. Whoever produces more than ``pause_bytes`` is expected to ``wait_for_room``.
-3. Long replies are sent from where they are. One turn of the event loop sends at most
-   ``SENT_BYTES_MAX`` of a connection, so that others have their turn.
-4. A late reply has its place in that order, and its bytes are made when it is its turn.
+3. Long replies are sent from where they are, ``SENT_BYTES_MAX`` at a time, so that others have
+   their turn.
+4. A late reply has its place in that order, and its bytes are made when they are sent.
 5. What is unsent counts in ``total``, which all connections share: a connection is full earlier
    when that is.
-6. ``run`` ends when ``finish`` was called and everything is sent, or at once after ``discard``.
+6. The reactor sends what the socket takes at once, the task in ``run`` what it does not. ``run``
+   ends when ``finish`` was called and everything is sent, or at once after ``discard``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from typing import Final, Protocol
 import trio
 
 from segstore.network.buffer_bytes import REPLY_BYTES_FREE, ReplyBytes
-from segstore.network.transport import SENT_BYTES_MAX, Flusher
+from segstore.network.transport import SENT_BYTES_MAX, SendNow
+from segstore.runtime.reactor import DeferredWork, current_reactor
 
 JOINED_BYTES_MAX: Final = 256 * 1024
+_BYTES: Final = (bytes, memoryview)
 
 
 class LateReply(Protocol):
@@ -35,26 +38,28 @@ class LateReply(Protocol):
         """How many bytes it will have."""
         ...
 
-    def take(self) -> bytes:
-        """Its bytes, at last."""
+    def to_bytes(self) -> bytes:
+        """Return its bytes; from now on it does not change."""
         ...
 
 
 class SendBuffer:
-    """See the module. ``size`` is the number of unsent bytes, ``sent_bytes`` that of sent ones."""
+    """See the module. ``size`` is the number of unsent bytes, ``sent_bytes`` that of sent ones.
+
+    Without ``send_now`` the task sends everything.
+    """
 
     def __init__(
-        self, *, pause_bytes: int, total: ReplyBytes, flusher: Flusher | None = None
+        self, *, pause_bytes: int, total: ReplyBytes, send_now: SendNow | None = None
     ) -> None:
         self.size = 0
         self.sent_bytes = 0
         self._total = total
-        self._flusher = flusher
-        self._flushing = False
+        self._send_now = send_now
         self._rest: memoryview | None = None
         self._pause_bytes = pause_bytes
         self._chunks: deque[bytes | memoryview | LateReply] = deque()
-        self._wake: trio.Event | None = None
+        self._sending = DeferredWork(current_reactor(), self._send_without_task)
         self._progress: trio.Event | None = None
         self._finished = False
 
@@ -78,28 +83,19 @@ class SendBuffer:
         length = len(data)
         self.size += length
         self._total.count += length
-        if self._wake is not None:
-            if self._flusher is None:
-                self._wake_up()
-            elif not self._flushing:
-                self._flushing = True
-                self._flusher.flush_soon(self._flush)
+        self._sending.request()
 
-    def _wake_up(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
-            self._wake = None
-
-    def _flush(self) -> None:
-        """Send without a task what the socket takes at once; the task gets the rest."""
-        self._flushing = False
-        flusher = self._flusher
-        assert flusher is not None
-        while self._wake is not None and self._chunks:
+    def _send_without_task(self) -> bool:
+        """Send in a step of the reactor what the socket takes at once; returns whether the task has
+        to send the rest."""
+        send_now = self._send_now
+        if send_now is None:
+            return True
+        while self._chunks and self._rest is None:
             data = self._next_chunk()
             try:
                 few = len(data) <= SENT_BYTES_MAX
-                sent = flusher.send_now(data if few else memoryview(data)[:SENT_BYTES_MAX])
+                sent = send_now(data if few else memoryview(data)[:SENT_BYTES_MAX])
             except trio.BrokenResourceError:
                 sent = 0  # the task will find out and tell
             self.size -= sent
@@ -107,21 +103,22 @@ class SendBuffer:
             self._total.count -= sent
             if sent < len(data):
                 self._rest = memoryview(data)[sent:]
-                self._wake_up()
-        self._note_progress()
+        if self._progress is not None:
+            self._wake_waiters()
+        return self._rest is not None
 
     def finish(self) -> None:
-        """Take nothing more. Idempotent."""
+        """Accept nothing more. Idempotent."""
         self._finished = True
-        self._wake_up()
+        self._sending.wake()
 
     def discard(self) -> None:
-        """Drop what is unsent and take nothing more: there is nobody to send it to."""
+        """Drop what is unsent and accept nothing more: there is nobody to send it to."""
         self._chunks.clear()
         self._rest = None
         self._total.count -= self.size
         self.size = 0
-        self._note_progress()
+        self._wake_waiters()
         self.finish()
 
     async def wait_for_room(self) -> None:
@@ -140,13 +137,13 @@ class SendBuffer:
         await self._progress.wait()
 
     async def run(self, send: Callable[[bytes | memoryview], Awaitable[None]]) -> None:
-        """Send what comes, until finished."""
+        """Send what comes, until finished. Raises what ``send`` raises."""
         while True:
             if self._rest is None and not self._chunks:
                 if self._finished:
                     return
-                self._wake = trio.Event()
-                await self._wake.wait()
+                self._sending.forget_wake()
+                await self._sending.wait()
                 continue
             rest, self._rest = self._rest, None
             await self._send(send, self._next_chunk() if rest is None else rest)
@@ -164,28 +161,28 @@ class SendBuffer:
             self.size -= sent
             self.sent_bytes += sent
             self._total.count -= sent
-            self._note_progress()
+            self._wake_waiters()
             if not rest:
                 return
-            await self._total.take_turn()
+            await self._total.wait_for_turn()
 
-    def _note_progress(self) -> None:
+    def _wake_waiters(self) -> None:
         if self._progress is not None:
             self._progress.set()
             self._progress = None
 
     def _next_chunk(self) -> bytes | memoryview:
         chunks = self._chunks
-        first = _bytes_of(chunks.popleft())
+        first = chunks.popleft()
+        if not isinstance(first, _BYTES):
+            first = first.to_bytes()
         if not chunks or len(first) >= JOINED_BYTES_MAX:
             return first
         joined, size = [first], len(first)
         while chunks and size + len(chunks[0]) <= JOINED_BYTES_MAX:
-            chunk = _bytes_of(chunks.popleft())
+            chunk = chunks.popleft()
+            if not isinstance(chunk, _BYTES):
+                chunk = chunk.to_bytes()
             joined.append(chunk)
             size += len(chunk)
         return b"".join(joined)
-
-
-def _bytes_of(reply: bytes | memoryview | LateReply) -> bytes | memoryview:
-    return reply if isinstance(reply, bytes | memoryview) else reply.take()

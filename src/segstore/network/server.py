@@ -43,7 +43,7 @@ from segstore.process.registry import ContainerRegistry, OpenContainer
 from segstore.runtime.alarm import TimerAlarm
 from segstore.runtime.clock import wall_clock_ms
 from segstore.runtime.descriptors import descriptor_limit, share_out
-from segstore.runtime.readiness import ReadySockets
+from segstore.runtime.reactor import current_reactor
 
 if TYPE_CHECKING:  # clusters' clients take long to import
     from segstore.process.membership import Membership
@@ -90,7 +90,7 @@ class ConnectionServer:
         self._connections: dict[ServerConnection, None] = {}
         self._draining = False
         self._refusals = _Refusals()
-        self.ready_sockets: ReadySockets | None = None
+        self._reactor = current_reactor()
 
     @property
     def connections_max(self) -> int:
@@ -111,14 +111,14 @@ class ConnectionServer:
         """Serve one connection until it ends. Never raises an ``Exception``."""
         if self._draining or len(self._connections) >= self._settings.connections_max:
             reason = "the store stops" if self._draining else "connections_max is reached"
-            self.note_refused(reason)
+            self.log_refused(reason)
             await trio.aclose_forcefully(stream)
             return
         try:
             transport = self._transport(stream)
         # Only its own peer shall notice that the kernel does not watch another socket.
         except OSError as error:
-            self.note_refused(str(error))
+            self.log_refused(str(error))
             await trio.aclose_forcefully(stream)
             return
         connection = ServerConnection(
@@ -158,21 +158,19 @@ class ConnectionServer:
                 if count % STALLED_LOOK_COUNT == STALLED_LOOK_COUNT - 1:
                     await trio.lowlevel.checkpoint()
 
-    def note_refused(self, reason: str) -> None:
+    def log_refused(self, reason: str) -> None:
         """Log, but seldom, that a connection was refused or could not be accepted."""
-        self._refusals.note(reason, len(self._connections))
+        self._refusals.log(reason, len(self._connections))
 
     def drain(self) -> None:
-        """Let every connection answer what it has taken up, and end."""
+        """Let every connection answer what it has dispatched, and end."""
         self._draining = True
         for connection in self._connections:
             connection.drain()
 
     def _transport(self, stream: trio.abc.HalfCloseableStream) -> Transport:
         if isinstance(stream, trio.SocketStream):
-            return SocketTransport(
-                stream, self._receive_buffer, self.ready_sockets, self._bulk_turns
-            )
+            return SocketTransport(stream, self._receive_buffer, self._reactor, self._bulk_turns)
         return StreamTransport(stream)
 
 
@@ -183,7 +181,7 @@ class _Refusals:
         self._unlogged = 0
         self._next_line = -math.inf
 
-    def note(self, reason: str, open_count: int) -> None:
+    def log(self, reason: str, open_count: int) -> None:
         self._unlogged += 1
         now = trio.current_time()
         if now >= self._next_line:
@@ -217,10 +215,9 @@ async def serve_connections(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Accept and serve until ``shutdown``, then drain."""
-    with closing(ReadySockets()) as ready_sockets, closing(TimerAlarm()) as alarm:
-        server.ready_sockets = ready_sockets
+    with closing(TimerAlarm()) as alarm:
         async with trio.open_nursery() as watching:
-            watching.start_soon(ready_sockets.run)
+            await watching.start(current_reactor().run)
             watching.start_soon(server.end_stalled)
             watching.start_soon(server.held_reads.run, alarm)
             async with trio.open_nursery() as connections:
@@ -259,7 +256,7 @@ async def _accept_from(
                 if error.errno not in _LACKS:
                     raise
                 # The connection stays in the backlog: trying again at once would only spin.
-                server.note_refused(str(error))
+                server.log_refused(str(error))
                 await trio.sleep(ACCEPT_PAUSE_SECONDS)
             else:
                 connections.start_soon(server.serve, stream)

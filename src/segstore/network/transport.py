@@ -7,11 +7,14 @@ Invariants:
 2. No memory is held for a connection that waits: all sockets of a process share one buffer, filled
    and copied out without a pause in between.
 3. A peer that is gone, however, is ``trio.BrokenResourceError`` or (receiving) no bytes.
+4. A socket is watched by the reactor, which tells once that something came: the transport remembers
+   it until a read has found the socket empty, and an end or an error for ever.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -19,11 +22,13 @@ from typing import Final, Protocol
 import trio
 
 from segstore.network.bulk_turns import BULK_BYTES_MIN, BulkTurns
-from segstore.runtime.readiness import ReadySockets
+from segstore.runtime.reactor import DeferredWork, Reactor
 
-Take = Callable[[bytes], bool]
-"""Is given what was received, or nothing at the end; returns whether it takes what comes next."""
+OnReceived = Callable[[bytes], bool]
+"""Is given what was received, or nothing at the end; returns whether to be called with what comes
+next."""
 
+_ENDED: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _KEEP_ALIVE_IDLE_SECONDS: Final = 60
 _KEEP_ALIVE_INTERVAL_SECONDS: Final = 15
 _KEEP_ALIVE_COUNT: Final = 4
@@ -49,16 +54,8 @@ class ReceiveBuffer:
         self.view = self._narrow if is_narrow else self._wide
 
 
-class Flusher(Protocol):
-    """Sends without waiting."""
-
-    def flush_soon(self, flush: Callable[[], None]) -> None:
-        """Call ``flush`` at the end of this step, or in the next turn of the event loop."""
-        ...
-
-    def send_now(self, data: bytes | memoryview) -> int:
-        """Send what the socket takes at once, and return how many bytes that was."""
-        ...
+SendNow = Callable[[bytes | memoryview], int]
+"""Sends what is taken at once and returns how many bytes that is."""
 
 
 class Transport(Protocol):
@@ -78,11 +75,11 @@ class Transport(Protocol):
         """Some bytes, or none when the peer has finished."""
         ...
 
-    async def pass_on(self, take: Take) -> None:
-        """Call ``take`` with what comes, if possible without resuming the caller for it.
+    async def receive_with(self, on_received: OnReceived) -> None:
+        """Call ``on_received`` with what comes, without resuming the caller if that is possible.
 
-        Until ``take`` returns False, or at once or soon when more is there than one ``receive``
-        takes. Raises like ``receive``.
+        Return when it returned False, or at once or soon when more is there than one ``receive``
+        takes. Raises like ``receive``, and what ``on_received`` raises.
         """
         ...
 
@@ -91,8 +88,9 @@ class Transport(Protocol):
         ...
 
     @property
-    def flusher(self) -> Flusher | None:
-        """How replies leave without a task of their own; None when only ``send`` can be used."""
+    def send_now(self) -> SendNow | None:
+        """A function that sends what can be sent without waiting; None when only ``send`` can be
+        used."""
         ...
 
     async def send_eof(self) -> None:
@@ -105,35 +103,31 @@ class Transport(Protocol):
 
 
 class SocketTransport:
-    """A TCP socket. ``buffer`` and ``bulk_turns`` may be shared by all transports of a loop."""
+    """A TCP socket. ``buffer`` and ``bulk_turns`` may be shared by all transports of a loop, whose
+    ``reactor`` runs from now on until the transport is closed."""
 
     def __init__(
         self,
         stream: trio.SocketStream,
         buffer: ReceiveBuffer,
-        ready_sockets: ReadySockets | None = None,
+        reactor: Reactor,
         bulk_turns: BulkTurns | None = None,
     ) -> None:
         self._stream = stream
+        self._reactor = reactor
+        self._buffer = buffer
         self._bulk_turns = BulkTurns(0) if bulk_turns is None else bulk_turns
         self._bulk_bytes = 0
         self._waits_for_turn = False
-        self._ready_sockets = ready_sockets
-        self._buffer = buffer
         self._descriptor = stream.socket.fileno()
         self._peer = _peer_name(stream)
-        _keep_alive(stream.socket)
-        self._readiness = None if ready_sockets is None else ready_sockets.watch(self._descriptor)
-        self._take: Take = _take_nothing
+        self._is_ready = False
+        self._has_ended = False
         self._error: OSError | None = None
-
-    @property
-    def flusher(self) -> Flusher | None:
-        return None if self._ready_sockets is None else self
-
-    def flush_soon(self, flush: Callable[[], None]) -> None:
-        assert self._ready_sockets is not None
-        self._ready_sockets.flush_soon(flush)
+        self._on_received: OnReceived = _receive_nothing
+        self._receiving = DeferredWork(reactor, self._receive_now)
+        _keep_alive(stream.socket)
+        reactor.watch(self._descriptor, self._something_came)
 
     @property
     def peer(self) -> str:
@@ -144,56 +138,75 @@ class SocketTransport:
         return self._waits_for_turn
 
     async def receive(self) -> bytes:
-        readiness = self._readiness
-        if self._error is not None:
-            raise trio.BrokenResourceError(str(self._error)) from self._error
         while True:
-            if readiness is None:
-                await trio.lowlevel.wait_readable(self._descriptor)
-            else:
-                await readiness.wait()
+            await self._wait_until_ready()
+            if self._error is not None:
+                raise trio.BrokenResourceError(str(self._error)) from self._error
             if self._bulk_bytes:
                 self._waits_for_turn = True
                 try:
-                    await self._bulk_turns.take(self._bulk_bytes)
+                    await self._bulk_turns.wait_for_turn(self._bulk_bytes)
                 finally:
                     self._waits_for_turn = False
-            buffer = self._buffer.view
-            try:
-                count = os.readv(self._descriptor, (buffer,))
-            except BlockingIOError:
-                if readiness is not None:
-                    readiness.note_read(emptied=True)
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError(str(error)) from error
-            self._bulk_bytes = count if count >= BULK_BYTES_MIN else 0
-            if readiness is not None:
-                readiness.note_read(emptied=count < len(buffer))
-            return bytes(buffer[:count])
+            data = self._read()
+            if data is not None:
+                return data
 
-    async def pass_on(self, take: Take) -> None:
-        if self._readiness is not None:
-            self._take = take
-            await self._readiness.pass_on(self._receive_now)
+    async def receive_with(self, on_received: OnReceived) -> None:
+        if self._is_ready:
+            return
+        self._on_received = on_received
+        self._check_open()
+        self._receiving.forget_wake()
+        await self._receiving.wait()
+        self._check_open()
+
+    async def _wait_until_ready(self) -> None:
+        """Wait until there may be something to read. A checkpoint in any case."""
+        self._check_open()
+        if self._is_ready:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._receiving.forget_wake()
+            await self._receiving.wait_for_request()
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._descriptor < 0:
+            raise trio.ClosedResourceError("the socket was closed here")
+
+    def _something_came(self, flags: int) -> None:
+        self._is_ready = True
+        if flags & _ENDED:
+            self._has_ended = True
+        self._receiving.run()
 
     def _receive_now(self) -> bool:
-        buffer, readiness = self._buffer.view, self._readiness
-        assert readiness is not None
+        """Receive in a step of the reactor; returns whether the task has to go on."""
         if self._bulk_bytes and self._bulk_turns.are_needed:
-            return False  # ``receive`` takes its turn
+            return True  # ``receive`` waits for its turn
+        data = self._read()
+        if data is None:
+            return self._is_ready
+        # Still ready: there is more, or an end that no other event will tell of.
+        return not self._on_received(data) or self._is_ready
+
+    def _read(self) -> bytes | None:
+        """Read what is there, at most one buffer; None when there is nothing, or an error, which
+        the next ``receive`` raises: the kernel tells it once."""
+        buffer = self._buffer.view
         try:
             count = os.readv(self._descriptor, (buffer,))
         except BlockingIOError:
-            readiness.note_read(emptied=True)
-            return not readiness.ready
+            self._is_ready = self._has_ended
+            return None
         except OSError as error:
-            self._error = error  # the kernel tells it once: ``receive`` raises it
-            return False
+            self._error = error
+            self._is_ready = True
+            return None
         self._bulk_bytes = count if count >= BULK_BYTES_MIN else 0
-        readiness.note_read(emptied=count < len(buffer))
-        # Still ready: there is more, or an end that no other edge will tell of.
-        return self._take(bytes(buffer[:count])) and not readiness.ready
+        self._is_ready = self._has_ended or count == len(buffer)
+        return bytes(buffer[:count])
 
     async def send(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
@@ -220,11 +233,12 @@ class SocketTransport:
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
-        if self._ready_sockets is not None:
-            self._ready_sockets.forget(self._descriptor)
-        # Somebody else's from now on.
-        self._descriptor = -1
-        self._take = _take_nothing
+        if self._descriptor >= 0:
+            self._reactor.unwatch(self._descriptor)
+            # Somebody else's from now on.
+            self._descriptor = -1
+            self._on_received = _receive_nothing
+            self._receiving.wake()
         await trio.aclose_forcefully(self._stream)
 
 
@@ -232,7 +246,7 @@ class StreamTransport:
     """Any stream of trio, such as those in memory."""
 
     peer = "memory"
-    flusher = None
+    send_now = None
     waits_for_turn = False
 
     def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
@@ -241,8 +255,8 @@ class StreamTransport:
     async def send(self, data: bytes | memoryview) -> None:
         await self._stream.send_all(data)
 
-    async def pass_on(self, take: Take) -> None:
-        while take(await self.receive()):
+    async def receive_with(self, on_received: OnReceived) -> None:
+        while on_received(await self.receive()):
             pass
 
     async def receive(self) -> bytes:
@@ -255,7 +269,7 @@ class StreamTransport:
         await trio.aclose_forcefully(self._stream)
 
 
-def _take_nothing(_: bytes) -> bool:
+def _receive_nothing(_: bytes) -> bool:
     return False
 
 

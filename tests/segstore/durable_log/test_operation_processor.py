@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 
 import pytest
 import trio
@@ -26,7 +27,7 @@ from segstore.errors import (
 )
 from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from segstore.model.operations import AppendOperation, TruncateOperation, decode_operation
-from segstore.runtime.turns import Turns, current_turns
+from segstore.runtime.reactor import current_reactor
 from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import (
     LOG_ENTRY_BYTES_MAX,
@@ -42,15 +43,17 @@ WRITER = bytes(range(16))
 settle = trio.testing.wait_all_tasks_blocked
 
 
-@pytest.fixture(params=["in tasks", "in turns"], autouse=True)
-async def turns(request: pytest.FixtureRequest) -> AsyncIterator[Turns]:
-    """Everything here holds whether operations are taken up in tasks or in steps of others."""
-    async with trio.open_nursery() as nursery:
-        if request.param == "in turns":
-            nursery.start_soon(current_turns().run)
-            await trio.testing.wait_all_tasks_blocked()
-        yield current_turns()
-        nursery.cancel_scope.cancel()
+RUNS_REACTOR: ContextVar[bool] = ContextVar("runs_reactor")
+
+
+@pytest.fixture(params=["in tasks", "in steps"], autouse=True)
+def runs_reactor(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Tell ``opened`` whether to run the reactor: everything here holds for operations that a task
+    processes and for those that are processed in steps."""
+    is_run = request.param == "in steps"
+    token = RUNS_REACTOR.set(is_run)
+    yield is_run
+    RUNS_REACTOR.reset(token)
 
 
 class HandLog:
@@ -131,7 +134,14 @@ async def opened(
 ) -> AsyncIterator[Container]:
     storage = next_owner(MemoryChunkStorage())
     cache_manager = cache_manager or CacheManager(StreamingCache(cache_bytes))
-    async with open_container(1, log, storage, cache_manager, drain_seconds=0) as container:
+    async with AsyncExitStack() as stack:
+        if RUNS_REACTOR.get():
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            stack.callback(nursery.cancel_scope.cancel)
+            await nursery.start(current_reactor().run)
+        container = await stack.enter_async_context(
+            open_container(1, log, storage, cache_manager, drain_seconds=0)
+        )
         await container.create_segment("s", attributes={WRITER: 0})
         await container.create_segment("t")
         yield container
@@ -312,24 +322,26 @@ async def test_what_a_failed_container_had_in_flight_takes_no_room_any_more() ->
     assert manager.in_flight_bytes == 0
 
 
-async def test_what_is_queued_in_one_step_leaves_in_one_frame(turns: Turns) -> None:
+async def test_what_is_queued_in_one_step_leaves_in_one_frame(runs_reactor: bool) -> None:
     log, answers = HandLog(), Answers()
     async with opened(log) as container:
         frame_count = len(log.durable)
         log.held = True
-        turns.begin()
-        for number in range(5):
-            container.append_nowait("s", b"x", on_complete=answers.of(number))
-        assert not log.waiting
-        turns.end()
-        assert len(log.waiting) == (1 if turns.is_run else 0)
+
+        def append() -> None:
+            for number in range(5):
+                container.append_nowait("s", b"x", on_complete=answers.of(number))
+            assert not log.waiting
+
+        current_reactor().run_step(append)
+        assert len(log.waiting) == (1 if runs_reactor else 0)
         await settle()
         log.complete()
         assert answers.all == [(number, number + 1) for number in range(5)]
         assert len(log.durable) == frame_count + 1
 
 
-async def test_a_defect_ends_the_container_and_is_not_lost(turns: Turns) -> None:
+async def test_a_defect_ends_the_container_and_is_not_lost(runs_reactor: bool) -> None:
     log, answers = HandLog(), Answers()
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         async with opened(log) as container:

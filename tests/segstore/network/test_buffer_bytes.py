@@ -106,7 +106,7 @@ async def test_a_connection_has_few_long_replies_under_way_whatever_it_asks() ->
     done = trio.Event()
 
     async def reply(share: str) -> None:
-        async with places.take(share):
+        async with places.reserve(share):
             under_way.append(share)
             await done.wait()
 

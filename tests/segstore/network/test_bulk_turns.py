@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import closing
 from itertools import pairwise
 
 import pytest
@@ -17,7 +16,7 @@ from pravega_wire import commands as wire
 from segstore.network.bulk_turns import BEHIND_SECONDS, BULK_BYTES_MIN, BulkTurns
 from segstore.network.transport import ReceiveBuffer, SocketTransport
 from segstore.process.config import ConnectionSettings
-from segstore.runtime.readiness import ReadySockets
+from segstore.runtime.reactor import current_reactor
 from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
 
@@ -43,7 +42,7 @@ def run_writers(
 
     async def write(bulk_turns: BulkTurns, writer: int, counts: list[int]) -> None:
         for count in counts:
-            await bulk_turns.take(count)
+            await bulk_turns.wait_for_turn(count)
             done.append((turns.count, writer, count))
             if not behind:
                 await trio.lowlevel.checkpoint()
@@ -51,7 +50,7 @@ def run_writers(
     async def main() -> None:
         bulk_turns = BulkTurns(bytes_max)
         if behind:
-            bulk_turns.note_behind()
+            bulk_turns.reader_is_behind()
         async with trio.open_nursery() as nursery:
             for writer, counts in enumerate(receives):
                 nursery.start_soon(write, bulk_turns, writer, counts)
@@ -101,10 +100,10 @@ async def test_a_writer_that_is_gone_keeps_no_others_waiting() -> None:
 
     async def take(name: str, scope: trio.CancelScope) -> None:
         with scope:
-            await turns.take(10)
+            await turns.wait_for_turn(10)
             done.append(name)
 
-    turns.note_behind()
+    turns.reader_is_behind()
     scopes = [trio.CancelScope() for _ in range(3)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take, "first", scopes[0])
@@ -121,7 +120,7 @@ def test_a_reader_counts_as_behind_for_a_while() -> None:
     time = 5.0
     turns = BulkTurns(1, now=lambda: time)
     assert not turns.are_needed
-    turns.note_behind()
+    turns.reader_is_behind()
     assert turns.are_needed
     time += BEHIND_SECONDS
     assert not turns.are_needed
@@ -131,7 +130,7 @@ def test_a_reader_counts_as_behind_for_a_while() -> None:
 def test_no_bound_means_no_turns() -> None:
     time = 5.0
     turns = BulkTurns(0, now=lambda: time)
-    turns.note_behind()
+    turns.reader_is_behind()
     assert not turns.are_needed
     with pytest.raises(ValueError, match="bulk_bytes_beside_readers"):
         ConnectionSettings(bulk_bytes_beside_readers=-1)
@@ -150,25 +149,24 @@ async def test_what_sends_much_is_left_to_its_own_task_while_readers_are_behind(
         return False
 
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    with closing(ReadySockets()) as ready_sockets:
-        async with listener, trio.open_nursery() as nursery:
-            nursery.start_soon(ready_sockets.run)
-            peer = await trio.open_tcp_stream(*listener.socket.getsockname())
-            buffer = ReceiveBuffer(4 * BULK_BYTES_MIN)
-            transport = SocketTransport(await listener.accept(), buffer, ready_sockets, turns)
-            async with peer:
-                await receive_much_at_once(transport, peer)
-                turns.note_behind()
-                nursery.start_soon(peer.send_all, b"more")
-                await transport.pass_on(take)
-                assert taken == []
-                assert await transport.receive() == b"more"
-                # It sends little now: what comes next is taken for it again.
-                nursery.start_soon(peer.send_all, b"little")
-                await transport.pass_on(take)
-                assert taken == [b"little"]
-                await transport.aclose()
-            nursery.cancel_scope.cancel()
+    async with listener, trio.open_nursery() as nursery:
+        await nursery.start(current_reactor().run)
+        peer = await trio.open_tcp_stream(*listener.socket.getsockname())
+        buffer = ReceiveBuffer(4 * BULK_BYTES_MIN)
+        transport = SocketTransport(await listener.accept(), buffer, current_reactor(), turns)
+        async with peer:
+            await receive_much_at_once(transport, peer)
+            turns.reader_is_behind()
+            nursery.start_soon(peer.send_all, b"more")
+            await transport.receive_with(take)
+            assert taken == []
+            assert await transport.receive() == b"more"
+            # It sends little now: what comes next is taken for it again.
+            nursery.start_soon(peer.send_all, b"little")
+            await transport.receive_with(take)
+            assert taken == [b"little"]
+            await transport.aclose()
+        nursery.cancel_scope.cancel()
 
 
 async def receive_much_at_once(transport: SocketTransport, peer: trio.SocketStream) -> None:

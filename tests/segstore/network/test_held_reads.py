@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from contextlib import closing
 
 import pytest
 import trio
@@ -15,7 +14,7 @@ from segstore.network.bulk_turns import BulkTurns
 from segstore.network.read_pacing import HeldReads
 from segstore.process.config import ConnectionSettings
 from segstore.runtime.alarm import SleepingAlarm
-from segstore.runtime.readiness import ReadySockets
+from segstore.runtime.reactor import current_reactor
 from segstore.testing.memory_store import memory_store
 from segstore.testing.wire_client import PeerClosedError, WireClient
 
@@ -82,28 +81,26 @@ async def test_a_writer_that_waits_for_its_turn_is_not_taken_for_stalled() -> No
         turns: BulkTurns = server._bulk_turns
         await store.container.create_segment(SEGMENT)
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        with closing(ReadySockets()) as ready_sockets:
-            server.ready_sockets = ready_sockets
-            async with listener, trio.open_nursery() as nursery:
-                nursery.start_soon(ready_sockets.run)
-                nursery.start_soon(server.end_stalled)
-                peer = await trio.open_tcp_stream(*listener.socket.getsockname())
-                nursery.start_soon(server.serve, await listener.accept())
-                client = WireClient(peer)
-                await client.send(wire.Hello(17, 5))
-                await client.receive()
-                # A long command: the first part comes at once, then the writer's turn is awaited.
-                frame = struct.pack(">ii", -1, 1_500_000) + bytes(1_500_000)  # padding
-                await peer.send_all(frame[:1_000_000])
-                [connection] = server._connections
-                while connection._received_bytes < 1_000_000:  # noqa: ASYNC110
-                    await trio.sleep(0.001)
-                connection._transport._bulk_bytes = 200_000
-                turns._admitted_bytes = 10**9  # others are in the line before it
-                turns._behind_until = trio.current_time() + 100
-                nursery.start_soon(peer.send_all, frame[1_000_000:])
-                await trio.sleep(1.5)
-                is_closed = connection._closing
-                await peer.aclose()
-                nursery.cancel_scope.cancel()
+        async with listener, trio.open_nursery() as nursery:
+            await nursery.start(current_reactor().run)
+            nursery.start_soon(server.end_stalled)
+            peer = await trio.open_tcp_stream(*listener.socket.getsockname())
+            nursery.start_soon(server.serve, await listener.accept())
+            client = WireClient(peer)
+            await client.send(wire.Hello(17, 5))
+            await client.receive()
+            # A long command: the first part comes at once, then the writer's turn is awaited.
+            frame = struct.pack(">ii", -1, 1_500_000) + bytes(1_500_000)  # padding
+            await peer.send_all(frame[:1_000_000])
+            [connection] = server._connections
+            while connection._received_bytes < 1_000_000:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+            connection._transport._bulk_bytes = 200_000
+            turns._admitted_bytes = 10**9  # others are in the line before it
+            turns._behind_until = trio.current_time() + 100
+            nursery.start_soon(peer.send_all, frame[1_000_000:])
+            await trio.sleep(1.5)
+            is_closed = connection._closing
+            await peer.aclose()
+            nursery.cancel_scope.cancel()
         assert not is_closed, "closed while its bytes waited here"

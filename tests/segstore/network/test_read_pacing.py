@@ -75,7 +75,7 @@ def test_each_is_answered_when_its_request_is_old_enough(
                     held.cancel()
             await trio.sleep(2 * AGE)
             nursery.cancel_scope.cancel()
-        assert not reads.is_run
+        assert not reads.is_running
         return now
 
     now = trio.run(hold_all, clock=MockClock(autojump_threshold=0))

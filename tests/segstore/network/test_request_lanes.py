@@ -53,7 +53,7 @@ def test_an_exclusive_request_waits_for_all_before_it_and_holds_up_all_behind_it
     requests.finish("seal")
     assert requests.started == ["read", "seal", "info"]
     requests.finish("info")
-    assert len(requests.lanes) == 0
+    assert not requests.lanes.by_segment
 
 
 def test_a_request_of_several_segments_waits_in_all_their_lanes() -> None:
@@ -72,7 +72,7 @@ def test_merging_a_segment_into_itself_is_one_lane() -> None:
     requests = Requests()
     requests.enter("merge", "s", "s", exclusive=True)
     requests.finish("merge")
-    assert len(requests.lanes) == 0
+    assert not requests.lanes.by_segment
 
 
 def test_a_request_that_is_done_at_once_makes_room_at_once() -> None:
@@ -86,7 +86,7 @@ def test_a_request_that_is_done_at_once_makes_room_at_once() -> None:
     for _ in range(3):
         lanes.enter(("s",), start, exclusive=True)
     assert started == [0, 1, 2]
-    assert len(lanes) == 0
+    assert not lanes.by_segment
 
 
 requests_made = st.lists(
@@ -119,4 +119,4 @@ def test_conflicting_requests_never_overlap_and_all_start_in_order(
     for a in range(len(made)):
         for b in range(a + 1, len(made)):
             assert not conflict(a, b) or order[a] < order[b]
-    assert len(requests.lanes) == 0
+    assert not requests.lanes.by_segment

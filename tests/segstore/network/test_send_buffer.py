@@ -1,18 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import trio
 import trio.testing
 
 from segstore.network.buffer_bytes import ReplyBytes
 from segstore.network.send_buffer import JOINED_BYTES_MAX, SendBuffer
-from segstore.network.transport import SENT_BYTES_MAX, Flusher
+from segstore.network.transport import SENT_BYTES_MAX, SendNow
+from segstore.runtime.reactor import Reactor, current_reactor
 
 
-def send_buffer(*, pause_bytes: int, flusher: Flusher | None = None) -> SendBuffer:
-    return SendBuffer(pause_bytes=pause_bytes, total=ReplyBytes(1 << 30), flusher=flusher)
+@pytest.fixture
+async def reactor(nursery: trio.Nursery) -> Reactor:
+    await nursery.start(current_reactor().run)
+    return current_reactor()
+
+
+def send_buffer(*, pause_bytes: int, send_now: SendNow | None = None) -> SendBuffer:
+    return SendBuffer(pause_bytes=pause_bytes, total=ReplyBytes(1 << 30), send_now=send_now)
 
 
 class RecordingStream:
@@ -44,15 +49,11 @@ async def test_what_is_put_in_one_turn_leaves_in_one_send() -> None:
 
 
 class RecordingSocket:
-    """Takes at most ``room`` bytes at once; what has to be flushed waits for ``turn``."""
+    """Takes at most ``room`` bytes."""
 
     def __init__(self, room: int) -> None:
         self.room = room
         self.taken: list[bytes] = []
-        self.flushes: list[Callable[[], None]] = []
-
-    def flush_soon(self, flush: Callable[[], None]) -> None:
-        self.flushes.append(flush)
 
     def send_now(self, data: bytes | memoryview) -> int:
         if self.room < 0:
@@ -62,39 +63,36 @@ class RecordingSocket:
         self.taken.append(bytes(data[:count]))
         return count
 
-    def turn(self) -> None:
-        flushes, self.flushes = self.flushes, []
-        for flush in flushes:
-            flush()
 
-
-async def test_with_a_flusher_replies_leave_without_the_task() -> None:
+async def test_replies_leave_in_a_step_without_the_task(reactor: Reactor) -> None:
     socket, stream = RecordingSocket(room=100), RecordingStream()
-    buffer = send_buffer(pause_bytes=10, flusher=socket)
+    buffer = send_buffer(pause_bytes=10, send_now=socket.send_now)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
         await trio.testing.wait_all_tasks_blocked()
         for part in (b"one ", b"two ", b"three"):
             buffer.put(part)
         assert buffer.is_full
-        assert len(socket.flushes) == 1
-        socket.turn()
+        assert socket.taken == []
+        reactor.run_step(lambda: None)
         assert (buffer.size, buffer.is_full) == (0, False)
         buffer.finish()
     assert socket.taken == [b"one two three"]
     assert stream.sent == []
 
 
-async def test_the_task_sends_what_the_socket_does_not_take_and_all_that_comes_after() -> None:
+async def test_the_task_sends_what_the_socket_does_not_take_and_all_that_comes_after(
+    reactor: Reactor,
+) -> None:
     socket, stream = RecordingSocket(room=5), RecordingStream()
-    buffer = send_buffer(pause_bytes=100, flusher=socket)
+    buffer = send_buffer(pause_bytes=100, send_now=socket.send_now)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
         await trio.testing.wait_all_tasks_blocked()
         buffer.put(b"12345678")
-        socket.turn()
+        reactor.run_step(lambda: None)
         buffer.put(b"9")
-        socket.turn()
+        reactor.run_step(lambda: None)
         await trio.testing.wait_all_tasks_blocked()
         assert buffer.size == 0
         buffer.finish()
@@ -102,28 +100,28 @@ async def test_the_task_sends_what_the_socket_does_not_take_and_all_that_comes_a
     assert [bytes(part) for part in stream.sent] == [b"678", b"9"]
 
 
-async def test_a_peer_that_is_gone_is_left_to_the_task() -> None:
+async def test_a_peer_that_is_gone_is_left_to_the_task(reactor: Reactor) -> None:
     socket, stream = RecordingSocket(room=-1), RecordingStream()
-    buffer = send_buffer(pause_bytes=100, flusher=socket)
+    buffer = send_buffer(pause_bytes=100, send_now=socket.send_now)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
         await trio.testing.wait_all_tasks_blocked()
         buffer.put(b"lost")
-        socket.turn()
+        reactor.run_step(lambda: None)
         await trio.testing.wait_all_tasks_blocked()
         buffer.finish()
     assert [bytes(part) for part in stream.sent] == [b"lost"]
 
 
-async def test_what_is_discarded_before_its_turn_is_not_sent() -> None:
+async def test_what_is_discarded_before_its_turn_is_not_sent(reactor: Reactor) -> None:
     socket, stream = RecordingSocket(room=100), RecordingStream()
-    buffer = send_buffer(pause_bytes=100, flusher=socket)
+    buffer = send_buffer(pause_bytes=100, send_now=socket.send_now)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
         await trio.testing.wait_all_tasks_blocked()
         buffer.put(b"dropped")
         buffer.discard()
-        socket.turn()
+        reactor.run_step(lambda: None)
     assert (socket.taken, stream.sent, buffer.size) == ([], [], 0)
 
 
@@ -137,16 +135,18 @@ async def test_large_replies_are_not_copied_together() -> None:
     assert stream.sent == [b"a", large, b"bc"]
 
 
-async def test_a_long_reply_is_sent_from_where_it_is_and_not_all_in_one_turn() -> None:
+async def test_a_long_reply_is_sent_from_where_it_is_and_not_all_in_one_turn(
+    reactor: Reactor,
+) -> None:
     socket, stream = RecordingSocket(room=1 << 30), RecordingStream()
-    buffer = send_buffer(pause_bytes=100, flusher=socket)
+    buffer = send_buffer(pause_bytes=100, send_now=socket.send_now)
     kept = memoryview(bytes(range(256)) * 4096)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(buffer.run, stream.send)
         await trio.testing.wait_all_tasks_blocked()
         for part in (b"head", kept, b"tail"):
             buffer.put(part)
-        socket.turn()
+        reactor.run_step(lambda: None)
         assert socket.taken == [b"head", kept[:SENT_BYTES_MAX]]
         await trio.testing.wait_all_tasks_blocked()
         assert buffer.size == 0
@@ -198,13 +198,13 @@ class CountingReply:
 
     def __init__(self) -> None:
         self.number = 0
-        self.taken = False
+        self.is_sent = False
 
     def __len__(self) -> int:
         return 2
 
-    def take(self) -> bytes:
-        self.taken = True
+    def to_bytes(self) -> bytes:
+        self.is_sent = True
         return b"%02d" % self.number
 
 
@@ -221,10 +221,10 @@ async def test_a_late_reply_keeps_its_place_and_tells_what_is_so_when_it_is_sent
         buffer.put(b" between ")
         buffer.put(second)
         first.number, second.number = 17, 4
-        assert not first.taken
+        assert not first.is_sent
         stream.gate.set()
         await trio.testing.wait_all_tasks_blocked()
-        assert first.taken
+        assert first.is_sent
         buffer.put(CountingReply())
         buffer.finish()
     assert stream.sent == [b"before ", b"17 between 04", b"00"]

@@ -31,7 +31,7 @@ from segstore.network.server import (
 )
 from segstore.process.config import ConnectionSettings, SegmentStoreConfig
 from segstore.process.registry import ContainerRegistry
-from segstore.runtime.readiness import ReadySockets
+from segstore.runtime.reactor import OnEvent, Reactor
 from segstore.tables.settings import TableSettings
 from segstore.testing.memory_container import MemoryContainer
 from segstore.testing.wire_client import PeerClosedError, WireClient
@@ -367,11 +367,11 @@ async def test_accepting_survives_a_lack_of_file_descriptors(
 async def test_a_socket_that_cannot_be_watched_costs_only_its_connection(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: ReadySockets, descriptor: int) -> None:
+    def fail(_: Reactor, descriptor: int, on_event: OnEvent) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patches:
-        patches.setattr(ReadySockets, "watch", fail)
+        patches.setattr(Reactor, "watch", fail)
         stream = await trio.open_tcp_stream("127.0.0.1", server.port)
         with trio.fail_after(60):
             assert await stream.receive_some(1) == b""

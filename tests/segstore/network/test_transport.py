@@ -4,14 +4,13 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator
-from contextlib import closing
 
 import pytest
 import trio
 import trio.testing
 
 from segstore.network.transport import ReceiveBuffer, SocketTransport, StreamTransport
-from segstore.runtime.readiness import ReadySockets
+from segstore.runtime.reactor import current_reactor
 
 
 class Pair:
@@ -22,24 +21,17 @@ class Pair:
         self.other = other
 
 
-@pytest.fixture(params=["alone", "watched"])
-async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+@pytest.fixture
+async def pair(nursery: trio.Nursery) -> AsyncIterator[Pair]:
+    await nursery.start(current_reactor().run)
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         other = await trio.open_tcp_stream(*listener.socket.getsockname())
         stream = await listener.accept()
-        buffer = ReceiveBuffer(1000)
         async with other, stream:
-            if request.param == "alone":
-                yield Pair(SocketTransport(stream, buffer), other)
-                return
-            with closing(ReadySockets()) as ready_sockets:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ready_sockets.run)
-                    transport = SocketTransport(stream, buffer, ready_sockets)
-                    yield Pair(transport, other)
-                    await transport.aclose()
-                    nursery.cancel_scope.cancel()
+            transport = SocketTransport(stream, ReceiveBuffer(1000), current_reactor())
+            yield Pair(transport, other)
+            await transport.aclose()
 
 
 async def test_bytes_come_as_they_are_there(pair: Pair) -> None:
@@ -114,29 +106,30 @@ async def test_closing_wakes_who_receives(pair: Pair) -> None:
         await pair.transport.aclose()
 
 
-async def test_a_closed_transport_leaves_the_next_owner_of_its_descriptor_alone() -> None:
+async def test_a_closed_transport_leaves_the_next_owner_of_its_descriptor_alone(
+    nursery: trio.Nursery,
+) -> None:
+    reactor = current_reactor()
+    await nursery.start(reactor.run)
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener, await trio.open_tcp_stream(*listener.socket.getsockname()):
         stream = await listener.accept()
-        with closing(ReadySockets()) as ready_sockets:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(ready_sockets.run)
-                transport = SocketTransport(stream, ReceiveBuffer(10), ready_sockets)
-                descriptor = stream.socket.fileno()
-                ours, theirs = socket.socketpair()
-                with ours, theirs:
-                    await transport.aclose()
-                    os.dup2(ours.fileno(), descriptor)
-                    readiness = ready_sockets.watch(descriptor)
-                    await transport.aclose()
-                    with pytest.raises(trio.BrokenResourceError):
-                        transport.send_now(b"for somebody else")
-                    theirs.send(b"hello")
-                    with trio.fail_after(60):
-                        await readiness.wait()
-                    ready_sockets.forget(descriptor)
-                    os.close(descriptor)
-                nursery.cancel_scope.cancel()
+        transport = SocketTransport(stream, ReceiveBuffer(10), reactor)
+        descriptor = stream.socket.fileno()
+        ours, theirs = socket.socketpair()
+        came = trio.Event()
+        with ours, theirs:
+            await transport.aclose()
+            os.dup2(ours.fileno(), descriptor)
+            reactor.watch(descriptor, lambda _: came.set())
+            await transport.aclose()
+            with pytest.raises(trio.BrokenResourceError):
+                transport.send_now(b"for somebody else")
+            theirs.send(b"hello")
+            with trio.fail_after(60):
+                await came.wait()
+            reactor.unwatch(descriptor)
+            os.close(descriptor)
 
 
 async def test_streams_in_memory_carry_bytes_both_ways() -> None:
@@ -169,7 +162,6 @@ async def test_who_sends_much_lets_others_have_their_turn(pair: Pair) -> None:
     assert turns > 8
 
 
-@pytest.mark.parametrize("pair", ["watched"], indirect=True)
 async def test_what_comes_is_taken_without_resuming_who_waits(pair: Pair) -> None:
     taken: list[bytes] = []
     returned = False
@@ -180,7 +172,7 @@ async def test_what_comes_is_taken_without_resuming_who_waits(pair: Pair) -> Non
 
     async def wait() -> None:
         nonlocal returned
-        await pair.transport.pass_on(take)
+        await pair.transport.receive_with(take)
         returned = True
 
     with trio.fail_after(60):
@@ -196,7 +188,6 @@ async def test_what_comes_is_taken_without_resuming_who_waits(pair: Pair) -> Non
     assert taken == [b"first", b"second", b"last"]
 
 
-@pytest.mark.parametrize("pair", ["watched"], indirect=True)
 async def test_who_waits_goes_on_when_more_is_there_than_fits(pair: Pair) -> None:
     taken: list[bytes] = []
 
@@ -206,7 +197,7 @@ async def test_who_waits_goes_on_when_more_is_there_than_fits(pair: Pair) -> Non
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.transport.pass_on, take)
+            nursery.start_soon(pair.transport.receive_with, take)
             await trio.testing.wait_all_tasks_blocked()
             await pair.other.send_all(bytes(1500))
         received = sum(map(len, taken))
@@ -214,7 +205,6 @@ async def test_who_waits_goes_on_when_more_is_there_than_fits(pair: Pair) -> Non
             received += len(await pair.transport.receive())
 
 
-@pytest.mark.parametrize("pair", ["watched"], indirect=True)
 async def test_the_end_is_taken_as_no_bytes(pair: Pair) -> None:
     taken: list[bytes] = []
 
@@ -224,7 +214,7 @@ async def test_the_end_is_taken_as_no_bytes(pair: Pair) -> None:
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.transport.pass_on, take)
+            nursery.start_soon(pair.transport.receive_with, take)
             await trio.testing.wait_all_tasks_blocked()
             await pair.other.send_all(b"bytes")
             await pair.other.send_eof()
@@ -233,7 +223,6 @@ async def test_the_end_is_taken_as_no_bytes(pair: Pair) -> None:
         assert await pair.transport.receive() == b""
 
 
-@pytest.mark.parametrize("pair", ["watched"], indirect=True)
 async def test_an_end_that_came_with_the_last_bytes_is_noticed(pair: Pair) -> None:
     taken: list[bytes] = []
 
@@ -243,7 +232,7 @@ async def test_an_end_that_came_with_the_last_bytes_is_noticed(pair: Pair) -> No
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.transport.pass_on, take)
+            nursery.start_soon(pair.transport.receive_with, take)
             await trio.testing.wait_all_tasks_blocked()
             # Both before the event loop looks again: there is only one edge.
             os.write(pair.other.socket.fileno(), b"bytes")
@@ -252,7 +241,6 @@ async def test_an_end_that_came_with_the_last_bytes_is_noticed(pair: Pair) -> No
         assert await pair.transport.receive() == b""
 
 
-@pytest.mark.parametrize("pair", ["watched"], indirect=True)
 async def test_a_peer_that_breaks_off_is_told_from_one_that_ends(pair: Pair) -> None:
     taken: list[bytes] = []
 
@@ -262,7 +250,7 @@ async def test_a_peer_that_breaks_off_is_told_from_one_that_ends(pair: Pair) -> 
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.transport.pass_on, take)
+            nursery.start_soon(pair.transport.receive_with, take)
             await trio.testing.wait_all_tasks_blocked()
             pair.other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             await trio.aclose_forcefully(pair.other)  # a reset
@@ -270,3 +258,63 @@ async def test_a_peer_that_breaks_off_is_told_from_one_that_ends(pair: Pair) -> 
         for _ in range(2):
             with pytest.raises(trio.BrokenResourceError):
                 await pair.transport.receive()
+
+
+async def test_an_end_that_came_with_the_last_bytes_is_received_after_them(pair: Pair) -> None:
+    os.write(pair.other.socket.fileno(), b"last")
+    await pair.other.send_eof()
+    with trio.fail_after(60):
+        assert [await pair.transport.receive() for _ in range(3)] == [b"last", b"", b""]
+
+
+async def test_what_comes_after_a_cancelled_receive_is_not_lost(pair: Pair) -> None:
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return True
+
+    for receive in (pair.transport.receive, lambda: pair.transport.receive_with(take)):
+        with trio.move_on_after(0.01) as scope:
+            await receive()
+        assert scope.cancelled_caught
+        await pair.other.send_all(b"a")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        with trio.fail_after(60):
+            assert await pair.transport.receive() == b"a"
+    assert taken == []
+
+
+async def test_what_is_there_already_is_left_to_the_caller(pair: Pair) -> None:
+    def take(data: bytes) -> bool:
+        raise AssertionError("there is something to receive")
+
+    await pair.other.send_all(b"a")
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    with trio.fail_after(60):
+        await pair.transport.receive_with(take)
+        assert await pair.transport.receive() == b"a"
+
+
+async def test_nothing_is_received_with_a_closed_transport(pair: Pair) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await pair.transport.receive_with(lambda _: True)
+
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        await pair.transport.aclose()
+    await receive()
+
+
+async def test_what_a_callback_raises_is_raised_in_the_task_that_receives(pair: Pair) -> None:
+    def take(data: bytes) -> bool:
+        raise ZeroDivisionError
+
+    with pytest.RaisesGroup(ZeroDivisionError), trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.transport.receive_with, take)
+            await trio.testing.wait_all_tasks_blocked()
+            await pair.other.send_all(b"a")

@@ -4,7 +4,8 @@ Owns: the ``WriterRunner`` protocol, ``ThreadRunner`` and ``InlineRunner``; when
 
 Invariants:
 1. Finished batches are handed to ``on_batch`` in order, in the event loop's thread.
-2. One wake-up of the event loop takes all batches that are finished by then.
+2. One step of the reactor completes all batches that are finished by then, and submits what is
+   queued when it ends.
 3. A wake-up is never lost: what was queued before ``wake`` is seen by the step after it.
 4. A batch is written only when all before it were written whole and durably; what was not is
    written again, first and in full, or fails with everything after it.
@@ -22,7 +23,7 @@ from typing import Protocol
 import trio
 
 from _fast.journal_thread import OUTSTANDING_MAX, JournalThread
-from segstore.runtime.turns import Turns, current_turns
+from segstore.runtime.reactor import DeferredWork, current_reactor
 from segstore.tiers.direct_io import NOT_SUPPORTED_ERRNOS
 from segstore.tiers.journal.settings import JournalSettings
 from segstore.tiers.journal.writer import BatchWriter, PreparedBatch, WrittenBatch
@@ -84,7 +85,7 @@ async def running(
 
 class ThreadRunner:
     """The writes in a thread that never takes the interpreter's lock; an eventfd brings the
-    results back.
+    results back. It runs the event loop's reactor, as long as it runs itself.
 
     What that thread cannot write (to a disk that is no ``LocalDisk``, or a write that was cut
     short) is written again, as a whole, by one of trio's threads before anything goes on.
@@ -93,49 +94,22 @@ class ThreadRunner:
     def __init__(self) -> None:
         self._submitted: deque[PreparedBatch] = deque()
         self._unwritten: deque[tuple[PreparedBatch, int]] = deque()
-        self._parked: trio.lowlevel.Task | None = None
-        self._woken = False
-        self._asked = False
-        self._defect: Exception | None = None
         self._stopping = False
         self._marking = False
         self._begun = trio.Event()
         self._submission_count = 0
-        self._turns: Turns
+        self._reactor = current_reactor()
+        self._work = DeferredWork(self._reactor, self._submit)
+        self.wake = self._work.request
+        """Look at the queue at the end of this step of the reactor, or in the next one."""
         self._writer: BatchWriter
         self._thread: JournalThread
         self._on_batch: OnBatch
 
-    def wake(self) -> None:
-        """Look at the queue at the end of this step of the event loop, or in the next one."""
-        if not self._turns.is_run:
-            self._resume()
-        elif not self._asked:
-            self._asked = True
-            self._turns.soon(self._submit_soon)
-
-    def _submit_soon(self) -> None:
-        self._asked = False
-        if self._unwritten or self._stopping:
-            self._resume()
-            return
-        try:
-            self._submit()
-        # It is the journal's, not the task's in which it is called.
-        except Exception as defect:
-            self._defect = defect
-            self._resume()
-
-    def _resume(self) -> None:
-        self._woken = True
-        task, self._parked = self._parked, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
-
     def stop(self) -> None:
         """Let ``run`` return."""
         self._stopping = True
-        self._resume()
+        self._work.wake()
 
     async def run(
         self,
@@ -147,54 +121,50 @@ class ThreadRunner:
     ) -> None:
         """Start the thread and hand over its batches until stopped, and only then."""
         event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._writer, self._on_batch, self._turns = writer, on_batch, current_turns()
+        self._writer, self._on_batch = writer, on_batch
         self._thread = thread = JournalThread(event_fd)
         try:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._take_finished, event_fd)
+                    await nursery.start(self._reactor.run)
+                    self._reactor.watch(event_fd, self._batches_written)
                     nursery.start_soon(self._mark_when_idle, settings.mark_delay_seconds)
                     task_status.started()
                     await self._write_until_stopped(settings.no_space_retry_seconds)
                     nursery.cancel_scope.cancel()
                 await trio.to_thread.run_sync(partial(writer.mark_end, durably=True))
         finally:
+            self._reactor.unwatch(event_fd)
             thread.stop()
             os.close(event_fd)
 
-    async def _take_finished(self, event_fd: int) -> None:
-        while True:
-            await trio.lowlevel.wait_readable(event_fd)
-            os.eventfd_read(event_fd)
-            self._turns.begin()
-            try:
-                self._note_finished()
-            finally:
-                self._turns.end()
-
-    def _note_finished(self) -> None:
-        for written, seconds in self._thread.take():
-            batch = self._submitted.popleft()
-            if written == batch.write_length:
-                self._on_batch(self._writer.written(batch, seconds))
+    def _batches_written(self, _: int) -> None:
+        """Complete the batches that the thread has finished, and submit what is queued."""
+        # The eventfd is not read: each write to it is an event of its own.
+        try:
+            for written, seconds in self._thread.take():
+                batch = self._submitted.popleft()
+                if written == batch.write_length:
+                    self._on_batch(self._writer.written(batch, seconds))
+                else:
+                    self._unwritten.append((batch, written))
+            if self._unwritten:
+                self._unwritten = deque(sorted(self._unwritten, key=_number))
+                self._work.wake()
+            elif self._stopping:
+                self._work.wake()
+            elif self._submitted:
+                # The disk is busy: what containers add in this step goes along.
+                self._work.request()
             else:
-                self._unwritten.append((batch, written))
-        if self._unwritten:
-            self._unwritten = deque(sorted(self._unwritten, key=_number))
-            self._resume()
-        elif self._stopping:
-            self._resume()
-        elif self._submitted:
-            self.wake()  # the disk is busy: take what containers add in this turn
-        else:
-            self._submit()
+                self._submit()
+        # It is the journal's, not the task's in which the step is made.
+        except Exception as defect:
+            self._work.fail(defect)
 
     async def _write_until_stopped(self, retry_seconds: float) -> None:
         writer = self._writer
         while True:
-            self._woken = False
-            if self._defect is not None:
-                raise self._defect
             if self._unwritten and not self._submitted and writer.failure is None:
                 await self._write_again()
             self._submit()
@@ -204,28 +174,18 @@ class ThreadRunner:
                 continue
             if writer.disk_full:
                 with trio.move_on_after(retry_seconds):
-                    await self._park()
+                    await self._work.wait()
             elif not self._unwritten or self._submitted:
-                await self._park()
+                await self._work.wait()
 
-    async def _park(self) -> None:
-        if self._woken:
-            return
-        self._parked = trio.lowlevel.current_task()
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._parked = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
-
-    def _submit(self) -> None:
-        """Give queued batches to the thread as long as it accepts some."""
+    def _submit(self) -> bool:
+        """Give queued batches to the thread as long as it accepts some; returns whether ``run`` is
+        needed."""
         writer = self._writer
         if writer.failure is not None and not self._submitted:
             self._fail_all()
         if self._unwritten or self._marking:
-            return
+            return bool(self._unwritten) or self._stopping
         while len(self._submitted) < OUTSTANDING_MAX:
             batch = writer.prepare_next()
             if batch is None:
@@ -235,8 +195,8 @@ class ThreadRunner:
             descriptor = batch.file.disk_file.writing_descriptor()
             if descriptor is None:
                 self._unwritten.append((batch, 0))
-                self._resume()
-                return
+                self._work.wake()
+                return True
             self._thread.submit(
                 batch.records,
                 descriptor=descriptor,
@@ -248,6 +208,7 @@ class ThreadRunner:
                 durable_number=batch.number - 1,
             )
             self._submitted.append(batch)
+        return self._stopping
 
     def _fail_all(self) -> None:
         self._unwritten.clear()
@@ -294,7 +255,7 @@ class ThreadRunner:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._writer.mark_end)
         self._marking = False
-        self._resume()
+        self._work.wake()
 
 
 def _number(unwritten: tuple[PreparedBatch, int]) -> int:

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import trio
 import trio.testing
 
 from segstore.errors import DataLogCorruptError, DataLogError
-from segstore.runtime.turns import Turns, current_turns
 from segstore.tiers.api import Buffer
 from segstore.tiers.journal import ContainerLog, Journal, JournalSettings, open_journal
 from segstore.tiers.journal.disk import DiskFile, LocalDisk
@@ -28,17 +27,6 @@ SETTINGS = JournalSettings(
     no_space_retry_seconds=0.01,
     mark_delay_seconds=0.005,
 )
-
-
-@pytest.fixture(params=["in tasks", "in turns"], autouse=True)
-async def turns(request: pytest.FixtureRequest) -> AsyncIterator[Turns]:
-    """Everything here holds whether batches are handed over in tasks or in steps of others."""
-    async with trio.open_nursery() as nursery:
-        if request.param == "in turns":
-            nursery.start_soon(current_turns().run)
-            await trio.testing.wait_all_tasks_blocked()
-        yield current_turns()
-        nursery.cancel_scope.cancel()
 
 
 class OtherDisk(LocalDisk):
