@@ -22,6 +22,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 HOST = "127.0.0.1"
 API = "/webhdfs/v1"
+CONF = "CONF"
+"""The operation of a request for a DataNode's setting, in plans and counts."""
 BYTES_OPERATIONS = frozenset({"CREATE", "APPEND", "OPEN"})
 
 
@@ -304,9 +306,7 @@ class _DataNode(_Handler):
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         with hdfs.lock:
-            if not operation:
-                self._tell_setting()
-                return
+            operation = operation or CONF
             hdfs.requests.append((operation, path))
             fault = hdfs.next_fault(operation, redirects=False)
             if fault is not None:
@@ -316,6 +316,9 @@ class _DataNode(_Handler):
                     self.refuse(fault.refusal)
                     return
                 body = body[: fault.bytes_done]
+            if operation == CONF:
+                self._tell_setting(fault)
+                return
             if operation == "OPEN":
                 self._read(path, query, fault)
                 return
@@ -342,8 +345,10 @@ class _DataNode(_Handler):
             done = None if fault is None else fault.bytes_done
             self.answer(200, bytes(content[offset : offset + length])[:done])
 
-    def _tell_setting(self) -> None:
-        if self.hdfs.sync_on_close is None:
+    def _tell_setting(self, fault: RequestFault | None) -> None:
+        if fault is not None and not fault.is_answered:
+            self.cut()
+        elif self.hdfs.sync_on_close is None:
             self.answer(404)
         else:
             key = "dfs.datanode.synconclose"

@@ -6,8 +6,9 @@ a user.
 Invariants:
 1. Every operation that is needed later is tried at a store's first start, on files of its own;
    later starts are quick, and try only what tells whether it is there.
-2. A start is refused when a DataNode says that it does not sync what it closes, unless the
-   settings allow that.
+2. A start is refused when a DataNode says that it does not sync what it closes, or cannot be
+   asked, unless the settings allow that. Only a DataNode that answers without the setting is
+   trusted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import getpass
 import os
 import random
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -23,7 +25,12 @@ import msgspec
 import structlog
 
 from segstore.errors import StorageConfigurationError, StorageError, StorageUnreachableError
-from segstore.tiers.hdfs.failures import HdfsFailure, HdfsFailureKind, HdfsRequestError
+from segstore.tiers.hdfs.failures import (
+    HdfsFailure,
+    HdfsFailureKind,
+    HdfsRequestError,
+    failure_of_answer,
+)
 from segstore.tiers.hdfs.http import HttpRequests, PooledRequests
 from segstore.tiers.hdfs.location import HdfsLocation
 from segstore.tiers.hdfs.settings import HdfsSettings
@@ -104,9 +111,9 @@ class OpenedHdfs:
 
     async def open(self) -> Callable[[Callable[[], int]], HdfsChunkStorage]:
         """Return the function that gives chunks to their owners, once the directory is known to be
-        the store's."""
+        the store's. Raises ``StorageError`` with a sentence for users."""
+        await self._check_sync()
         try:
-            await self._check_sync()
             removed = await remove_old_unfinished(
                 self._trial, older_than_seconds=OLD_UNFINISHED_SECONDS
             )
@@ -142,20 +149,23 @@ class OpenedHdfs:
 
     async def _check_sync(self) -> None:
         """Refuse a DataNode that acknowledges what only its memory has."""
-        url = urlsplit(await self._trial.locate_writer(PROBE))
-        address = f"{url.scheme}://{url.netloc}"
-        answer = await self._trial.look(f"{address}/conf?name={SYNC_SETTING}")
         try:
-            value = msgspec.json.decode(answer.body, type=_PropertyBody).property.value
-        except msgspec.DecodeError:
+            address, value = await self._trial.repeat(
+                "find out whether DataNodes sync what they close", self._sync_setting
+            )
+        except HdfsRequestError as error:
+            if self._settings.requires_sync:
+                raise self._explained(error.failure) from error
+            logger.warning(str(error))
+            return
+        if value is None:
             logger.warning(
                 f"{address} does not tell whether it syncs what it closes: see that"
                 f" {SYNC_SETTING} is true on all DataNodes",
                 tier2=str(self._location),
-                status=answer.status,
             )
             return
-        if value == "true":
+        if value.strip().lower() == "true":  # as Hadoop reads it
             return
         sentence = (
             f"tier 2 in {self._location}: DataNode {address} has {SYNC_SETTING} = {value}, so a"
@@ -168,6 +178,22 @@ class OpenedHdfs:
                 " risk"
             )
         logger.warning(sentence)
+
+    async def _sync_setting(self) -> tuple[str, str | None]:
+        """Ask the DataNode that would write next; returns its address, and None when it answers
+        without the setting."""
+        url = urlsplit(await self._trial.locate_writer(PROBE))
+        address = f"{url.scheme}://{url.netloc}"
+        answer = await self._trial.look(f"{address}/conf?name={SYNC_SETTING}")
+        if answer.status != HTTPStatus.OK:
+            failure = failure_of_answer(answer.status, answer.body)
+            if failure.is_worth_another_try:
+                raise HdfsRequestError(failure.reason, failure)
+            return address, None
+        try:
+            return address, msgspec.json.decode(answer.body, type=_PropertyBody).property.value
+        except msgspec.DecodeError:
+            return address, None
 
     def _explained(self, failure: HdfsFailure) -> StorageError:
         where = f"tier 2 in {self._location}"

@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from structlog.testing import capture_logs
 
 from segstore.errors import (
     IdentityError,
@@ -27,7 +28,14 @@ from segstore.errors import (
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.tier_two_vendors import VENDORS
-from segstore.testing.fake_hdfs import FakeHdfs, Refusal, RequestFault, dead_address, fake_hdfs
+from segstore.testing.fake_hdfs import (
+    CONF,
+    FakeHdfs,
+    Refusal,
+    RequestFault,
+    dead_address,
+    fake_hdfs,
+)
 from segstore.tiers.hdfs import opening
 from segstore.tiers.hdfs.location import HdfsLocation, HdfsLocationError
 from segstore.tiers.hdfs.opening import Identity
@@ -174,9 +182,58 @@ async def test_datanodes_that_do_not_sync_are_refused(hdfs: FakeHdfs, tmp_path: 
         other.sync_on_close = "false"
         risky = HdfsSettings(user="somebody", requires_sync=False)
         await serve(tmp_path / "risky", location_of(other), risky)
-    with fake_hdfs() as silent:
-        silent.sync_on_close = None
-        await serve(tmp_path / "silent", location_of(silent))
+
+
+async def test_a_datanode_that_does_not_tell_whether_it_syncs_is_a_warning(
+    hdfs: FakeHdfs, tmp_path: Path
+) -> None:
+    hdfs.sync_on_close = None
+    with capture_logs() as logs:
+        await serve(tmp_path, location_of(hdfs))
+    [warning] = [each["event"] for each in logs if each["log_level"] == "warning"]
+    assert "does not tell whether it syncs what it closes" in warning
+
+
+@pytest.mark.parametrize("value", ["TRUE", " true\n"])
+async def test_the_sync_setting_is_read_as_hadoop_reads_it(
+    hdfs: FakeHdfs, tmp_path: Path, value: str
+) -> None:
+    hdfs.sync_on_close = value
+    await serve(tmp_path, location_of(hdfs))
+
+
+@pytest.mark.parametrize(
+    ("operation", "fault"),
+    [
+        ("CREATE", RequestFault(redirect=dead_address())),
+        (CONF, RequestFault()),
+        (CONF, RequestFault(refusal=Refusal("NullPointerException", status=500))),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 1000])
+async def test_a_look_at_the_sync_setting_that_fails_lets_no_store_start(
+    hdfs: FakeHdfs, tmp_path: Path, operation: str, fault: RequestFault, times: int
+) -> None:
+    """A look that fails once is repeated, and then the setting is known."""
+    await serve(tmp_path, location_of(hdfs))
+    hdfs.sync_on_close = "false"
+    # The claim of the directory is created before.
+    before = [RequestFault(redirect=hdfs.datanode)] if operation == "CREATE" else []
+    hdfs.plan(operation, *before, *[fault] * times)
+    kind = StorageConfigurationError if times == 1 else StorageUnreachableError
+    with pytest.raises(kind):
+        await serve(tmp_path, location_of(hdfs))
+
+
+async def test_a_look_at_the_sync_setting_that_fails_is_a_warning_where_syncs_are_not_required(
+    hdfs: FakeHdfs, tmp_path: Path
+) -> None:
+    hdfs.plan(CONF, *[RequestFault()] * 1000)
+    risky = HdfsSettings(user="somebody", requires_sync=False)
+    with capture_logs() as logs:
+        await serve(tmp_path, location_of(hdfs), risky)
+    [warning] = [each["event"] for each in logs if each["log_level"] == "warning"]
+    assert "cannot find out whether DataNodes sync" in warning
 
 
 @pytest.mark.parametrize(
