@@ -33,6 +33,7 @@ from pravega_admin.errors import (
 )
 from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
 from segstore.errors import leaf_errors
+from segstore.runtime.event_loop import run_event_loop
 from segstore.runtime.refused_files import is_refusal, reason_of
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def run_server(
     raise_descriptor_limit()
     config = _read_config(server, parts, settings)
     with _telling(parts, config):
-        trio.run(_serve_until_signal, parts.serve, config, on_ready)
+        run_event_loop(_serve_until_signal, parts.serve, config, on_ready)
 
 
 def share_out_containers(settings: Mapping[str, Any], store_count: int) -> Shares:

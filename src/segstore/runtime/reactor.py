@@ -15,8 +15,9 @@ So the tasks are there for waiting, and the reactor does the rest by plain calls
 
 How it works
 ============
-The reactor waits for all *watched* descriptors with one ``epoll``. When some of them have
-something, it makes a *step*::
+The reactor waits for all *watched* descriptors with one ``epoll``: in a server beside trio's own
+descriptors (``runtime.event_loop``), otherwise in a task. When some of them have something, it
+makes a *step*::
 
     epoll ─▶ on_event of each ready descriptor ─▶ deferred calls, until none is left ─▶ epoll
              └──────────────── one step: nothing waits, and no task runs ───────────────┘
@@ -59,7 +60,7 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -69,6 +70,18 @@ OnEvent = Callable[[int], object]
 """A ``Callback`` that is given the flags of ``epoll``: what came, as ``select.EPOLLIN`` says it."""
 
 _WATCHED: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+
+
+class Driver(Protocol):
+    """What waits for the reactor of an event loop in place of the reactor's own task."""
+
+    async def drive(self, reactor: Reactor) -> None:
+        """Make the reactor's steps until cancelled. Returns at once if that is not possible."""
+        ...
+
+
+DRIVER: Final[trio.lowlevel.RunVar[Driver | None]] = trio.lowlevel.RunVar("driver", None)
+"""The driver of an event loop; see ``runtime.event_loop``."""
 
 
 class Reactor:
@@ -94,6 +107,11 @@ class Reactor:
         """
         assert self.is_running, "nobody would wait for it"
         self._epoll.register(descriptor, _WATCHED)
+        self._watched[descriptor] = on_event
+
+    def watch_epoll(self, descriptor: int, on_event: OnEvent) -> None:
+        """Watch another epoll: call ``on_event`` in each step as long as that has something."""
+        self._epoll.register(descriptor, select.EPOLLIN)
         self._watched[descriptor] = on_event
 
     def unwatch(self, descriptor: int) -> None:
@@ -131,9 +149,12 @@ class Reactor:
         self.is_running = True
         try:
             task_status.started()
-            async with self._waiting_turn, trio.open_nursery() as nursery:
-                nursery.start_soon(self._step_for_tasks)
-                nursery.start_soon(self._step_for_events)
+            async with self._waiting_turn:
+                if (driver := DRIVER.get(None)) is not None:
+                    await driver.drive(self)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._step_for_tasks)
+                    nursery.start_soon(self._step_for_events)
         finally:
             self._runner_count -= 1
             self.is_running = self._runner_count > 0
@@ -144,23 +165,31 @@ class Reactor:
                     self._watched.clear()
                     self._epoll.close()
 
+    def wait_and_step(self, seconds: float) -> None:
+        """Wait for events, at most so long, and make a step of them and of what was deferred.
+
+        Raises what callbacks raise. For whoever waits for the reactor.
+        """
+        deferred = self._deferred
+        watched = self._watched
+        events = self._epoll.poll(0.0 if deferred else seconds)
+        self._is_in_step = True
+        try:
+            for ready, flags in events:
+                watched[ready](flags)
+            while deferred:
+                deferred.popleft()()
+        finally:
+            self._is_in_step = False
+            if deferred:  # a callback raised, which ends whoever made this step: others go on
+                self._deferred_by_task.set()
+
     async def _step_for_events(self) -> None:
         """Make a step whenever watched descriptors have something."""
-        descriptor, poll, watched = self._epoll.fileno(), self._epoll.poll, self._watched
-        deferred = self._deferred
+        descriptor = self._epoll.fileno()
         while True:
             await trio.lowlevel.wait_readable(descriptor)
-            # Like ``run_step``: this is called for every append.
-            self._is_in_step = True
-            try:
-                for ready, flags in poll(0):
-                    watched[ready](flags)
-                while deferred:
-                    deferred.popleft()()
-            finally:
-                self._is_in_step = False
-                if deferred:
-                    self._deferred_by_task.set()
+            self.wait_and_step(0.0)
 
     async def _step_for_tasks(self) -> None:
         """Make a step whenever a task deferred something."""
