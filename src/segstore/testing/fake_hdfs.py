@@ -21,6 +21,9 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 HOST = "127.0.0.1"
+LOST_HOST = "127.2"
+LOST_ADDRESS = "127.0.0.2"
+"""What a resolver makes of the name ``LOST_HOST``, on every machine."""
 API = "/webhdfs/v1"
 CONF = "CONF"
 """The operation of a request for a DataNode's setting, in plans and counts."""
@@ -45,7 +48,7 @@ class RequestFault:
     refusal: Refusal | None = None
     """Nothing is done, and this is the answer."""
     redirect: str | None = None
-    """The NameNode names this server instead of the DataNode."""
+    """The NameNode names this server instead of a DataNode, even one that is excluded."""
     first: Callable[[], None] | None = None
     """What somebody else does just before."""
     is_answered: bool = False
@@ -71,6 +74,9 @@ class FakeHdfs:
     namenodes: list[str] = field(default_factory=list)
     datanode: str = ""
     scheme: str = "http"
+    lost_datanode: str = ""
+    """A DataNode that the NameNode names first, and that does not work. It has to be on
+    ``LOST_HOST``."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     _faults: dict[str, list[RequestFault]] = field(default_factory=dict)
     _clock: int = 0
@@ -90,6 +96,17 @@ class FakeHdfs:
         if planned and (planned[0].redirect is not None) == redirects:
             return planned.pop(0)
         return None
+
+    def choose_datanode(self, excluded: str) -> str | Refusal:
+        """Return the DataNode that a NameNode names, which knows DataNodes by address alone."""
+        addresses = set(filter(None, excluded.split(",")))
+        if not addresses <= {HOST, LOST_ADDRESS}:
+            return Refusal("NullPointerException", status=500)
+        if self.lost_datanode and LOST_ADDRESS not in addresses:
+            return self.lost_datanode
+        if HOST in addresses:
+            return Refusal("IOException", "No active nodes contain this block")
+        return self.datanode
 
     # ---- Operations on the files -----------------------------------------------------------------
 
@@ -178,11 +195,20 @@ def fake_hdfs(namenodes: int = 1, *, tls: ssl.SSLContext | None = None) -> Itera
             thread.join()
 
 
-def dead_address() -> str:
+def dead_address(host: str = HOST) -> str:
     """Return an address where nobody listens."""
     with socket.socket() as unused:
-        unused.bind((HOST, 0))
-        return f"{HOST}:{unused.getsockname()[1]}"
+        unused.bind((host, 0))
+        return f"{host}:{unused.getsockname()[1]}"
+
+
+@contextmanager
+def frozen_address() -> Iterator[str]:
+    """Return an address of ``LOST_HOST`` where connections are made, and nobody answers."""
+    with socket.socket() as frozen:
+        frozen.bind((LOST_HOST, 0))
+        frozen.listen()
+        yield f"{LOST_HOST}:{frozen.getsockname()[1]}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -221,6 +247,8 @@ class _Handler(BaseHTTPRequestHandler):
         for key, value in headers.items():
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 
@@ -251,9 +279,14 @@ class _NameNode(_Handler):
             hdfs.queries.append(query)
             if operation in BYTES_OPERATIONS:
                 fault = hdfs.next_fault(operation, redirects=True)
-                server = hdfs.datanode if fault is None else fault.redirect
                 if operation != "CREATE" and path not in hdfs.files:
                     self.refuse(Refusal("FileNotFoundException", path, 404))
+                    return
+                server = hdfs.choose_datanode(query.get("excludedatanodes", ""))
+                if fault is not None and fault.redirect is not None:
+                    server = fault.redirect
+                if isinstance(server, Refusal):
+                    self.refuse(server)
                     return
                 location = f"{hdfs.scheme}://{server}{API}{quote(path)}?{urlsplit(self.path).query}"
                 self.answer(307, Location=location)

@@ -22,7 +22,7 @@ from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 import trio
@@ -37,6 +37,7 @@ from segstore.tiers.hdfs.failures import (
     failure_of_error,
 )
 from segstore.tiers.hdfs.http import HttpAnswer, HttpRequests
+from segstore.tiers.hdfs.lost_datanodes import LostDataNodes
 
 T = TypeVar("T")
 
@@ -126,7 +127,7 @@ class WebHdfs:
         if block_bytes is not None:
             self._created["blocksize"] = block_bytes
         self._active = 0
-        self._lost_host = ""
+        self._lost_datanodes = LostDataNodes()
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
 
@@ -251,18 +252,22 @@ class WebHdfs:
         limiter: trio.CapacityLimiter | None = None,
     ) -> HttpAnswer:
         """Have the NameNode name a DataNode, and send it the request."""
-        lost_host, self._lost_host = self._lost_host, ""
-        if lost_host:
-            # The NameNode does not know for minutes that a DataNode has died.
-            parameters = {**parameters, "excludedatanodes": lost_host}
-        answer = await self._ask(method, op, path, parameters, limiter=limiter)
-        url = _redirect_of(answer)
+        excluded = self._lost_datanodes.excluded()
+        if excluded:
+            parameters = {**parameters, "excludedatanodes": excluded}
+        try:
+            url = _redirect_of(await self._ask(method, op, path, parameters, limiter=limiter))
+        except HdfsRequestError as error:
+            if error.failure.kind is HdfsFailureKind.TRY_AGAIN:
+                # No other DataNode has the bytes, or this NameNode has other addresses of them.
+                self._lost_datanodes.clear()
+            raise
         try:
             answer = await self._send(method, lambda: url, body, limiter)
-        except HdfsRequestError as error:
-            if error.failure.kind is HdfsFailureKind.UNREACHABLE:
-                self._lost_host = urlsplit(url).hostname or ""
+        except HdfsRequestError:
+            await self._lost_datanodes.add(url)
             raise
+        self._lost_datanodes.remove(url)
         if answer.status != expected:
             raise _refused(answer)
         return answer

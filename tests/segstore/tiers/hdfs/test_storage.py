@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 import trio
 
 from segstore.errors import ChunkNotFoundError, StorageError
-from segstore.testing.fake_hdfs import FakeHdfs, Refusal, RequestFault, dead_address, fake_hdfs
+from segstore.testing.fake_hdfs import (
+    LOST_ADDRESS,
+    LOST_HOST,
+    FakeHdfs,
+    Refusal,
+    RequestFault,
+    dead_address,
+    fake_hdfs,
+    frozen_address,
+)
 from segstore.tiers.api import ChunkInfo
+from segstore.tiers.hdfs import lost_datanodes
 from segstore.tiers.hdfs.failures import HdfsFailureKind, failure_of_answer
 from segstore.tiers.hdfs.http import PooledRequests
 from segstore.tiers.hdfs.location import HdfsLocation
@@ -42,9 +53,13 @@ def hdfs() -> Iterator[FakeHdfs]:
 def connected() -> Iterator[Callable[..., WebHdfs]]:
     with ExitStack() as stack:
 
-        def make(hdfs: FakeHdfs, *, namenodes: list[str] | None = None) -> WebHdfs:
+        def make(
+            hdfs: FakeHdfs, *, namenodes: list[str] | None = None, silent_seconds: float = 1.0
+        ) -> WebHdfs:
             hosts = ",".join(namenodes or hdfs.namenodes)
-            http = PooledRequests(connections_max=4, connect_seconds_max=1.0, read_seconds_max=1.0)
+            http = PooledRequests(
+                connections_max=4, connect_seconds_max=1.0, read_seconds_max=silent_seconds
+            )
             stack.enter_context(closing(http))
             location = HdfsLocation.parse(f"webhdfs://{hosts}/root")
             return connect(location, HdfsSettings(user="somebody"), http=http, limits=QUICK)
@@ -56,11 +71,11 @@ def connected() -> Iterator[Callable[..., WebHdfs]]:
 def storage_of(connected: Callable[..., WebHdfs]) -> Storages:
     numbers = itertools.count()
 
-    def make(hdfs: FakeHdfs, *, namenodes: list[str] | None = None) -> HdfsChunkStorage:
+    def make(hdfs: FakeHdfs, **options: Any) -> HdfsChunkStorage:
         def next_bytes(count: int) -> bytes:
             return next(numbers).to_bytes(count, "big")
 
-        return HdfsChunkStorage(connected(hdfs, namenodes=namenodes), random_bytes=next_bytes)
+        return HdfsChunkStorage(connected(hdfs, **options), random_bytes=next_bytes)
 
     return make
 
@@ -213,15 +228,78 @@ async def test_a_file_whose_writer_died_is_closed_for_a_reader(
 # ---- Servers -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", ["CREATE", "APPEND", "OPEN"])
-async def test_a_redirect_to_a_dead_datanode_is_asked_for_again(
-    hdfs: FakeHdfs, storage: HdfsChunkStorage, operation: str
+def operation(storage: HdfsChunkStorage, name: str) -> Callable[[], Awaitable[object]]:
+    """Return a call that needs a DataNode for an operation of WebHDFS."""
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "CREATE": lambda: storage.write("other", offset=0, data=[b"other"]),
+        "APPEND": lambda: storage.write(NAME, offset=5, data=[b"56789"]),
+        "OPEN": lambda: storage.read(NAME, offset=0, length=5),
+    }
+    return calls[name]
+
+
+@pytest.mark.parametrize("name", ["CREATE", "APPEND", "OPEN"])
+async def test_a_datanode_that_is_dead_is_not_named_again(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage, name: str
 ) -> None:
-    hdfs.plan(operation, RequestFault(redirect=dead_address()))
+    """The NameNode does not know that it died, and knows it by address alone."""
     await storage.write(NAME, offset=0, data=[b"01234"])
-    await storage.write(NAME, offset=5, data=[b"56789"])
-    assert await storage.read(NAME, offset=0, length=10) == b"0123456789"
-    assert "127.0.0.1" in [query.get("excludedatanodes") for query in hdfs.queries]
+    hdfs.lost_datanode = dead_address(LOST_HOST)
+    await operation(storage, name)()
+    asked = [query for query in hdfs.queries if query["op"] == name]
+    assert [query.get("excludedatanodes") for query in asked][-2:] == [None, LOST_ADDRESS]
+
+
+@pytest.mark.parametrize("name", ["CREATE", "APPEND", "OPEN"])
+async def test_a_datanode_that_never_answers_is_not_named_again(
+    hdfs: FakeHdfs, storage_of: Storages, name: str
+) -> None:
+    await storage_of(hdfs).write(NAME, offset=0, data=[b"01234"])
+    storage = storage_of(hdfs, silent_seconds=0.5)
+    with frozen_address() as hdfs.lost_datanode:
+        await operation(storage, name)()
+    asked = [query for query in hdfs.queries if query["op"] == name]
+    assert asked[-1].get("excludedatanodes") == LOST_ADDRESS
+
+
+async def test_all_requests_share_what_is_known_of_lost_datanodes(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    await storage.write(NAME, offset=0, data=[b"01234"])
+    hdfs.lost_datanode = dead_address(LOST_HOST)
+    async with trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(lambda: storage.read(NAME, offset=0, length=5))
+    hdfs.queries.clear()
+    for _ in range(3):
+        await storage.read(NAME, offset=0, length=5)
+    asked = [query.get("excludedatanodes") for query in hdfs.queries if query["op"] == "OPEN"]
+    assert asked == [LOST_ADDRESS] * 3
+
+
+async def test_a_lost_datanode_is_named_again_after_a_while(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_datanodes, "LOST_SECONDS", 0.2)
+    await storage.write(NAME, offset=0, data=[b"01234"])
+    hdfs.plan("OPEN", RequestFault(redirect=dead_address(LOST_HOST)))
+    await storage.read(NAME, offset=0, length=5)
+    await trio.sleep(0.3)
+    await storage.read(NAME, offset=0, length=5)
+    assert hdfs.queries[-1]["op"] == "OPEN"
+    assert "excludedatanodes" not in hdfs.queries[-1]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.3"])
+async def test_no_datanode_is_excluded_where_the_namenode_cannot_do_without(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage, host: str
+) -> None:
+    """The only one that has the bytes, and one that the NameNode knows by another address."""
+    await storage.write(NAME, offset=0, data=[b"01234"])
+    hdfs.plan("OPEN", RequestFault(redirect=dead_address(host)))
+    assert await storage.read(NAME, offset=0, length=5) == b"01234"
+    asked = [query.get("excludedatanodes") for query in hdfs.queries if query["op"] == "OPEN"]
+    assert asked == [None, host, None]
 
 
 async def test_the_other_namenode_is_asked_when_one_is_on_standby(storage_of: Storages) -> None:
