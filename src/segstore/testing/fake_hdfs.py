@@ -13,6 +13,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ LOST_ADDRESS = "127.0.0.2"
 API = "/webhdfs/v1"
 CONF = "CONF"
 """The operation of a request for a DataNode's setting, in plans and counts."""
+RECEIVE_BUFFER_BYTES = 64 * 1024
 BYTES_OPERATIONS = frozenset({"CREATE", "APPEND", "OPEN"})
 
 
@@ -77,6 +79,8 @@ class FakeHdfs:
     lost_datanode: str = ""
     """A DataNode that the NameNode names first, and that does not work. It has to be on
     ``LOST_HOST``."""
+    pause_seconds: float = 0.0
+    """How long a DataNode stands still before it reads a body."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     _faults: dict[str, list[RequestFault]] = field(default_factory=dict)
     _clock: int = 0
@@ -337,6 +341,7 @@ class _DataNode(_Handler):
         if operation in ("CREATE", "APPEND"):
             # As the real one does, asked or not.
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        time.sleep(hdfs.pause_seconds)
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         with hdfs.lock:
             operation = operation or CONF
@@ -392,6 +397,8 @@ def _server(hdfs: FakeHdfs, handler: type[_Handler], number: int) -> ThreadingHT
     bound = type(handler.__name__, (handler,), {"hdfs": hdfs, "number": number})
     server = ThreadingHTTPServer((HOST, 0), bound)
     server.daemon_threads = True
+    # What is not read yet stays with its sender.
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
     return server
 
 

@@ -2,14 +2,20 @@
 
 Owns: ``HttpRequests``, which sends requests, and ``PooledRequests``, which does so with urllib3.
 Requests block: ``WebHdfs`` runs them in threads.
+
+How it works: Python counts a time limit over all of what one call sends, and urllib3 sends under
+the limit of connecting. So a connection that was made gets the other limit at once, and a body is
+sent in slices: whatever its size, the limit is one of silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, cast
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from segstore.tiers.api import Buffer
 
@@ -17,6 +23,8 @@ CONNECT_SECONDS_MAX: Final = 3.0
 READ_SECONDS_MAX: Final = 30.0
 """How long a server may be silent: a DataNode that replaces another one in a pipeline is so for
 some seconds."""
+SLICE_BYTES: Final = 64 * 1024
+"""So much of a body is sent within ``READ_SECONDS_MAX``."""
 SERVERS_MAX: Final = 256
 """To so many servers connections are kept."""
 
@@ -59,6 +67,7 @@ class PooledRequests:
             timeout=urllib3.Timeout(connect=connect_seconds_max, read=read_seconds_max),
             ca_certs=ca_file,
         )
+        self._pool.pool_classes_by_scheme = _pool_classes(read_seconds_max)
 
     def send(self, method: str, url: str, body: Sequence[Buffer] | None = None) -> HttpAnswer:
         """Send a request and return its whole answer."""
@@ -69,7 +78,7 @@ class PooledRequests:
         response = self._pool.request(
             method,
             url,
-            body=cast("Iterable[bytes]", body) or None,
+            body=cast("Iterable[bytes]", _slices(body)) if body else None,
             headers=headers,
             redirect=False,
             preload_content=True,
@@ -79,3 +88,32 @@ class PooledRequests:
     def close(self) -> None:
         """Close the connections."""
         self._pool.clear()
+
+
+def _slices(body: Sequence[Buffer]) -> Iterator[memoryview]:
+    for part in body:
+        whole = memoryview(part)
+        for start in range(0, len(whole), SLICE_BYTES):
+            yield whole[start : start + SLICE_BYTES]
+
+
+def _pool_classes(silent_seconds_max: float) -> dict[str, type[HTTPConnectionPool]]:
+    """Return pools whose connections, once made, have this time limit for everything."""
+
+    class PlainConnection(HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            self.sock.settimeout(silent_seconds_max)
+
+    class SecureConnection(HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            self.sock.settimeout(silent_seconds_max)
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = PlainConnection
+
+    class SecurePool(HTTPSConnectionPool):
+        ConnectionCls = SecureConnection
+
+    return {"http": PlainPool, "https": SecurePool}

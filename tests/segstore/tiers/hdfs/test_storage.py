@@ -54,11 +54,17 @@ def connected() -> Iterator[Callable[..., WebHdfs]]:
     with ExitStack() as stack:
 
         def make(
-            hdfs: FakeHdfs, *, namenodes: list[str] | None = None, silent_seconds: float = 1.0
+            hdfs: FakeHdfs,
+            *,
+            namenodes: list[str] | None = None,
+            connect_seconds: float = 1.0,
+            silent_seconds: float = 1.0,
         ) -> WebHdfs:
             hosts = ",".join(namenodes or hdfs.namenodes)
             http = PooledRequests(
-                connections_max=4, connect_seconds_max=1.0, read_seconds_max=silent_seconds
+                connections_max=4,
+                connect_seconds_max=connect_seconds,
+                read_seconds_max=silent_seconds,
             )
             stack.enter_context(closing(http))
             location = HdfsLocation.parse(f"webhdfs://{hosts}/root")
@@ -300,6 +306,27 @@ async def test_no_datanode_is_excluded_where_the_namenode_cannot_do_without(
     assert await storage.read(NAME, offset=0, length=5) == b"01234"
     asked = [query.get("excludedatanodes") for query in hdfs.queries if query["op"] == "OPEN"]
     assert asked == [None, host, None]
+
+
+async def test_a_datanode_that_stands_still_within_a_body_is_waited_for(
+    hdfs: FakeHdfs, storage_of: Storages
+) -> None:
+    """As one does that replaces another DataNode of its pipeline."""
+    storage = storage_of(hdfs, connect_seconds=0.3, silent_seconds=10.0)
+    hdfs.pause_seconds = 1.0
+    body = bytes(16 << 20)
+    await storage.write(NAME, offset=0, data=[body])
+    assert hdfs.files[FILE] == body
+    assert hdfs.count("CREATE") == 1
+
+
+async def test_a_datanode_that_stands_still_too_long_within_a_body_is_given_up(
+    hdfs: FakeHdfs, storage_of: Storages
+) -> None:
+    storage = storage_of(hdfs, silent_seconds=0.3)
+    hdfs.pause_seconds = 2.0
+    with pytest.raises(StorageError, match="cannot write"):
+        await storage.write(NAME, offset=0, data=[bytes(16 << 20)])
 
 
 async def test_the_other_namenode_is_asked_when_one_is_on_standby(storage_of: Storages) -> None:
