@@ -26,6 +26,8 @@ LOST_HOST = "127.2"
 LOST_ADDRESS = "127.0.0.2"
 """What a resolver makes of the name ``LOST_HOST``, on every machine."""
 API = "/webhdfs/v1"
+STANDBY = "STANDBY"
+"""What a request that reaches a NameNode on standby is counted as."""
 CONF = "CONF"
 """The operation of a request for a DataNode's setting, in plans and counts."""
 RECEIVE_BUFFER_BYTES = 64 * 1024
@@ -39,6 +41,7 @@ class Refusal:
     exception: str
     message: str = ""
     status: int = 403
+    package: str = "java.io"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class FakeHdfs:
         """Return the DataNode that a NameNode names, which knows DataNodes by address alone."""
         addresses = set(filter(None, excluded.split(",")))
         if not addresses <= {HOST, LOST_ADDRESS}:
-            return Refusal("NullPointerException", status=500)
+            return Refusal("NullPointerException", status=500, package="java.lang")
         if self.lost_datanode and LOST_ADDRESS not in addresses:
             return self.lost_datanode
         if HOST in addresses:
@@ -262,7 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
     def refuse(self, refusal: Refusal) -> None:
         remote = {
             "exception": refusal.exception,
-            "javaClassName": f"java.{refusal.exception}",
+            "javaClassName": f"{refusal.package}.{refusal.exception}",
             "message": refusal.message,
         }
         self.answer_json({"RemoteException": remote}, refusal.status)
@@ -278,6 +281,7 @@ class _NameNode(_Handler):
         hdfs = self.hdfs
         with hdfs.lock:
             if self.number != hdfs.active:
+                hdfs.requests.append((STANDBY, path))
                 self.refuse(Refusal("StandbyException", "Operation category READ is not supported"))
                 return
             hdfs.queries.append(query)
@@ -331,7 +335,7 @@ class _NameNode(_Handler):
                 done = hdfs.delete(path)
                 return done if isinstance(done, Refusal) else {"boolean": done}
             case _:
-                return Refusal("UnsupportedOperationException", operation, 400)
+                return Refusal("UnsupportedOperationException", operation, 400, "java.lang")
 
 
 class _DataNode(_Handler):

@@ -5,18 +5,23 @@ Owns: ``HdfsFailure`` and the table of the exceptions that NameNodes and DataNod
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 import msgspec
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
+from urllib3.util.ssl_match_hostname import CertificateError
 
 from segstore.errors import StorageError
 
 REASON_CHARACTERS_MAX: Final = 500
 REQUEST_ERRORS: Final[tuple[type[Exception], ...]] = (HTTPError, OSError, MemoryError)
 """The errors that sending a request raises."""
+INVALID_JSON: Final[tuple[type[Exception], ...]] = (msgspec.DecodeError, UnicodeDecodeError)
+"""The errors that decoding an answer raises."""
+_CERTIFICATE_ERRORS: Final = (ssl.SSLCertVerificationError, CertificateError)
 
 
 class HdfsFailureKind(Enum):
@@ -25,7 +30,7 @@ class HdfsFailureKind(Enum):
     UNREACHABLE = auto()
     """The server was not reached, so nothing was done: try again."""
     STANDBY = auto()
-    """This NameNode does not serve now: ask another one."""
+    """This NameNode does not serve, or not yet: ask another one."""
     TRY_AGAIN = auto()
     """The request may or may not have been done; trying again may help."""
     BUSY = auto()
@@ -47,11 +52,9 @@ class HdfsFailureKind(Enum):
 _KINDS: Final = {
     "StandbyException": HdfsFailureKind.STANDBY,
     "ObserverRetryOnActiveException": HdfsFailureKind.STANDBY,
-    "RetriableException": HdfsFailureKind.TRY_AGAIN,
-    "SafeModeException": HdfsFailureKind.TRY_AGAIN,
+    "RetriableException": HdfsFailureKind.STANDBY,
     "AlreadyBeingCreatedException": HdfsFailureKind.BUSY,
     "RecoveryInProgressException": HdfsFailureKind.BUSY,
-    "LeaseExpiredException": HdfsFailureKind.TRY_AGAIN,
     "CannotObtainBlockLengthException": HdfsFailureKind.UNREADABLE_END,
     "FileNotFoundException": HdfsFailureKind.MISSING,
     "FileAlreadyExistsException": HdfsFailureKind.EXISTS,
@@ -64,15 +67,29 @@ _KINDS: Final = {
     "QuotaExceededException": HdfsFailureKind.FULL,
     "DSQuotaExceededException": HdfsFailureKind.FULL,
     "NSQuotaExceededException": HdfsFailureKind.FULL,
-    # Everything else that servers may get over is one of these: no DataNode, a broken pipeline.
-    "IOException": HdfsFailureKind.TRY_AGAIN,
-    "EOFException": HdfsFailureKind.TRY_AGAIN,
-    "BlockMissingException": HdfsFailureKind.TRY_AGAIN,
-    "ConnectException": HdfsFailureKind.TRY_AGAIN,
-    "NoRouteToHostException": HdfsFailureKind.TRY_AGAIN,
-    "SocketTimeoutException": HdfsFailureKind.TRY_AGAIN,
-    "NotReplicatedYetException": HdfsFailureKind.TRY_AGAIN,
+    "ParentNotDirectoryException": HdfsFailureKind.REFUSED,
+    "InvalidPathException": HdfsFailureKind.REFUSED,
+    "FSLimitException": HdfsFailureKind.REFUSED,
+    "PathComponentTooLongException": HdfsFailureKind.REFUSED,
+    "MaxDirectoryItemsExceededException": HdfsFailureKind.REFUSED,
+    "SnapshotAccessControlException": HdfsFailureKind.REFUSED,
+    "UnresolvedPathException": HdfsFailureKind.REFUSED,
+    "RpcNoSuchMethodException": HdfsFailureKind.REFUSED,
+    "RpcNoSuchProtocolException": HdfsFailureKind.REFUSED,
+    "ChecksumException": HdfsFailureKind.TRY_AGAIN,
+    "DiskErrorException": HdfsFailureKind.TRY_AGAIN,
+    "DiskOutOfSpaceException": HdfsFailureKind.TRY_AGAIN,
 }
+_PASSING_PACKAGES: Final = (
+    "java.io.",
+    "java.net.",
+    "java.nio.",
+    "org.apache.hadoop.hdfs.",
+    "org.apache.hadoop.ipc.",
+    "org.apache.hadoop.net.",
+)
+"""Exceptions of these that are not listed above tell of disks, networks and servers that may work
+again: WebHDFS answers 403 for them as for what is forbidden."""
 _AGAIN: Final = frozenset(
     {
         HdfsFailureKind.UNREACHABLE,
@@ -117,6 +134,7 @@ class HdfsRequestError(StorageError):
 
 class _RemoteException(msgspec.Struct):
     exception: str = ""
+    class_name: str = msgspec.field(name="javaClassName", default="")
     message: str | None = ""
 
 
@@ -130,7 +148,10 @@ def failure_of_error(error: Exception) -> HdfsFailure:
     if isinstance(error, (NewConnectionError, ConnectTimeoutError)):
         return HdfsFailure(HdfsFailureKind.UNREACHABLE, reason)
     if isinstance(error, SSLError):
-        return HdfsFailure(HdfsFailureKind.REFUSED, f"TLS: {reason}")
+        # A server that ends within a handshake is an SSLError, too.
+        is_final = any(isinstance(each, _CERTIFICATE_ERRORS) for each in error.args)
+        kind = HdfsFailureKind.REFUSED if is_final else HdfsFailureKind.TRY_AGAIN
+        return HdfsFailure(kind, f"TLS: {reason}")
     return HdfsFailure(HdfsFailureKind.TRY_AGAIN, reason)
 
 
@@ -138,17 +159,20 @@ def failure_of_answer(status: int, body: bytes) -> HdfsFailure:
     """Return what to do about an answer that is no success."""
     try:
         remote = msgspec.json.decode(body, type=_ErrorBody).remote
-    except msgspec.DecodeError:
+    except INVALID_JSON:
         kind = HdfsFailureKind.TRY_AGAIN if status >= 500 else HdfsFailureKind.REFUSED
         return HdfsFailure(_STATUSES.get(status, kind), f"HTTP status {status}")
     message = remote.message or ""
-    kind = _KINDS.get(remote.exception, HdfsFailureKind.REFUSED)
     if _UNREADABLE in message:
         kind = HdfsFailureKind.UNREADABLE_END
     elif nested := next((each for each in _NESTED if each in message), None):
         kind = _KINDS[nested]
-    elif remote.exception not in _KINDS and status >= 500:
+    elif remote.exception in _KINDS:
+        kind = _KINDS[remote.exception]
+    elif status >= 500 or remote.class_name.startswith(_PASSING_PACKAGES):
         kind = HdfsFailureKind.TRY_AGAIN
+    else:
+        kind = HdfsFailureKind.REFUSED
     return HdfsFailure(kind, _one_line(f"{remote.exception}: {message}"))
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import getpass
 import os
 import random
+import ssl
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final
@@ -26,6 +27,7 @@ import structlog
 
 from segstore.errors import StorageConfigurationError, StorageError, StorageUnreachableError
 from segstore.tiers.hdfs.failures import (
+    INVALID_JSON,
     HdfsFailure,
     HdfsFailureKind,
     HdfsRequestError,
@@ -192,7 +194,7 @@ class OpenedHdfs:
             return address, None
         try:
             return address, msgspec.json.decode(answer.body, type=_PropertyBody).property.value
-        except msgspec.DecodeError:
+        except INVALID_JSON:
             return address, None
 
     def _explained(self, failure: HdfsFailure) -> StorageError:
@@ -237,10 +239,13 @@ def connect(
 ) -> WebHdfs:
     """Return the files of a location; nothing is asked yet. Raises ``StorageConfigurationError``
     when a file of certificates cannot be read."""
-    if settings.ca_file is not None and not os.access(settings.ca_file, os.R_OK):
-        raise StorageConfigurationError(
-            f"tier 2 in {location}: ca_file {settings.ca_file} cannot be read"
-        )
+    if settings.ca_file is not None:
+        try:
+            ssl.create_default_context(cafile=settings.ca_file)
+        except OSError as error:
+            raise StorageConfigurationError(
+                f"tier 2 in {location}: ca_file {settings.ca_file} cannot be read: {error}"
+            ) from error
     return WebHdfs(
         http or PooledRequests(connections_max=2 * THREADS_MAX, ca_file=settings.ca_file),
         location.addresses,

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -29,6 +30,7 @@ import trio
 
 from segstore.tiers.api import Buffer
 from segstore.tiers.hdfs.failures import (
+    INVALID_JSON,
     REQUEST_ERRORS,
     HdfsFailure,
     HdfsFailureKind,
@@ -47,7 +49,6 @@ FILE_PERMISSION: Final = "600"
 DIRECTORY_PERMISSION: Final = "700"
 SAFE_IN_PATH: Final = "/!$.-_"
 NONE: Final[Mapping[str, str | int]] = MappingProxyType({})
-_LOST = frozenset({HdfsFailureKind.UNREACHABLE, HdfsFailureKind.STANDBY, HdfsFailureKind.TRY_AGAIN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +289,16 @@ class WebHdfs:
             query = urlencode({"op": op, **self._identity(), **parameters})
             return f"{self._addresses[asked]}{API}{_quoted(self._full(path))}?{query}"
 
+        serves = False
         try:
             answer = await self._send(method, url, None, limiter)
-            if answer.status not in (200, 307):
+            serves = answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
+            if answer.status not in (HTTPStatus.OK, HTTPStatus.TEMPORARY_REDIRECT):
                 raise _refused(answer)
         except HdfsRequestError as error:
-            if error.failure.kind in _LOST and self._active == asked:
+            # What an active NameNode refuses is no reason to leave it, whatever it is.
+            serves &= error.failure.kind is not HdfsFailureKind.STANDBY
+            if not serves and self._active == asked:
                 self._active = (asked + 1) % len(self._addresses)
             raise
         return answer
@@ -342,7 +347,7 @@ def _redirect_of(answer: HttpAnswer) -> str:
 def _decode(answer: HttpAnswer, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(answer.body, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except INVALID_JSON as error:
         raise _failed(
             HdfsFailureKind.REFUSED, f"the answer is not WebHDFS's: {error}: is this a NameNode?"
         ) from error

@@ -243,7 +243,11 @@ async def test_a_look_at_the_sync_setting_that_fails_is_a_warning_where_syncs_ar
         (Refusal("SecurityException", status=401), StorageConfigurationError, "token_file"),
         (Refusal("NSQuotaExceededException"), StorageConfigurationError, "quota"),
         (Refusal("StandbyException"), StorageUnreachableError, "name all of them"),
-        (Refusal("UnsupportedOperationException", "x", 400), StorageConfigurationError, "cannot"),
+        (
+            Refusal("UnsupportedOperationException", "x", 400, "java.lang"),
+            StorageConfigurationError,
+            "cannot",
+        ),
     ],
 )
 async def test_a_start_says_what_is_wrong(
@@ -296,7 +300,13 @@ async def test_everything_goes_over_tls_when_the_location_says_so(
             await serve(tmp_path / "two", location, SETTINGS)
 
 
-async def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    settings = HdfsSettings(ca_file=str(tmp_path / "ca.pem"))
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+async def test_certificates_that_cannot_be_read_are_told(
+    tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    settings = HdfsSettings(ca_file=str(file))
     with pytest.raises(StorageConfigurationError, match=r"ca\.pem cannot be read"):
-        await serve(tmp_path, "swebhdfs://127.0.0.1:1/stores/one", settings)
+        await serve(tmp_path / "data", "swebhdfs://127.0.0.1:1/stores/one", settings)

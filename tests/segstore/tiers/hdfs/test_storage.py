@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import socket
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
+import msgspec
 import pytest
 import trio
+from urllib3.exceptions import SSLError
 
 from segstore.errors import ChunkNotFoundError, StorageError
 from segstore.testing.fake_hdfs import (
     LOST_ADDRESS,
     LOST_HOST,
+    STANDBY,
     FakeHdfs,
     Refusal,
     RequestFault,
@@ -23,7 +28,7 @@ from segstore.testing.fake_hdfs import (
 )
 from segstore.tiers.api import ChunkInfo
 from segstore.tiers.hdfs import lost_datanodes
-from segstore.tiers.hdfs.failures import HdfsFailureKind, failure_of_answer
+from segstore.tiers.hdfs.failures import HdfsFailureKind, failure_of_answer, failure_of_error
 from segstore.tiers.hdfs.http import PooledRequests
 from segstore.tiers.hdfs.location import HdfsLocation
 from segstore.tiers.hdfs.opening import connect
@@ -391,14 +396,84 @@ async def test_a_namenode_that_is_away_is_an_error_in_time(storage_of: Storages)
             HdfsFailureKind.STANDBY,
         ),
         (
-            b'{"RemoteException": {"exception": "IOException", "message": null}}',
+            b'{"RemoteException": {"exception": "IOException", "message": null,'
+            b' "javaClassName": "java.io.IOException"}}',
             HdfsFailureKind.TRY_AGAIN,
         ),
         (b"<html>", HdfsFailureKind.FORBIDDEN),
+        (b'{"RemoteException": {"exception": "\xff\xfe"}}', HdfsFailureKind.FORBIDDEN),
     ],
 )
 def test_an_exception_says_what_to_do(body: bytes, kind: HdfsFailureKind) -> None:
     assert failure_of_answer(403, body).kind is kind
+
+
+@pytest.mark.parametrize(
+    "class_name",
+    [
+        "java.net.SocketException",
+        "java.net.UnknownHostException",
+        "java.nio.channels.ClosedChannelException",
+        "java.io.InterruptedIOException",
+        "org.apache.hadoop.net.ConnectTimeoutException",
+        "org.apache.hadoop.hdfs.server.namenode.SafeModeException",
+        "org.apache.hadoop.hdfs.server.datanode.ReplicaNotFoundException",
+        "org.apache.hadoop.fs.ChecksumException",
+        "org.apache.hadoop.util.DiskChecker$DiskOutOfSpaceException",
+    ],
+)
+async def test_an_error_of_disks_and_networks_below_a_datanode_is_passing(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage, class_name: str
+) -> None:
+    await storage.write(NAME, offset=0, data=[b"01234"])
+    package, _, exception = class_name.replace("$", ".").rpartition(".")
+    hdfs.plan("OPEN", RequestFault(refusal=Refusal(exception, "Broken pipe", package=package)))
+    assert await storage.read(NAME, offset=0, length=5) == b"01234"
+
+
+@pytest.mark.parametrize(
+    "class_name",
+    [
+        "org.apache.hadoop.fs.ParentNotDirectoryException",
+        "org.apache.hadoop.hdfs.protocol.FSLimitException$PathComponentTooLongException",
+        "org.apache.hadoop.HadoopIllegalArgumentException",
+        "java.lang.IllegalArgumentException",
+        "com.sun.jersey.api.ParamException",
+    ],
+)
+def test_an_exception_that_a_request_itself_causes_is_final(class_name: str) -> None:
+    exception = class_name.replace("$", ".").rpartition(".")[2]
+    remote = {"exception": exception, "javaClassName": class_name, "message": "no"}
+    failure = failure_of_answer(403, msgspec.json.encode({"RemoteException": remote}))
+    assert not failure.is_worth_another_try
+
+
+def test_a_server_that_ends_within_a_tls_handshake_may_be_there_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def end() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1)
+                connection.shutdown(socket.SHUT_RDWR)
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        with closing(PooledRequests(connections_max=1)) as http, pytest.raises(SSLError) as caught:
+            http.send("GET", f"https://127.0.0.1:{listener.getsockname()[1]}/")
+        thread.join()
+    assert failure_of_error(caught.value).is_worth_another_try
+
+
+async def test_a_refusal_by_the_active_namenode_is_no_reason_to_ask_the_other(
+    storage_of: Storages,
+) -> None:
+    with fake_hdfs(namenodes=2) as hdfs:
+        storage = storage_of(hdfs)
+        hdfs.plan("RENAME", *[RequestFault(refusal=Refusal("IOException", "no DataNodes"))] * 2)
+        await storage.write(NAME, offset=0, data=[b"whole"])
+        assert hdfs.count("RENAME") == 3
+        assert hdfs.count(STANDBY) == 0
 
 
 # ---- Files and directories -----------------------------------------------------------------------
