@@ -60,19 +60,36 @@ class Identity:
         self._known: tuple[tuple[int, int], str] | None = None
 
     def __call__(self) -> dict[str, str]:
-        """Return the parameters of a request. Raises ``OSError`` when a token cannot be read."""
+        """Return the parameters of a request. Raises ``HdfsRequestError`` when nothing says who
+        asks."""
         if self._token_file is not None:
             return {"delegation": self._token(self._token_file)}
-        return {"user.name": self._user or getpass.getuser()}
+        try:
+            return {"user.name": self._user or getpass.getuser()}
+        except (KeyError, OSError) as error:
+            raise _unknown("the system has no name for this process's user") from error
 
     def _token(self, path: str) -> str:
-        found = os.stat(path)
-        version = (found.st_ino, found.st_mtime_ns)
-        known = self._known
-        if known is None or known[0] != version:
-            with open(path, encoding="utf-8") as file:
-                known = self._known = version, file.read().strip()
+        try:
+            found = os.stat(path)
+            version = (found.st_ino, found.st_mtime_ns)
+            known = self._known
+            if known is None or known[0] != version:
+                with open(path, encoding="ascii") as file:
+                    known = self._known = version, file.read().strip()
+        except UnicodeDecodeError as error:
+            raise _unknown(
+                f"token_file {path} is no text: it has to have a delegation token as a URL has it"
+            ) from error
+        except OSError as error:
+            raise _unknown(f"token_file cannot be read: {error}") from error
+        if not known[1]:
+            raise _unknown(f"token_file {path} is empty")
         return known[1]
+
+
+def _unknown(reason: str) -> HdfsRequestError:
+    return HdfsRequestError(reason, HdfsFailure(HdfsFailureKind.CREDENTIALS, reason))
 
 
 class _Property(msgspec.Struct):

@@ -99,7 +99,7 @@ class WebHdfs:
     """The files below ``root``. Paths are given relative to it; the empty one is the root's own.
 
     ``identity`` returns the parameters that say who asks; it is called for each request, in a
-    thread, and may raise ``OSError``.
+    thread, and may raise ``HdfsRequestError``.
     """
 
     def __init__(

@@ -37,6 +37,7 @@ from segstore.testing.fake_hdfs import (
     fake_hdfs,
 )
 from segstore.tiers.hdfs import opening
+from segstore.tiers.hdfs.failures import HdfsRequestError
 from segstore.tiers.hdfs.location import HdfsLocation, HdfsLocationError
 from segstore.tiers.hdfs.opening import Identity
 from segstore.tiers.hdfs.settings import HdfsSettings
@@ -137,13 +138,38 @@ def test_the_user_is_the_settings_then_the_environments_then_the_systems() -> No
 def test_a_token_is_read_again_when_its_file_is_replaced(tmp_path: Path) -> None:
     file = tmp_path / "token"
     identity = Identity(HdfsSettings(user="x", token_file=str(file)))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(HdfsRequestError, match="token_file cannot be read"):
         identity()
     file.write_text("first\n")
     assert identity() == {"delegation": "first"}
     (tmp_path / "new").write_text("second\n")
     os.replace(tmp_path / "new", file)
     assert identity() == {"delegation": "second"}
+
+
+async def test_a_start_says_that_the_user_has_no_name(
+    hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container with a user of its own."""
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME", "HADOOP_USER_NAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with pytest.raises(StorageConfigurationError, match="give a user's name"):
+        await serve(tmp_path, location_of(hdfs), HdfsSettings())
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, "cannot be read"), (b"HDTS\x00\xff\xfe", "is no text"), (b"\n", "is empty")],
+)
+async def test_a_token_file_without_a_token_is_told(
+    hdfs: FakeHdfs, tmp_path: Path, content: bytes | None, sentence: str
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(StorageConfigurationError, match=sentence):
+        await serve(tmp_path / "data", location_of(hdfs), HdfsSettings(token_file=str(file)))
 
 
 async def test_a_store_keeps_its_history_and_is_started_again(
