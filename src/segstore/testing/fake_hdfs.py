@@ -93,6 +93,10 @@ class FakeHdfs:
         with a redirect is met at the NameNode, others where the operation is done."""
         self._faults.setdefault(operation, []).extend(faults)
 
+    def forget_faults(self) -> None:
+        """Let all that comes be done as it should."""
+        self._faults.clear()
+
     def count(self, operation: str) -> int:
         """Count the requests of an operation that were met."""
         return sum(name == operation for name, _ in self.requests)

@@ -4,8 +4,9 @@ Owns: the configuration of HTTP, who asks, the checks at the start, and what eac
 a user.
 
 Invariants:
-1. Every operation that is needed later is tried at a store's first start, on files of its own;
-   later starts are quick, and try only what tells whether it is there.
+1. Every operation that is needed later is tried at a store's first start, on files of its own
+   that are no chunks: what a start that was killed leaves of them is in nobody's way. Later starts
+   are quick, and try only what tells whether it is there.
 2. A start is refused when a DataNode says that it does not sync what it closes, or cannot be
    asked, unless the settings allow that. Only a DataNode that answers without the setting is
    trusted.
@@ -36,7 +37,13 @@ from segstore.tiers.hdfs.failures import (
 from segstore.tiers.hdfs.http import HttpRequests, PooledRequests
 from segstore.tiers.hdfs.location import HdfsLocation
 from segstore.tiers.hdfs.settings import HdfsSettings
-from segstore.tiers.hdfs.storage import HdfsChunkStorage, remove_old_unfinished
+from segstore.tiers.hdfs.storage import (
+    UNFINISHED_DIRECTORY,
+    HdfsChunkStorage,
+    file_path,
+    remove_old_unfinished,
+    remove_unfinished,
+)
 from segstore.tiers.hdfs.webhdfs import THREADS_MAX, RepeatLimits, WebHdfs
 
 LIMITS: Final = RepeatLimits()
@@ -151,16 +158,19 @@ class OpenedHdfs:
             raise self._explained(error.failure) from error
 
     async def _try_everything(self, name: str) -> None:
-        """Create, extend, find, read and delete a chunk."""
-        storage = HdfsChunkStorage(self._trial, random_bytes=self._random_bytes)
+        """Create, extend, find, read and delete a chunk, where no store looks for chunks."""
+        hdfs = self._trial.below(UNFINISHED_DIRECTORY)
+        storage = HdfsChunkStorage(hdfs, random_bytes=self._random_bytes, unfinished="")
         first, second = b"created", b", appended"
         try:
             await storage.write(name, offset=0, data=[first])
             await storage.write(name, offset=len(first), data=[second])
             found = [(each.name, each.length) for each in await storage.list_chunks(name)]
             read = await storage.read(name, offset=0, length=len(first + second))
-        finally:
             await storage.delete(name)
+        except BaseException:
+            await remove_unfinished(hdfs, file_path(name))
+            raise
         if found != [(name, len(read))] or read != first + second:
             raise StorageConfigurationError(
                 f"tier 2 in {self._location} returns other bytes than were written"

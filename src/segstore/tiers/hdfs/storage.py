@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 UNFINISHED_DIRECTORY: Final = ".unfinished"
 """Has the files whose first bytes are being written. No chunk's path begins with a dot."""
+REMOVAL_SECONDS_MAX: Final = 1.0
 KNOWN_CHUNKS_MAX: Final = 16_384
 KNOWN_DIRECTORIES_MAX: Final = 16_384
 PARALLEL_LOOKS_MAX: Final = 8
@@ -51,10 +52,20 @@ logger = structlog.get_logger(__name__)
 
 
 class HdfsChunkStorage:
-    """Chunks as files. Calls that change one chunk come one at a time."""
+    """Chunks as files. Calls that change one chunk come one at a time.
 
-    def __init__(self, hdfs: WebHdfs, *, random_bytes: Callable[[int], bytes]) -> None:
+    ``unfinished`` is the directory for files that have no chunk's name yet.
+    """
+
+    def __init__(
+        self,
+        hdfs: WebHdfs,
+        *,
+        random_bytes: Callable[[int], bytes],
+        unfinished: str = UNFINISHED_DIRECTORY,
+    ) -> None:
         self._hdfs = hdfs
+        self._unfinished = unfinished
         self._random_bytes = random_bytes
         # What the last write of this process has found; a write that fails forgets it.
         self._lengths: Remembered[str, int] = Remembered(KNOWN_CHUNKS_MAX)
@@ -213,7 +224,7 @@ class HdfsChunkStorage:
 
     async def _create(self, path: str, body: Sequence[Buffer]) -> int:
         """Write the chunk's first bytes."""
-        unfinished = f"{UNFINISHED_DIRECTORY}/{self._random_bytes(8).hex()}"
+        unfinished = _join(self._unfinished, self._random_bytes(8).hex())
         directory = path.rpartition("/")[0]
         is_named = False
         try:
@@ -225,19 +236,11 @@ class HdfsChunkStorage:
         finally:
             if not is_named:
                 self._directories.drop(directory)
-                await self._remove_unfinished(unfinished)
+                await remove_unfinished(self._hdfs, unfinished)
         if not is_named:
             # An earlier attempt has made it, or its directory was removed while it was empty.
             raise _try_again(f"{path} got no name")
         return sum(map(len, body))
-
-    async def _remove_unfinished(self, path: str) -> None:
-        """Delete a file that may be there. One that stays is deleted at a later start."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
-            try:
-                await self._hdfs.delete(path)
-            except StorageError as error:
-                logger.debug("an unfinished chunk is left", path=path, error=str(error))
 
     async def _compare(self, name: str, path: str, offset: int, expected: Sequence[Buffer]) -> None:
         """Raise ``StorageError`` unless a chunk has exactly these bytes there."""
@@ -282,6 +285,16 @@ class HdfsChunkStorage:
         if status is None:
             raise ChunkNotFoundError(f"there is no chunk {name} in {self._hdfs.title}")
         return status.length
+
+
+async def remove_unfinished(hdfs: WebHdfs, path: str) -> None:
+    """Delete a file that may be there, even while all is being cancelled. One that stays is deleted
+    at a later start."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + REMOVAL_SECONDS_MAX):
+        try:
+            await hdfs.delete(path, waits_when_cancelled=False)
+        except StorageError as error:
+            logger.debug("an unfinished chunk is left", path=path, error=str(error))
 
 
 async def remove_old_unfinished(hdfs: WebHdfs, *, older_than_seconds: float) -> int:

@@ -12,7 +12,10 @@ Invariants:
    repeated has its effect once: a NameNode that was not heard may have done what it was asked.
 2. Blocking calls run in threads, ``THREADS_MAX`` for reads and as many for the rest; a pause
    between two attempts holds no thread.
-3. What is repeated ends ``retry_seconds_max`` and one attempt after it began at the latest.
+3. What is repeated ends ``retry_seconds_max`` and one attempt after it began at the latest. An
+   attempt ends when a server was silent for too long: one that goes on sending bytes is waited for.
+4. A call that is cancelled waits for the end of a request that changes files, so that none is done
+   behind its caller's back, and for no other.
 """
 
 from __future__ import annotations
@@ -138,6 +141,12 @@ class WebHdfs:
         other._limits = limits
         return other
 
+    def below(self, path: str) -> WebHdfs:
+        """Return the files of a directory, over the same connections."""
+        other = copy(self)
+        other._root = self._full(path)
+        return other
+
     def close(self) -> None:
         """Close the connections. Blocks shortly."""
         self._http.close()
@@ -188,22 +197,36 @@ class WebHdfs:
 
     async def make_directory(self, path: str) -> None:
         """Make a directory, and those above it, unless they are there."""
-        answer = await self._ask("PUT", "MKDIRS", path, {"permission": DIRECTORY_PERMISSION})
+        answer = await self._ask(
+            "PUT",
+            "MKDIRS",
+            path,
+            {"permission": DIRECTORY_PERMISSION},
+            waits_when_cancelled=True,
+        )
         if not _decode(answer, _YesBody).boolean:
             raise _failed(HdfsFailureKind.REFUSED, f"the directory {path} cannot be made")
 
     async def rename(self, path: str, new: str) -> bool:
         """Give a file another name; returns False when there is no such file, the other name is
         taken, or its directory is missing."""
-        answer = await self._ask("PUT", "RENAME", path, {"destination": self._full(new)})
+        answer = await self._ask(
+            "PUT", "RENAME", path, {"destination": self._full(new)}, waits_when_cancelled=True
+        )
         return _decode(answer, _YesBody).boolean
 
-    async def delete(self, path: str) -> bool:
+    async def delete(self, path: str, *, waits_when_cancelled: bool = True) -> bool:
         """Delete a file or an empty directory; returns False when there is none.
 
         Raises ``HdfsRequestError`` with the kind ``EXISTS`` for a directory that is not empty.
         """
-        answer = await self._ask("DELETE", "DELETE", path, {"recursive": "false"})
+        answer = await self._ask(
+            "DELETE",
+            "DELETE",
+            path,
+            {"recursive": "false"},
+            waits_when_cancelled=waits_when_cancelled,
+        )
         return _decode(answer, _YesBody).boolean
 
     # ---- What DataNodes do -----------------------------------------------------------------------
@@ -239,7 +262,7 @@ class WebHdfs:
 
     async def look(self, url: str) -> HttpAnswer:
         """Get something else from one of the servers."""
-        return await self._send("GET", lambda: url, None, self._limiter)
+        return await self._send("GET", lambda: url)
 
     async def _transfer(
         self,
@@ -264,7 +287,13 @@ class WebHdfs:
                 self._lost_datanodes.clear()
             raise
         try:
-            answer = await self._send(method, lambda: url, body, limiter)
+            answer = await self._send(
+                method,
+                lambda: url,
+                body,
+                limiter=limiter,
+                waits_when_cancelled=body is not None,
+            )
         except HdfsRequestError:
             await self._lost_datanodes.add(url)
             raise
@@ -281,6 +310,7 @@ class WebHdfs:
         parameters: Mapping[str, str | int] = NONE,
         *,
         limiter: trio.CapacityLimiter | None = None,
+        waits_when_cancelled: bool = False,
     ) -> HttpAnswer:
         """Ask the NameNode that served last; after a failure the next one is asked."""
         asked = self._active
@@ -291,7 +321,9 @@ class WebHdfs:
 
         serves = False
         try:
-            answer = await self._send(method, url, None, limiter)
+            answer = await self._send(
+                method, url, limiter=limiter, waits_when_cancelled=waits_when_cancelled
+            )
             serves = answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
             if answer.status not in (HTTPStatus.OK, HTTPStatus.TEMPORARY_REDIRECT):
                 raise _refused(answer)
@@ -307,15 +339,18 @@ class WebHdfs:
         self,
         method: str,
         url: Callable[[], str],
-        body: Sequence[Buffer] | None,
-        limiter: trio.CapacityLimiter | None,
+        body: Sequence[Buffer] | None = None,
+        *,
+        limiter: trio.CapacityLimiter | None = None,
+        waits_when_cancelled: bool = False,
     ) -> HttpAnswer:
+        """Send a request. One that is not waited for when its caller is cancelled goes on in its
+        thread."""
         try:
-            # A reader that is gone needs no answer; what is changed, is changed or not.
             return await trio.to_thread.run_sync(
                 lambda: self._http.send(method, url(), body),
                 limiter=limiter or self._limiter,
-                abandon_on_cancel=limiter is self._read_limiter,
+                abandon_on_cancel=not waits_when_cancelled,
             )
         except REQUEST_ERRORS as error:
             failure = failure_of_error(error)

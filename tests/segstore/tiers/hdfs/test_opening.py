@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -39,7 +40,7 @@ from segstore.testing.fake_hdfs import (
 from segstore.tiers.hdfs import opening
 from segstore.tiers.hdfs.failures import HdfsRequestError
 from segstore.tiers.hdfs.location import HdfsLocation, HdfsLocationError
-from segstore.tiers.hdfs.opening import Identity
+from segstore.tiers.hdfs.opening import PROBE, Identity
 from segstore.tiers.hdfs.settings import HdfsSettings
 from segstore.tiers.hdfs.webhdfs import RepeatLimits
 
@@ -190,6 +191,24 @@ async def test_a_store_goes_on_when_its_namenode_has_moved(hdfs: FakeHdfs, tmp_p
         await serve(tmp_path, f"webhdfs://{hdfs.namenodes[0]}/stores/other")
     with pytest.raises(StorageConfigurationError, match="not in s3://"):
         await serve(tmp_path, "s3://bucket/prefix")
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_first_start_that_is_stopped_halfway_keeps_no_store_out(
+    hdfs: FakeHdfs, tmp_path: Path, is_killed: bool
+) -> None:
+    if is_killed:
+        hdfs.plan("DELETE", *[RequestFault(refusal=Refusal("IOException"))] * 100)
+    with trio.CancelScope() as scope:
+        token = trio.lowlevel.current_trio_token()
+        stop = RequestFault(first=lambda: token.run_sync_soon(scope.cancel), is_answered=True)
+        hdfs.plan("APPEND", stop)
+        await serve(tmp_path, location_of(hdfs))
+    assert scope.cancelled_caught
+    left = [path for path in hdfs.files if PROBE in path]
+    assert len(left) == is_killed
+    hdfs.forget_faults()
+    await serve(tmp_path, location_of(hdfs))
 
 
 async def test_settings_reach_the_files(hdfs: FakeHdfs, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import itertools
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import msgspec
@@ -378,6 +378,43 @@ async def test_what_cannot_succeed_is_not_repeated(
     with pytest.raises(StorageError, match=r"cannot write .*: AccessControlException: Permission"):
         await storage.write(NAME, offset=0, data=[b"whole"])
     assert hdfs.count("CREATE") == 1
+
+
+async def test_a_call_that_changes_nothing_is_cancelled_at_once(
+    hdfs: FakeHdfs, storage_of: Storages
+) -> None:
+    storage = storage_of(hdfs, silent_seconds=30.0)
+    await storage.write(NAME, offset=0, data=[b"01234"])
+    is_over = threading.Event()
+    hdfs.plan("GETFILESTATUS", RequestFault(first=lambda: is_over.wait(20.0) and None))
+    hdfs.plan("LISTSTATUS", RequestFault(first=lambda: is_over.wait(20.0) and None))
+    began = trio.current_time()
+    for call in (
+        lambda: storage.info(NAME),
+        lambda: storage.list_chunks(""),
+        lambda: storage.read(NAME, offset=0, length=5),
+    ):
+        with trio.move_on_after(0.2):
+            await call()
+    took = trio.current_time() - began
+    is_over.set()
+    assert took < 10.0
+
+
+async def test_a_silent_namenode_delays_the_end_of_a_cancelled_write_by_one_request(
+    hdfs: FakeHdfs, storage_of: Storages
+) -> None:
+    """What the write has left unfinished is not waited for."""
+    storage = storage_of(hdfs, silent_seconds=3.0)
+    is_over = threading.Event()
+    # The lock is held meanwhile: nothing else is answered either.
+    hdfs.plan("MKDIRS", RequestFault(first=lambda: is_over.wait(20.0) and None))
+    began = trio.current_time()
+    with trio.move_on_after(0.2), suppress(StorageError):
+        await storage.write(NAME, offset=0, data=[b"01234"])
+    took = trio.current_time() - began
+    is_over.set()
+    assert took < 5.5
 
 
 async def test_a_namenode_that_is_away_is_an_error_in_time(storage_of: Storages) -> None:
