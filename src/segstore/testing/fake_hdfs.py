@@ -58,6 +58,8 @@ class RequestFault:
     """What somebody else does just before."""
     is_answered: bool = False
     """The answer comes all the same."""
+    closes_after: int = 0
+    """An append's bytes count, and its file can be opened again, only after so many looks."""
 
 
 @dataclass(slots=True)
@@ -87,6 +89,8 @@ class FakeHdfs:
     lock: threading.Lock = field(default_factory=threading.Lock)
     _faults: dict[str, list[RequestFault]] = field(default_factory=dict)
     _clock: int = 0
+    _unclosed: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    """Files that are still open: what they get, and how many looks later."""
 
     def plan(self, operation: str, *faults: RequestFault) -> None:
         """Let the next requests of an operation, one after the other, have these faults. A fault
@@ -124,6 +128,12 @@ class FakeHdfs:
     def status(self, path: str, *, named: bool = False) -> dict[str, Any] | None:
         """Return a file's or a directory's status, as WebHDFS has it."""
         self._clock += 1
+        if path in self._unclosed:
+            added, looks = self._unclosed.pop(path)
+            if looks > 0:
+                self._unclosed[path] = added, looks - 1
+            else:
+                self.files[path] += added
         suffix = path.rpartition("/")[2] if named else ""
         common = {"pathSuffix": suffix, "modificationTime": self._clock}
         if path in self.directories:
@@ -151,14 +161,17 @@ class FakeHdfs:
         self.files[path] = bytearray(body)
         return None
 
-    def append(self, path: str, body: bytes) -> Refusal | None:
-        """Append to a file."""
+    def append(self, path: str, body: bytes, *, closes_after: int = 0) -> Refusal | None:
+        """Append to a file, which is closed after so many looks at it."""
         if path not in self.files:
             return Refusal("FileNotFoundException", path, 404)
-        if path in self.being_written:
+        if path in self.being_written or path in self._unclosed:
             return Refusal("AlreadyBeingCreatedException", f"{path} is being written")
         self.unreadable.discard(path)
-        self.files[path] += body
+        if closes_after:
+            self._unclosed[path] = body, closes_after
+        else:
+            self.files[path] += body
         return None
 
     def rename(self, path: str, new: str) -> bool:
@@ -368,7 +381,11 @@ class _DataNode(_Handler):
             if operation == "OPEN":
                 self._read(path, query, fault)
                 return
-            done = hdfs.create(path, body) if operation == "CREATE" else hdfs.append(path, body)
+            if operation == "CREATE":
+                done = hdfs.create(path, body)
+            else:
+                looks = 0 if fault is None else fault.closes_after
+                done = hdfs.append(path, body, closes_after=looks)
             if fault is not None and not fault.is_answered:
                 self.cut()
             elif done is not None:

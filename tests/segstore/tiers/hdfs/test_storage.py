@@ -111,6 +111,20 @@ async def test_an_append_whose_answer_is_lost_is_never_made_twice(
     assert await storage.info(NAME) == ChunkInfo(NAME, 18)
 
 
+@pytest.mark.parametrize("looks", [1, 2, 3, 5])
+@pytest.mark.parametrize("bytes_done", [None, 3, 0])
+async def test_bytes_that_count_only_when_hdfs_has_closed_the_file_are_appended_once(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage, bytes_done: int | None, looks: int
+) -> None:
+    """The length is the old one for a while, the file is refused, and then the length jumps."""
+    await storage.write(NAME, offset=0, data=[b"first,"])
+    hdfs.plan("APPEND", RequestFault(bytes_done=bytes_done, closes_after=looks))
+    await storage.write(NAME, offset=6, data=[b"sec", b"ond,"])
+    assert hdfs.count("APPEND") > 2 or looks == 1
+    await storage.write(NAME, offset=13, data=[b"third"])
+    assert hdfs.files[FILE] == b"first,second,third"
+
+
 async def test_what_was_appended_without_an_answer_is_synced_before_it_counts(
     hdfs: FakeHdfs, storage: HdfsChunkStorage
 ) -> None:
