@@ -31,6 +31,7 @@ STANDBY = "STANDBY"
 CONF = "CONF"
 """The operation of a request for a DataNode's setting, in plans and counts."""
 RECEIVE_BUFFER_BYTES = 64 * 1024
+PART_BYTES = 4 << 20
 BYTES_OPERATIONS = frozenset({"CREATE", "APPEND", "OPEN"})
 
 
@@ -85,7 +86,7 @@ class FakeHdfs:
     """A DataNode that the NameNode names first, and that does not work. It has to be on
     ``LOST_HOST``."""
     pause_seconds: float = 0.0
-    """How long a DataNode stands still before it reads a body."""
+    """How long a DataNode stands still before it reads each ``PART_BYTES`` of a body."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     _faults: dict[str, list[RequestFault]] = field(default_factory=dict)
     _clock: int = 0
@@ -362,8 +363,15 @@ class _DataNode(_Handler):
         if operation in ("CREATE", "APPEND"):
             # As the real one does, asked or not.
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        time.sleep(hdfs.pause_seconds)
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        body = b""
+        missing = int(self.headers.get("Content-Length", "0"))
+        while missing > 0:
+            time.sleep(hdfs.pause_seconds)
+            part = self.rfile.read(min(missing, PART_BYTES))
+            if not part:
+                break
+            body += part
+            missing -= len(part)
         with hdfs.lock:
             operation = operation or CONF
             hdfs.requests.append((operation, path))

@@ -332,8 +332,19 @@ async def test_a_datanode_that_stands_still_within_a_body_is_waited_for(
 ) -> None:
     """As one does that replaces another DataNode of its pipeline."""
     storage = storage_of(hdfs, connect_seconds=0.3, silent_seconds=10.0)
-    hdfs.pause_seconds = 1.0
-    body = bytes(16 << 20)
+    hdfs.pause_seconds = 0.6
+    body = bytes(8 << 20)
+    await storage.write(NAME, offset=0, data=[body])
+    assert hdfs.files[FILE] == body
+    assert hdfs.count("CREATE") == 1
+
+
+async def test_a_slow_datanode_has_the_time_limit_for_each_part_of_a_body(
+    hdfs: FakeHdfs, storage_of: Storages
+) -> None:
+    storage = storage_of(hdfs, silent_seconds=1.5)
+    hdfs.pause_seconds = 0.5
+    body = bytes(24 << 20)  # which takes 3 s
     await storage.write(NAME, offset=0, data=[body])
     assert hdfs.files[FILE] == body
     assert hdfs.count("CREATE") == 1
