@@ -29,6 +29,7 @@ from pravega_controller.controller import Environment
 from pravega_controller.server import serve
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from segstore.network.cluster import serve_in_cluster
+from segstore.process.cluster_assembly import Surroundings
 from segstore.process.config import MIB, ClusterSettings, SegmentStoreConfig
 from segstore.process.membership import Membership
 from zookeeper_client.api import ZooKeeper, ensure_path
@@ -82,7 +83,13 @@ async def start_store(
     shutdown = trio.Event()
     member = Membership(NAME, host, open_session, hand_over_seconds_max=0.0)
     await nursery.start(
-        partial(serve_in_cluster, config, membership=member, bookkeeper=QUICK, shutdown=shutdown)
+        partial(
+            serve_in_cluster,
+            config,
+            membership=member,
+            surroundings=Surroundings(bookkeeper=QUICK),
+            shutdown=shutdown,
+        )
     )
     return host, shutdown
 
