@@ -136,6 +136,10 @@ bench-controller: $(VENV)/.tested java ## transactions, streams and epochs besid
 demo-scaling: $(VENV)/.tested ## a stream that grows and shrinks with its load, in three minutes; ARGS=--report draws it
 	$(BIN)/python -m benchmarks.demo_scaling $(ARGS)
 
+.PHONY: bench-cluster
+bench-cluster: $(VENV)/.tested java ## clusters beside the original's on the same bookies, in 25 minutes
+	$(BIN)/python -m benchmarks.bench_cluster $(ARGS)
+
 .PHONY: bench-spark
 bench-spark: $(VENV)/.tested java ## Spark on streams beside Spark on Kafka, in ten minutes: ARGS="--mib 5120 --events 10000000" for all
 	$(BIN)/python -m benchmarks.bench_spark $(ARGS)

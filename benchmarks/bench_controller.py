@@ -24,10 +24,11 @@ from pathlib import Path
 from benchmarks.comparison import plain_table, write_json_if_asked
 from benchmarks.controller import report
 from benchmarks.controller.rows import BY_NAME
-from benchmarks.controller.run import OURS, run
+from benchmarks.controller.run import run
 from benchmarks.controller.sizes import QUICK, SMALL, USUAL
 from benchmarks.machine import this_machine
 from benchmarks.maven import MavenFailedError
+from benchmarks.measured import OURS
 from benchmarks.streams import rows as streams_rows
 from benchmarks.streams.report import REASONS
 from benchmarks.streams.servers import servers

@@ -4,9 +4,9 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.comparison import markdown_table
-from benchmarks.controller.rows import BY_NAME
-from benchmarks.controller.run import Measured
+from benchmarks.controller.sizes import Size
 from benchmarks.machine import Machine, measured_on
+from benchmarks.measured import Measured
 from benchmarks.streams.report import missing, targets
 
 PERFORMANCE = Path(__file__).parent.parent.parent / "docs" / "performance"
@@ -14,11 +14,11 @@ TABLE = "controller.md"
 
 
 def markdown(
-    measured: Measured, *, machine: Machine, command: str, moment: datetime, reasons: str
+    measured: Measured[Size], *, machine: Machine, command: str, moment: datetime, reasons: str
 ) -> str:
     """The report of one run. ``reasons`` is the text of ``misses.md``."""
     size, compared = measured.size, measured.compared()
-    work = "\n".join(f"| {name} | {BY_NAME[name].work} |" for name in measured.names)
+    work = "\n".join(f"| {name} | {row.work} |" for name, row in measured.rows.items())
     servers = "\n".join(f"- **{s.name}**: {s.description}" for s in measured.servers.values())
     remarks = "\n".join(f"- {remark}" for remark in measured.remarks()) or "- none"
     missed = "\n".join(missing(compared, reasons)) or "Nothing."

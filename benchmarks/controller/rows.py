@@ -25,6 +25,11 @@ class Row:
     reaches: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the peer runs it, too."""
+        return self.shared is not None
+
 
 ROWS = (
     Row(

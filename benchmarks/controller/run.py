@@ -11,82 +11,25 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.comparison import ComparedRow, Outcome, compare, limited
+from benchmarks.comparison import Outcome
 from benchmarks.controller.driver import WorkFailedError
 from benchmarks.controller.rows import BY_NAME
 from benchmarks.controller.sizes import Size
 from benchmarks.controller.works import Numbers, Session, session
 from benchmarks.load import LoadFailedError
 from benchmarks.machine import busy_seconds
+from benchmarks.measured import OURS, Measured
 from benchmarks.peers.api import Peer, PeerFailedError, running
 
-OURS = "ours"
-OTHER_CPU_SHARE_QUIET_MAX = 0.05
 FAILURES = (WorkFailedError, PeerFailedError, LoadFailedError, OSError)
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Every outcome, by row and server, one a round."""
-
-    names: Sequence[str]
-    size: Size
-    servers: Mapping[str, Peer]
-    outcomes: Mapping[tuple[str, str], Sequence[Outcome]]
-    elapsed_seconds: float
-
-    def of(self, row: str, server: str) -> Sequence[Outcome]:
-        """The outcomes of one server on one row, one a round."""
-        return self.outcomes.get((row, server), ())
-
-    def compared(self) -> list[ComparedRow]:
-        """Ours beside the peer and beside every limit, row by row."""
-        found = []
-        for name in self.names:
-            row, ours = BY_NAME[name], self.of(name, OURS)
-            found += limited(name, ours=ours, limits=row.limits)
-            if row.shared is None:
-                continue
-            for peer in self.peers or [""]:
-                found += compare(
-                    name, ours=ours, peer=self.of(name, peer), reaches=row.reaches, peer_name=peer
-                )
-        return found
-
-    @property
-    def peers(self) -> list[str]:
-        """The keys of all servers that are not ours."""
-        return [key for key in self.servers if key != OURS]
-
-    def remarks(self) -> list[str]:
-        """What failed and what disturbed, by row and server."""
-        remarks = []
-        for (row, server), outcomes in self.outcomes.items():
-            for index, each in enumerate(outcomes, start=1):
-                where = f"{row}, {server}, round {index}"
-                if each.failure:
-                    remarks.append(f"{where}: FAILED: {' '.join(each.failure.split())[:300]}")
-                if (each.other_cpu_share or 0) > OTHER_CPU_SHARE_QUIET_MAX:
-                    remarks.append(f"{where}: others used {each.other_cpu_share:.0%} of the CPUs")
-        return remarks
-
-    @property
-    def ours_failed(self) -> bool:
-        """Whether any run of ours failed."""
-        return any(
-            each.failure
-            for (_, server), outcomes in self.outcomes.items()
-            for each in outcomes
-            if server == OURS
-        )
 
 
 def run(
     names: Sequence[str], size: Size, *, servers: Mapping[str, Peer], directory: Path
-) -> Measured:
+) -> Measured[Size]:
     """Run these rows. ``servers`` holds ours and the peers of the shared rows, by their keys."""
     began = time.monotonic()
     runner = _Runner(size, directory, began)
@@ -99,7 +42,8 @@ def run(
         own = BY_NAME[name].own
         if own is not None and OURS in servers:
             runner.run_own(name, own)
-    return Measured(names, size, servers, runner.outcomes, time.monotonic() - began)
+    rows = {name: BY_NAME[name] for name in names}
+    return Measured(rows, size, servers, runner.outcomes, time.monotonic() - began)
 
 
 class _Runner:

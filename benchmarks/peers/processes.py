@@ -80,6 +80,10 @@ class ServerProcess:
         if status != 0:
             raise PeerFailedError(f"exited with {status}: {self._log_end()}")
 
+    def send(self, what: signal.Signals) -> None:
+        """Send the first process a signal."""
+        self._process.send_signal(what)
+
     def kill(self) -> None:
         """Kill everything of this server at once, as a crash would, and wait for the end."""
         self.stop(grace_seconds=0)

@@ -11,11 +11,40 @@ from benchmarks.peers.processes import ServerProcess, free_ports
 
 ROOT = Path(__file__).parent.parent.parent
 
-PACKAGES = ("_fast", "pravega_admin", "pravega_controller", "pravega_wire", "segstore")
+PACKAGES = (
+    "_fast",
+    "bookkeeper_client",
+    "pravega_admin",
+    "pravega_cluster",
+    "pravega_controller",
+    "pravega_wire",
+    "segstore",
+    "zookeeper_client",
+)
+COMMAND = Path(sys.executable).parent / "segstore"
 UNSTORED = "unstored"
 HELD = "held"
 READY_SECONDS_MAX = 60.0
 READY_WORDS = "segstore is ready"
+
+
+def prepare_installation() -> None:
+    """Check that the command is installed, and compile what was edited since.
+
+    Raises ``PeerFailedError``.
+    """
+    if not COMMAND.exists():
+        raise PeerFailedError(f"{COMMAND} is not installed")
+    # As an installation does: where bytecode may not be written, each start would compile all.
+    for package in PACKAGES:
+        [where] = importlib.import_module(package).__path__
+        compileall.compile_dir(where, quiet=1)
+
+
+def with_benchmarks(module: str) -> list[str]:
+    """The beginning of a command that runs a module of the benchmarks, in any directory."""
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
+    return ["env", f"PYTHONPATH={path}", sys.executable, "-m", module]
 
 
 class SegstoreStandalone:
@@ -29,7 +58,6 @@ class SegstoreStandalone:
         """``settings`` is the text of its configuration file, if it shall have one."""
         self._options = options
         self._settings = settings
-        self._command = Path(sys.executable).parent / "segstore"
         self._ports: list[int] = []
         self._server: ServerProcess | None = None
 
@@ -42,12 +70,7 @@ class SegstoreStandalone:
 
     def prepare(self) -> None:
         """Check that the command is installed, and compile what was edited since."""
-        if not self._command.exists():
-            raise PeerFailedError(f"{self._command} is not installed")
-        # As an installation does: where bytecode may not be written, each start would compile all.
-        for package in PACKAGES:
-            [where] = importlib.import_module(package).__path__
-            compileall.compile_dir(where, quiet=1)
+        prepare_installation()
 
     def reserve(self) -> str:
         """Choose two free ports."""
@@ -61,7 +84,7 @@ class SegstoreStandalone:
         """
         controller_port, segment_store_port = self._ports
         command = [
-            str(self._command),
+            str(COMMAND),
             "standalone",
             *("--data-dir", str(directory / "data")),
             *("--controller-port", str(controller_port)),
@@ -141,14 +164,11 @@ class AssembledStore:
 
     def start(self, directory: Path) -> RunningPeer:
         """Start both processes and wait for the controller port."""
-        command = [sys.executable, "-m", "benchmarks.peers.assembled_store", self._tiers]
+        command = [*with_benchmarks("benchmarks.peers.assembled_store"), self._tiers]
         command += [str(directory / "data"), *map(str, self._ports)]
         if self._cache_bytes is not None:
             command.append(str(self._cache_bytes))
-        path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
-        self._server = ServerProcess(
-            ["env", f"PYTHONPATH={path}", *command], directory=directory, name=self._tiers
-        )
+        self._server = ServerProcess(command, directory=directory, name=self._tiers)
         self._server.wait_for_port(self._ports[0], seconds_max=READY_SECONDS_MAX)
         return RunningPeer(
             address=f"tcp://127.0.0.1:{self._ports[0]}",

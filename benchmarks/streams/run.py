@@ -162,7 +162,7 @@ class _Runner:
         try:
             if name in (START, CRASH):
                 self._drop_kept()
-                with _removed(directory):
+                with removed(directory):
                     return self._start_or_crash(name, peer, directory)
             row = BY_NAME[name]
             if row.drain is not None:
@@ -170,12 +170,12 @@ class _Runner:
                 drain = self._plan.drain(row)
                 peer = self._cached_server(server, drain.cache_bytes)
                 heap = row.client_heap or self._plan.client_heap
-                with _removed(directory):
+                with removed(directory):
                     return drain_outcome(peer, drain, directory, client_heap=heap)
             load, heap = self._plan.load(row), row.client_heap or self._plan.client_heap
             if not self._plan.fresh:
                 return load_outcome(peer, self._keep(index, server), load, client_heap=heap)
-            with _removed(directory), running(peer, directory) as started:
+            with removed(directory), running(peer, directory) as started:
                 return load_outcome(peer, started, load, client_heap=heap)
         except (PeerFailedError, LoadFailedError) as error:
             self._drop_kept()
@@ -209,7 +209,7 @@ class _Runner:
             return self._kept[2]
         self._drop_kept()
         directory = self._directory / f"{index + 1}-{server}"
-        self._stack.enter_context(_removed(directory))
+        self._stack.enter_context(removed(directory))
         started = self._stack.enter_context(running(self._servers[server], directory))
         self._kept = (index, server, started)
         return started
@@ -220,7 +220,8 @@ class _Runner:
 
 
 @contextmanager
-def _removed(directory: Path) -> Iterator[None]:
+def removed(directory: Path) -> Iterator[None]:
+    """Remove a server's directory after the block, and keep the ends of its logs."""
     try:
         yield
     finally:

@@ -151,7 +151,7 @@ def crash_outcome(*, directory: Path, unflushed_mb: float, client_heap: str) -> 
             server = again.start(directory)
             ready_epoch = time.time()
             startup = probe.result()
-        _check_recovered(server.address, events)
+        check_recovered(server.address, CRASHED_STREAM, events)
     finally:
         again.stop()
     started = server.started_epoch
@@ -188,10 +188,13 @@ def _fill(directory: Path, *, unflushed_mb: float, client_heap: str) -> int:
     return result.totals["acknowledged"]
 
 
-def _check_recovered(address: str, events: int) -> None:
-    """Whether every acknowledged event is there, by the lengths of the segments."""
+def check_recovered(address: str, stream: str, events: int) -> None:
+    """Check by the lengths of the segments that all acknowledged events of a stream are there.
+
+    Raises ``PeerFailedError``. Each event is as long as ``LARGE_EVENT``.
+    """
     segstore = str(Path(sys.executable).parent / "segstore")
-    command = [segstore, "stream", "describe", f"benchmarks/{CRASHED_STREAM}", "-o", "json"]
+    command = [segstore, "stream", "describe", f"benchmarks/{stream}", "-o", "json"]
     done = subprocess.run(
         [*command, "--controller", address], capture_output=True, text=True, check=False
     )

@@ -7,15 +7,13 @@ stores' tables and speak to them over the wire. Its stores and ours never share 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from benchmarks.peers.durable_files import LEDGERS_PATH
 from benchmarks.peers.original_durable import OriginalDurable
+from benchmarks.peers.segstore_cluster import controller_command, segment_store_command
 from compat_harness.java import NEWEST, JavaClient
 from compat_harness.server import HOST, TARGET_VARIABLE
 from kazoo.client import KazooClient
@@ -29,11 +27,9 @@ pytestmark = [
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a cluster of its own"),
 ]
 
-CONTAINERS = 4
 PATHS = find_paths("pravega-cluster")
 SUITES = ("StreamManagementTest", "ScaleTest", "TruncationTest", "ByteStreamTest")
 SUITES_SECONDS_MAX = 400.0
-SEGSTORE = Path(sys.executable).parent / "segstore"
 
 
 class OurController(OriginalDurable):
@@ -41,14 +37,8 @@ class OurController(OriginalDurable):
 
     name = "original's segment store, our controller"
 
-    def _controller(self, directory: Path, ports: Any) -> list[str]:
-        return [
-            str(SEGSTORE),
-            "controller",
-            f"--zookeeper={HOST}:{ports.zookeeper}",
-            f"--container-count={CONTAINERS}",
-            f"--port={ports.controller}",
-        ]
+    def _controller(self, directory: Path) -> list[str]:
+        return controller_command(self)
 
 
 class OurSegmentStore(OriginalDurable):
@@ -56,19 +46,8 @@ class OurSegmentStore(OriginalDurable):
 
     name = "original's controller, our segment store"
 
-    def _segment_store(self, directory: Path, ports: Any) -> list[str]:
-        tier_2 = directory / "tier2"
-        tier_2.mkdir(exist_ok=True)
-        return [
-            str(SEGSTORE),
-            "server",
-            f"--zookeeper={HOST}:{ports.zookeeper}",
-            f"--container-count={CONTAINERS}",
-            f"--port={ports.segment_store}",
-            f"--bookkeeper-ledgers={LEDGERS_PATH}",
-            "--replicas=1/1/1",
-            f"--tier2={tier_2}",
-        ]
+    def _segment_store(self, directory: Path, number: int) -> list[str]:
+        return segment_store_command(self, directory, number)
 
 
 def run_suites(names: Sequence[str], uri: str, directory: Path) -> None:
@@ -109,15 +88,14 @@ def test_parts_of_the_original_work_with_ours(
     peer = kind()
     with running(peer, tmp_path) as uri:
         run_suites(SUITES, uri, tmp_path / "suites")
-        assert peer._ports is not None
-        client = KazooClient(hosts=f"{HOST}:{peer._ports.zookeeper}")
+        client = KazooClient(hosts=peer.zookeeper)
         client.start()
         try:
             store = Host(HOST, peer.segment_store_port)
             assert list(map(parse_node_name, client.get_children(PATHS.hosts))) == [store]
             assert len(client.get_children(PATHS.controllers)) == 1
             data, _ = client.get(PATHS.container_map)
-            assert decode_map(data) == {store: frozenset(range(CONTAINERS))}
+            assert decode_map(data) == {store: frozenset(range(peer.shape.containers))}
         finally:
             client.stop()
             client.close()

@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 from benchmarks.maven import compiled_class_path
+from benchmarks.peers.cluster import BOOKIE, READY_SECONDS_MAX, ZOOKEEPER
 from benchmarks.peers.durable_files import (
     LEDGERS_PATH,
     write_bookie_settings,
     write_zookeeper_settings,
 )
 from benchmarks.peers.jvm import LOGBACK, java_command
-from benchmarks.peers.original_durable import BOOKIE, READY_SECONDS_MAX, ZOOKEEPER
 from benchmarks.peers.processes import ServerProcess, free_ports
 from kazoo.client import KazooClient
 

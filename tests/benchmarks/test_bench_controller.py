@@ -8,9 +8,10 @@ from benchmarks.comparison import Metric, Outcome
 from benchmarks.controller import report, works
 from benchmarks.controller.driver import WorkFailedError, controller_driver
 from benchmarks.controller.rows import BY_NAME, ROWS
-from benchmarks.controller.run import OURS, Measured, run
-from benchmarks.controller.sizes import SMALL
+from benchmarks.controller.run import run
+from benchmarks.controller.sizes import SMALL, Size
 from benchmarks.machine import this_machine
+from benchmarks.measured import OURS, Measured
 from benchmarks.peers.api import running
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from benchmarks.streams.rows import RAM
@@ -48,8 +49,9 @@ def test_a_work_that_cannot_be_done_says_why_and_the_next_is(tmp_path: Path) -> 
         assert driver.ask("create", count=1, segments=1)["latency_ms"]["count"] == 1
 
 
-def measured_of(outcomes: dict[tuple[str, str], list[Outcome]]) -> Measured:
-    return Measured(("commit-1", "split"), SMALL, servers([OURS, RAM]), outcomes, 60.0)
+def measured_of(outcomes: dict[tuple[str, str], list[Outcome]]) -> Measured[Size]:
+    rows = {name: BY_NAME[name] for name in ("commit-1", "split")}
+    return Measured(rows, SMALL, servers([OURS, RAM]), outcomes, 60.0)
 
 
 def test_rows_stand_beside_the_peer_and_beside_limits() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks.comparison import Metric, Outcome, write_json
 from benchmarks.machine import busy_seconds, this_machine
+from benchmarks.peers import segstore_standalone
 from benchmarks.peers.api import Peer
 from benchmarks.peers.kafka_broker import KafkaBroker
 from benchmarks.peers.original_durable import OriginalDurable
@@ -116,9 +117,11 @@ def test_a_server_that_does_not_start_is_a_failed_outcome(tmp_path: Path) -> Non
     assert "no-such-option" in (LOGS / "1-L1-ours" / "server.log").read_text()
 
 
-def test_a_peer_that_cannot_be_prepared_is_a_failed_outcome(tmp_path: Path) -> None:
+def test_a_peer_that_cannot_be_prepared_is_a_failed_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     peer = SegstoreStandalone()
-    peer._command = tmp_path / "nothing"
+    monkeypatch.setattr(segstore_standalone, "COMMAND", tmp_path / "nothing")
     measured = run(replace(SMALL, rows=("L1",)), servers={OURS: peer}, directory=tmp_path)
     (found,) = measured.of("L1", OURS)
     assert found.failure == f"{tmp_path / 'nothing'} is not installed"

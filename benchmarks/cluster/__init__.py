@@ -1,0 +1,1 @@
+"""Clusters beside the original: the rows with their targets, the works, the runs and the report."""

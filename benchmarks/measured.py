@@ -1,0 +1,95 @@
+"""What a benchmark of rows has measured: every outcome, by row and server, beside what to reach.
+
+1. A shared row runs on ours and on each peer, and its reaches are ratios of the two.
+2. A limit is a number that ours has to keep to. A row that is not shared has limits alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from benchmarks.comparison import ComparedRow, Outcome, compare, limited
+from benchmarks.peers.api import Peer
+
+OURS = "ours"
+OTHER_CPU_SHARE_QUIET_MAX = 0.05
+
+
+class Row(Protocol):
+    """What is asked of a row: its targets, by the names of metrics."""
+
+    @property
+    def work(self) -> str:
+        """What is done, in a few words."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether peers run it, too."""
+
+    @property
+    def reaches(self) -> Mapping[str, float]:
+        """The ratios to reach."""
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """The numbers to keep to."""
+
+
+SizeT = TypeVar("SizeT")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Generic[SizeT]):
+    """See the module. ``rows`` are those that were run, by name; ``outcomes`` has one a round."""
+
+    rows: Mapping[str, Row]
+    size: SizeT
+    servers: Mapping[str, Peer]
+    outcomes: Mapping[tuple[str, str], Sequence[Outcome]]
+    elapsed_seconds: float
+
+    def of(self, row: str, server: str) -> Sequence[Outcome]:
+        """The outcomes of one server on one row, one a round."""
+        return self.outcomes.get((row, server), ())
+
+    def compared(self) -> list[ComparedRow]:
+        """Ours beside every limit and every peer, row by row."""
+        found = []
+        for name, row in self.rows.items():
+            ours = self.of(name, OURS)
+            found += limited(name, ours=ours, limits=row.limits)
+            if not row.is_shared:
+                continue
+            for peer in self.peers or [""]:
+                found += compare(
+                    name, ours=ours, peer=self.of(name, peer), reaches=row.reaches, peer_name=peer
+                )
+        return found
+
+    @property
+    def peers(self) -> list[str]:
+        """The keys of all servers that are not ours."""
+        return [key for key in self.servers if key != OURS]
+
+    def remarks(self) -> list[str]:
+        """What failed and what disturbed, by row and server."""
+        remarks = []
+        for (row, server), outcomes in self.outcomes.items():
+            for index, each in enumerate(outcomes, start=1):
+                where = f"{row}, {server}, round {index}"
+                if each.failure:
+                    remarks.append(f"{where}: FAILED: {' '.join(each.failure.split())[:300]}")
+                remarks += [f"{where}: {remark}" for remark in each.remarks]
+                if (each.other_cpu_share or 0) > OTHER_CPU_SHARE_QUIET_MAX:
+                    remarks.append(f"{where}: others used {each.other_cpu_share:.0%} of the CPUs")
+        return remarks
+
+    @property
+    def ours_failed(self) -> bool:
+        """Whether any run of ours failed."""
+        return any(
+            each.failure
+            for (_, server), outcomes in self.outcomes.items()
+            for each in outcomes
+            if server == OURS
+        )
