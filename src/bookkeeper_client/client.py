@@ -24,12 +24,7 @@ from random import Random
 
 import trio
 
-from bookkeeper_client.connections import (
-    BookieConnection,
-    ConnectionLimits,
-    OnAnswer,
-    OpenStream,
-)
+from bookkeeper_client.connections import BookieConnection, ConnectionLimits, OpenStream
 from bookkeeper_client.effects import (
     Closed,
     Confirmed,
@@ -41,7 +36,7 @@ from bookkeeper_client.effects import (
     SendRead,
     StoreMetadata,
 )
-from bookkeeper_client.entry_format import DigestType, Entry, EntryFormat, make_master_key
+from bookkeeper_client.entry_format import DigestType, EntryFormat, make_master_key
 from bookkeeper_client.errors import BookKeeperError, NoSuchLedgerError, NotEnoughBookiesError
 from bookkeeper_client.ledger_store import LedgerStore
 from bookkeeper_client.metadata import LedgerMetadata, Segment, State
@@ -51,10 +46,9 @@ from bookkeeper_client.protocol import (
     Operation,
     encode_add,
     encode_fencing_read,
-    encode_read,
 )
 from bookkeeper_client.quorums import Quorums
-from bookkeeper_client.reading import EntryRead
+from bookkeeper_client.readable_ledger import ReadableLedger
 from bookkeeper_client.recovery import LedgerRecovery, check_password
 from bookkeeper_client.registry import BookieRegistry
 from bookkeeper_client.writing import LedgerWriter
@@ -180,7 +174,13 @@ class BookKeeper:
         if driver.error is not None:
             raise driver.error
         assert driver.closed is not None
-        return ReadableLedger(self, ledger_id, driver.closed, entries)
+        return ReadableLedger(
+            ledger_id,
+            driver.closed,
+            entries,
+            self.connection,
+            slow_seconds=self.settings.slow_seconds,
+        )
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger; deleting a missing one is fine."""
@@ -433,58 +433,3 @@ class WritableLedger:
                         f" in {limit:g} s; without {', '.join(self.lost_bookies) or 'an answer'}"
                     )
                 )
-
-
-class ReadableLedger:
-    """A ledger that has its end."""
-
-    def __init__(
-        self, client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, entries: EntryFormat
-    ) -> None:
-        self.ledger_id = ledger_id
-        self.metadata = metadata
-        self._client = client
-        self._entries = entries
-
-    @property
-    def last_entry_id(self) -> int:
-        """The last entry; -1 if there is none."""
-        return self.metadata.last_entry_id
-
-    async def length_before(self, entry_id: int) -> int:
-        """Bytes of all payloads before an entry. ``UnreadableEntryError``."""
-        entry = await self._read(entry_id)
-        return entry.length - len(entry.payload)
-
-    async def read(self, entry_id: int) -> bytes:
-        """Read one entry. ``UnreadableEntryError`` may be tried again later."""
-        return (await self._read(entry_id)).payload
-
-    async def _read(self, entry_id: int) -> Entry:
-        if not 0 <= entry_id <= self.last_entry_id:
-            raise ValueError(f"the ledger ends at {self.last_entry_id}: there is no {entry_id}")
-        machine = EntryRead(self.metadata, entry_id, self._entries)
-        changed = trio.Event()
-
-        def make_on_answer(bookie: str) -> OnAnswer:
-            def on_answer(code: Code | None, data: bytes) -> None:
-                machine.on_read(bookie, code, data)
-                changed.set()
-
-            return on_answer
-
-        while not machine.has_ended:
-            changed = trio.Event()
-            while machine.effects:
-                bookie = machine.effects.popleft().bookie
-                key = (Operation.READ, self.ledger_id, entry_id)
-                frame = encode_read(self.ledger_id, entry_id)
-                self._client.connection(bookie).send(key, (frame,), make_on_answer(bookie))
-            with trio.move_on_after(self._client.settings.slow_seconds) as scope:
-                await changed.wait()
-            if scope.cancelled_caught:
-                machine.on_slow()
-        if machine.error is not None:
-            raise machine.error
-        assert machine.entry is not None
-        return machine.entry

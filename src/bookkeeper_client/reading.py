@@ -1,13 +1,15 @@
 """Reads one entry from one bookie of its write set after the other: the state machine.
 
-1. Bookies are asked in the order of the write set: the next one when an answer is an error, no
-   entry or a damaged copy, and by ``on_slow`` when one takes long.
+1. Bookies are asked in the order of the write set, but those ``asked_last`` after all others. The
+   next one is asked when an answer is an error, no entry or a damaged copy, and by ``on_slow`` when
+   one takes long.
 2. The entry counts as absent only when every bookie of its write set says so.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set as AbstractSet
 
 from bookkeeper_client.effects import SendRead
 from bookkeeper_client.entry_format import Entry, EntryFormat
@@ -25,15 +27,24 @@ from bookkeeper_client.protocol import Buffer, Code
 class EntryRead:
     """See the module. Ends with ``entry`` or ``error``."""
 
-    def __init__(self, metadata: LedgerMetadata, entry_id: int, entries: EntryFormat) -> None:
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        entry_id: int,
+        entries: EntryFormat,
+        *,
+        asked_last: AbstractSet[str] = frozenset(),
+    ) -> None:
         bookies = metadata.segment_of(entry_id).bookies
-        write_set = metadata.quorums.write_set(entry_id)
+        write_set = [bookies[index] for index in metadata.quorums.write_set(entry_id)]
+        if asked_last:
+            write_set.sort(key=asked_last.__contains__)
         self.effects: deque[SendRead] = deque()
         self.entry: Entry | None = None
         self.error: BookKeeperError | None = None
         self._entries = entries
         self._entry_id = entry_id
-        self._unasked = deque(bookies[index] for index in write_set)
+        self._unasked = deque(write_set)
         self._silent: set[str] = set()
         self._complaints: list[str] = []
         self._refusal: BookKeeperError | None = None
@@ -43,6 +54,11 @@ class EntryRead:
     def has_ended(self) -> bool:
         """Whether there is a result."""
         return self.entry is not None or self.error is not None
+
+    @property
+    def silent(self) -> AbstractSet[str]:
+        """The bookies that were asked and have not answered."""
+        return self._silent
 
     def on_slow(self) -> None:
         """Ask one more bookie, if there is one."""

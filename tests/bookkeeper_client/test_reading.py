@@ -35,6 +35,16 @@ def test_the_bookies_of_an_entry_are_asked_in_turn() -> None:
     assert asked(EntryRead(METADATA, 6, ENTRIES)) == ["d"]
 
 
+def test_a_bookie_that_is_asked_last_is_asked_all_the_same() -> None:
+    read = EntryRead(METADATA, 3, ENTRIES, asked_last={"a"})
+    assert asked(read) == ["b"]
+    assert read.silent == {"b"}
+    read.on_read("b", Code.NO_ENTRY)
+    assert asked(read) == ["a"]
+    read.on_read("a", Code.OK, SOUND)
+    assert read.entry is not None
+
+
 @pytest.mark.parametrize(
     "answer", [(None, b""), (Code.NO_ENTRY, b""), (Code.IO_ERROR, b""), (Code.OK, SOUND[:-1])]
 )

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import trio
 
-from bookkeeper_client.client import BookKeeper, ReadableLedger, WritableLedger
+from bookkeeper_client.client import BookKeeper, WritableLedger
 from bookkeeper_client.errors import BookKeeperError, FencedError
+from bookkeeper_client.readable_ledger import ReadableLedger
 from segstore.errors import DataLogError
 from segstore.tiers.api import (
     LOG_ENTRY_BYTES_MAX,
@@ -39,8 +40,8 @@ from zookeeper_client.api import ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
-READ_AHEAD = 16
-"""How many entries are read at once by a recovery: at most 16 MiB."""
+BYTES_AHEAD = 8 * 1024 * 1024
+"""About so much of a log is asked for while a recovery works on as much."""
 
 WIDEN_SECONDS = 10.0
 """Between looks for bookies by a log whose ledger was made with too few of them."""
@@ -127,18 +128,21 @@ class BookKeeperDataLog:
         for sequence in sorted(self._earlier):
             ledger = self._earlier[sequence]
             first = self._first_entry_id(sequence)
-            for start in range(first, ledger.last_entry_id + 1, READ_AHEAD):
-                end = min(start + READ_AHEAD, ledger.last_entry_id + 1)
-                data = await self._read_entries(ledger, range(start, end))
-                batch = []
-                for entry_id, each in zip(range(start, end), data, strict=True):
-                    position = sequence << ENTRY_BITS | entry_id
-                    batch.append(DigestedEntry(LogAddress(position), None, each))
-                    if before - refined >= SAMPLE_BYTES:
-                        self._sizes.refine(position, before)
-                        refined = before
-                    before += len(each)
-                yield batch
+            async with aclosing(ledger.read_from(first, bytes_ahead=BYTES_AHEAD)) as arriving:
+                try:
+                    async for entries in arriving:
+                        batch = []
+                        for entry in entries:
+                            position = sequence << ENTRY_BITS | entry.entry_id
+                            batch.append(DigestedEntry(LogAddress(position), None, entry.payload))
+                            if before - refined >= SAMPLE_BYTES:
+                                self._sizes.refine(position, before)
+                                refined = before
+                            before += len(entry.payload)
+                        yield batch
+                except (BookKeeperError, ZooKeeperError) as error:
+                    message = f"ledger {ledger.ledger_id} cannot be read: {error}"
+                    raise DataLogError(message) from error
 
     async def read_entry(self, address: LogAddress) -> bytes:
         """Read one entry that was there when the log was opened."""
@@ -170,24 +174,6 @@ class BookKeeperDataLog:
         if self._first_position >> ENTRY_BITS != sequence:
             return 0
         return self._first_position % ENTRIES_MAX
-
-    async def _read_entries(self, ledger: ReadableLedger, ids: range) -> list[bytes]:
-        data: dict[int, bytes] = {}
-        errors: list[Exception] = []
-
-        async def read(entry_id: int) -> None:
-            try:
-                data[entry_id] = await ledger.read(entry_id)
-            except (BookKeeperError, ZooKeeperError) as error:
-                errors.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for entry_id in ids:
-                nursery.start_soon(read, entry_id)
-        if errors:
-            message = f"ledger {ledger.ledger_id} cannot be read: {errors[0]}"
-            raise DataLogError(message) from errors[0]
-        return [data[entry_id] for entry_id in ids]
 
     # ---- Appending -------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from bookkeeper_client.client import BookKeeper, ReadableLedger, WritableLedger
+from bookkeeper_client.client import BookKeeper, WritableLedger
 from bookkeeper_client.entry_format import DigestType
 from bookkeeper_client.errors import (
     BookKeeperError,
@@ -29,6 +29,7 @@ from bookkeeper_client.errors import (
 )
 from bookkeeper_client.metadata import LedgerMetadata
 from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.readable_ledger import ReadableLedger
 from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog, delete_ledgers
 from segstore.tiers.bookkeeper.log_metadata import (
