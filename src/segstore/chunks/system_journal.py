@@ -224,7 +224,6 @@ class SystemJournal:
         The owner goes on meanwhile: the result is a state that was durable once.
         """
         for look in range(1, LOOKS_MAX + 1):
-            self.metadata, self._sequence = ChunkMetadata(), 0
             found = await self._found()
             try:
                 self.is_in_doubt = await self._doubts(found)
@@ -500,8 +499,9 @@ class SystemJournal:
         epoch = self.epoch
         self._attempt_count += 1
         await self._chunks.write(self._name(_CLAIM, 0), offset=0, data=[self._claim])
+        older: list[_SystemChunk] | None = None
         for look in range(1, LOOKS_MAX + 1):
-            found = await self._found()
+            found, before = await self._found(), older
             self._refuse_later(found)
             own = [each for each in found if each.epoch == epoch and each.kind != _CLAIM]
             if own and self._attempt_count == 1:
@@ -517,12 +517,19 @@ class SystemJournal:
             except ChunkNotFoundError:  # an older owner still cleans up
                 if look == LOOKS_MAX:
                     raise
+            except StorageDamagedError as error:
+                # What an older owner writes during a look may be in it in part.
+                if older == before:
+                    raise
+                if look == LOOKS_MAX:
+                    raise StorageError(f"an earlier owner still writes: {error}") from error
         self._number = max([self._number, *(each.number for each in own)])
         self.has_obsolete_chunks = bool(older)
         await self._write_snapshot()
 
     async def _doubts(self, found: list[_SystemChunk]) -> bool:
         """Return whether the machine was restarted since an owner last completed its recovery."""
+        self._claims.clear()
         claims = [each for each in found if each.kind == _CLAIM and self._claim]
         for each in sorted(claims, key=_order, reverse=True):
             if not each.length:  # by an older segstore, which did not ask
@@ -537,6 +544,7 @@ class SystemJournal:
 
     async def _read(self, found: list[_SystemChunk]) -> None:
         """Read the metadata that the last owner left."""
+        self.metadata, self._sequence = ChunkMetadata(), 0
         base = await self._read_snapshot([each for each in found if each.kind == _SNAPSHOT])
         epoch, number = (base.epoch, base.number) if base is not None else (0, 0)
         journals = sorted(
@@ -544,8 +552,6 @@ class SystemJournal:
         )
         if base is None:
             await self._refuse_lost_snapshot(found)
-        if base is None and not journals:
-            self.metadata, self._sequence = ChunkMetadata(), 0
         closed_at = await self._closed_at(found, epoch)
         end = (base.name if base is not None else self._prefix), 0
         for each in journals:

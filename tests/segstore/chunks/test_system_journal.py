@@ -21,7 +21,7 @@ from segstore.errors import (
     StorageError,
 )
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
-from segstore.tiers.api import ChunkStorage
+from segstore.tiers.api import ChunkInfo, ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
 
 PREFIX = "_system/chunks-0$"
@@ -323,6 +323,57 @@ async def test_a_damaged_last_frame_after_a_gentle_end_is_damage(place: int) -> 
             await owner(chunks, 2 if boot == "a" else 3, boot_id=boot).stored_length("s0")
     content[whole + place if place >= 0 else -1] ^= 1
     assert await owner(chunks, 4, boot_id="a").stored_length("s2") == 4
+
+
+class ListsEarly(MemoryChunkStorage):
+    """Lists a chunk with the lengths that it had earlier, one after the other, then as it is.
+
+    So does a directory whose files are looked at one by one while somebody writes.
+    """
+
+    def __init__(self, chunks: MemoryChunkStorage, name: str, lengths: list[int]) -> None:
+        super().__init__()
+        self._chunks = chunks._chunks
+        self._late = name
+        self._lengths = lengths
+
+    async def list_chunks(self, prefix: str) -> list[ChunkInfo]:
+        listed = await super().list_chunks(prefix)
+        if not self._lengths or self._late not in [each.name for each in listed]:
+            return listed
+        length = self._lengths.pop(0)
+        return [
+            replace(each, length=length) if each.name == self._late else each for each in listed
+        ]
+
+
+async def test_what_an_owner_adds_at_its_end_while_the_next_one_looks_is_no_damage() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1, boot_id="a")
+    await storage.recovered(last_operation=7)
+    lengths = []
+    for count in range(1, 5):
+        await write_some(storage, count)
+        [name] = await system_chunks(chunks, "journal")
+        lengths.append(len(chunks._chunks[name]))
+    await storage.close(last_operation=7)
+    late = ListsEarly(chunks, name, lengths[:2])
+    assert await owner(late, 2, boot_id="a").stored_length("s3") == 4
+
+
+async def test_an_owner_that_does_not_come_to_its_end_lets_the_next_one_try_again() -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks, 1, boot_id="a")
+    await storage.recovered(last_operation=7)
+    await write_some(storage, 5)
+    [name] = await system_chunks(chunks, "journal")
+    await storage.close(last_operation=7)
+    whole = len(chunks._chunks[name])
+    late = ListsEarly(chunks, name, [whole - 3, whole - 2, whole - 1])
+    with pytest.raises(StorageError, match="an earlier owner still writes") as found:
+        await owner(late, 2, boot_id="a").stored_length("s3")
+    assert not isinstance(found.value, StorageDamagedError), "that would be for ever"
+    assert await owner(chunks, 3, boot_id="a").stored_length("s3") == 4
 
 
 async def test_an_owner_that_was_killed_may_leave_a_part_of_a_frame() -> None:
