@@ -80,6 +80,7 @@ class Controller:
     """What requests are answered with."""
 
     store: MetadataStore
+    segments: SegmentClient
     scopes: ScopeOperations
     streams: StreamOperations
     groups: ReaderGroupOperations
@@ -217,6 +218,7 @@ def _assemble(
     streams = StreamOperations(store, segments, workflows, tags, registry.register)
     return Controller(
         store,
+        segments,
         scopes,
         streams,
         groups,

@@ -46,21 +46,47 @@ async def get_controller_server_list(
     return pb.ServerResponse(nodeURI=found)
 
 
-@rpc("getURI", immediate=True)
-async def get_uri(controller: Controller, request: pb.SegmentId, call: Call) -> pb.NodeUri:
-    """Answers for segments that do not exist, too: it depends on the name alone."""
+def _segment_of(request: pb.SegmentId) -> str:
     info = request.streamInfo
-    segment = names.segment_name(info.scope, info.stream, request.segmentId)
+    return names.segment_name(info.scope, info.stream, request.segmentId)
+
+
+def _find_uri(controller: Controller, segment: str, call: Call) -> pb.NodeUri:
     host, port = controller.placement.address_for(segment, call.host)
     return pb.NodeUri(endpoint=host, port=port)
 
 
-@rpc("getDelegationToken", immediate=True)
+def _find_uri_now(controller: Controller, request: pb.SegmentId, call: Call) -> pb.NodeUri | None:
+    segment = _segment_of(request)
+    if not controller.segments.is_known_to_live(segment):
+        return None
+    return _find_uri(controller, segment, call)
+
+
+@rpc("getURI", immediate=_find_uri_now, question=True)
+async def get_uri(controller: Controller, request: pb.SegmentId, call: Call) -> pb.NodeUri:
+    """Answers for segments that do not exist, too: it depends on the name alone.
+
+    Waits for a store that is away, or for another one to take its place: the Java client keeps the
+    answer for 20 seconds, in which it asks nobody again.
+    """
+    segment = _segment_of(request)
+    await controller.segments.wait_until_alive(segment)
+    return _find_uri(controller, segment, call)
+
+
+def _give_empty_token(
+    controller: Controller, request: pb.StreamInfo, call: Call
+) -> pb.DelegationToken:
+    return pb.DelegationToken(delegationToken="")
+
+
+@rpc("getDelegationToken", immediate=_give_empty_token)
 async def get_delegation_token(
     controller: Controller, request: pb.StreamInfo, call: Call
 ) -> pb.DelegationToken:
     """Clients ask even where authorization is off, and take the empty token for that."""
-    return pb.DelegationToken(delegationToken="")
+    return _give_empty_token(controller, request, call)
 
 
 # ---- Scopes --------------------------------------------------------------------------------------

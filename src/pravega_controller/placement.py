@@ -25,6 +25,11 @@ Address: TypeAlias = tuple[str, int]
 class Placement(Protocol):
     """What both forms answer. ``StoreUnavailableError`` when no store has the container now."""
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no other store can ever take a container."""
+        ...
+
     def store_of(self, segment: str) -> Address:
         """The host and port at which the controller reaches the segment's store."""
         ...
@@ -50,6 +55,11 @@ class StaticPlacement:
         if not self.stores or self.container_count < 1:
             raise ValueError("placement needs at least one segment store and one container")
 
+    @property
+    def is_fixed(self) -> bool:
+        """See ``Placement``."""
+        return True
+
     def store_of(self, segment: str) -> Address:
         """See ``Placement``."""
         container = names.container_of(segment, self.container_count)
@@ -68,6 +78,11 @@ class MapPlacement:
     def __init__(self, container_count: int) -> None:
         self._container_count = container_count
         self._owners: dict[int, Host] = {}
+
+    @property
+    def is_fixed(self) -> bool:
+        """See ``Placement``."""
+        return False
 
     def update(self, containers: ContainerMap) -> None:
         """Go by this map from now on."""

@@ -37,23 +37,28 @@ NOT_IMPLEMENTED: dict[str, str] = {
 """Methods that are refused, and the sentence that says so."""
 
 
-IMMEDIATE: set[Handler] = set()
-"""Handlers that wait for nothing and look at nothing that changes: any thread may call them."""
+Immediate = Callable[[Controller, Any, Call], Message | None]
+
+IMMEDIATE: dict[Handler, Immediate] = {}
+"""What answers in a handler's place, in any thread, when nothing has to be waited for; else it
+returns None. It looks only at what changes as a whole."""
 
 
 QUESTIONS: set[Handler] = set()
 """Handlers that change nothing: they end when nobody waits for their answer any more."""
 
 
-def rpc(name: str, *, immediate: bool = False, question: bool = False) -> Callable[[H], H]:
-    """Enter a handler in the table under its method's name, and in the sets that it belongs to."""
+def rpc(
+    name: str, *, immediate: Immediate | None = None, question: bool = False
+) -> Callable[[H], H]:
+    """Enter a handler in the table under its method's name, and in those that it belongs to."""
 
     def enter(handler: H) -> H:
         assert name not in HANDLERS
         assert name not in NOT_IMPLEMENTED
         HANDLERS[name] = handler
-        if immediate:
-            IMMEDIATE.add(handler)
+        if immediate is not None:
+            IMMEDIATE[handler] = immediate
         if question:
             QUESTIONS.add(handler)
         return handler

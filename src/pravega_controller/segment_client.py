@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -73,6 +73,12 @@ BACKOFF_SECONDS_MIN = 0.02
 BACKOFF_SECONDS_MAX = 1.0
 BACKOFF_SHARE = 0.15
 """A pause is about this part of the time waited so far: a store that starts is found soon after."""
+ALIVE_SECONDS_MAX = 1.0
+"""How long a store may take to show that it lives before another look at the placement."""
+LOOK_SECONDS = 0.05
+"""Between two such looks."""
+NOBODYS_SEGMENT = "_system/alive/0.#epoch.0"
+"""Does not exist: whatever a store answers about it shows that it lives."""
 CONCURRENT_REQUESTS_MAX = 64
 REQUESTS_TOGETHER_MAX = 64
 """Of those about many segments: so many are waited for at once, by one task."""
@@ -341,6 +347,34 @@ class SegmentClient:
         for address in self._connections.keys() - addresses:
             self._nursery.start_soon(self._connections.pop(address).close)
 
+    def is_known_to_live(self, segment: str) -> bool:
+        """Whether the segment's store lives, as far as can be told at once. Any thread may ask.
+
+        In a cluster that can never be told at once: of a process that is being killed, a client may
+        lose its connection before we do. Raises ``StoreUnavailableError`` when no store has the
+        segment now.
+        """
+        connection = self._connections.get(self._placement.store_of(segment))
+        return self._placement.is_fixed and connection is not None and not connection.has_hung_up
+
+    async def wait_until_alive(self, segment: str) -> None:
+        """Return when the segment's store lives, whichever that is by then, or after
+        ``retry_seconds_max``.
+
+        In a cluster it has to answer a question; a store that nobody replaces has to be connected.
+        """
+        with trio.move_on_after(self._retry_seconds_max):
+            while True:
+                with suppress(ConnectionLostError, StoreUnavailableError):
+                    # One that is silent may have lost its containers to another meanwhile.
+                    with trio.move_on_after(ALIVE_SECONDS_MAX):
+                        connection = await self._connection(self._placement.store_of(segment))
+                        if not self._placement.is_fixed:
+                            await connection.call(_ask_for_nothing)
+                        if not connection.has_hung_up:
+                            return
+                await trio.sleep(LOOK_SECONDS)
+
     async def _connection(self, address: Address) -> StoreConnection:
         """The live connection to a store, made now if there is none."""
         connection = self._connections.get(address)
@@ -368,6 +402,10 @@ class SegmentClient:
 
 def _refusal(segment: str) -> str:
     return f"the segment store does not serve {segment}"
+
+
+def _ask_for_nothing(request_id: int) -> GetStreamSegmentInfo:
+    return GetStreamSegmentInfo(request_id, NOBODYS_SEGMENT, NO_TOKEN)
 
 
 def _info(reply: Reply) -> SegmentBounds | None:

@@ -3,8 +3,8 @@
 Owns: the listening port, grpcio's thread, the gRPC status of every error, and draining.
 
 Invariants:
-1. A call runs in the trio loop as one task, unless its handler waits for nothing: clients ask where
-   a segment is for each that they write, and the way to the loop costs more than the answer.
+1. A call runs in the trio loop as one task, unless its handler has to wait for nothing: clients ask
+   where a segment is for each that they write, and the way to the loop costs more than the answer.
 2. A call that waits, for its own request or for its answer, holds memory only. grpcio's thread
    waits for none: it is told of each request, hands it to the loop and goes on. At most
    ``WAITING_CALLS_MAX`` calls wait for an answer; further ones are refused.
@@ -20,7 +20,7 @@ import errno
 import importlib
 import resource
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
@@ -169,8 +169,11 @@ class ControllerServer:
                 answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
 
         def take(handler: Handler, request: Message, answer: _Answer) -> None:
-            if handler in IMMEDIATE:
-                answer.give(_answer_now(handler(controller, request, self._describe(answer))))
+            message = None
+            if (answer_now := IMMEDIATE.get(handler)) is not None:
+                message = answer_now(controller, request, self._describe(answer))
+            if message is not None:
+                answer.give(message)
             else:
                 token.run_sync_soon(hand_over, handler, request, answer)
 
@@ -290,17 +293,6 @@ class _Answer:
 
         if not self.context.add_callback(note_end):
             scope.cancel()
-
-
-def _answer_now(answer: Awaitable[Message]) -> Message:
-    """What a handler returns that waits for nothing."""
-    steps = answer.__await__()
-    try:
-        next(steps)
-    except StopIteration as end:
-        message: Message = end.value
-        return message
-    raise AssertionError("an immediate handler waits")
 
 
 def _method(

@@ -17,6 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import itertools
+import select
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
@@ -90,6 +91,21 @@ class StoreConnection:
         self._outbox: list[bytes] = [self._wire.send(HELLO)]
         self._filled = trio.Event()
         self._filled.set()
+
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether the connection is lost, be it that only the kernel knows yet. Any thread may ask.
+
+        Who lost his own connection to the store asks within a millisecond where another one is.
+        """
+        if self.is_lost:
+            return True
+        socket = getattr(self._stream, "socket", None)
+        if socket is None or (descriptor := socket.fileno()) < 0:
+            return socket is not None
+        poll = select.poll()
+        poll.register(descriptor, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     async def call(self, make: MakeRequest) -> Reply:
         """Send a request and return its reply, whatever it says. Else ``ConnectionLostError``."""

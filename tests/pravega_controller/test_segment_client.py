@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from pravega_cluster.records import Host
 from pravega_controller.errors import (
     NoSuchTableError,
     StoreAnswerError,
@@ -17,7 +19,7 @@ from pravega_controller.errors import (
     TableNotEmptyError,
     VersionConflictError,
 )
-from pravega_controller.placement import StaticPlacement
+from pravega_controller.placement import MapPlacement, StaticPlacement
 from pravega_controller.segment_client import (
     BACKOFF_SECONDS_MIN,
     NewSegment,
@@ -476,3 +478,109 @@ async def test_no_more_than_the_limit_run_at_a_time(
 
     await for_each(range(20), run, limit=4)
     assert most == 4
+
+
+async def test_who_asks_where_a_segment_is_waits_until_its_store_can_be_connected_to(
+    client: SegmentClient, memory_store: MemorySegmentStore, autojump_clock: trio.testing.MockClock
+) -> None:
+    memory_store.refuse_connections = 40
+    assert not client.is_known_to_live(SEGMENT)
+    await client.wait_until_alive(SEGMENT)
+    assert memory_store.refuse_connections == 0
+    assert client.is_known_to_live(SEGMENT)
+    began = trio.current_time()
+    await client.wait_until_alive(SEGMENT)
+    assert trio.current_time() == began
+
+
+async def test_who_asks_where_a_segment_is_does_not_wait_for_ever(
+    client: SegmentClient, memory_store: MemorySegmentStore, autojump_clock: trio.testing.MockClock
+) -> None:
+    memory_store.refuse_connections = 10**6
+    await client.wait_until_alive(SEGMENT)
+    assert not client.is_known_to_live(SEGMENT)
+    assert trio.current_time() == pytest.approx(20, abs=1)
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_who_asks_where_a_segment_is_hears_of_the_store_that_takes_its_container(
+    memory_store: MemorySegmentStore, autojump_clock: trio.testing.MockClock, is_silent: bool
+) -> None:
+    gone, other = Host("10.0.0.1", 6000), Host("10.0.0.2", 6000)
+
+    async def open_stream(host: str, port: int) -> trio.abc.Stream:
+        if host == gone.ip and is_silent:  # a machine without power
+            await trio.sleep_forever()
+        if host == gone.ip:
+            raise ConnectionRefusedError("nobody listens")
+        return await memory_store.open_stream(host, port)
+
+    placement = MapPlacement(1)
+    placement.update({gone: frozenset({0})})
+    async with open_segment_client(
+        placement,
+        open_stream=open_stream,
+        random=Random(1),
+        reply_seconds_max=20,
+        retry_seconds_max=30,
+    ) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.wait_until_alive, SEGMENT)
+            await trio.sleep(12)
+            assert len(nursery.child_tasks) == 1
+            placement.update({other: frozenset({0})})
+        assert 12 <= trio.current_time() < 12 + 1.5
+
+
+async def test_a_store_of_a_cluster_that_does_not_answer_is_not_taken_for_one_that_is_there(
+    memory_store: MemorySegmentStore, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A process that is being killed keeps its connections for a while, one longer than another."""
+    placement = MapPlacement(1)
+    placement.update({Host("10.0.0.1", 6000): frozenset({0})})
+    async with open_segment_client(
+        placement,
+        open_stream=memory_store.open_stream,
+        random=Random(1),
+        reply_seconds_max=20,
+        retry_seconds_max=30,
+    ) as client:
+        await client.wait_until_alive(SEGMENT)
+        memory_store.pause = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.wait_until_alive, SEGMENT)
+            await trio.sleep(7)
+            assert not client.is_known_to_live(SEGMENT)
+            assert len(nursery.child_tasks) == 1
+            memory_store.pause.set()
+            memory_store.pause = None
+        assert trio.current_time() < 9
+
+
+async def test_a_store_that_hung_up_is_not_taken_for_one_that_is_there() -> None:
+    """Not even before the event loop has read that."""
+    async with trio.open_nursery() as nursery:
+        accepted: list[trio.SocketStream] = []
+
+        async def keep(stream: trio.SocketStream) -> None:
+            accepted.append(stream)
+            await trio.sleep_forever()
+
+        serve = partial(trio.serve_tcp, keep, 0, host="127.0.0.1")
+        [listener] = await nursery.start(serve)
+        port = listener.socket.getsockname()[1]
+        async with open_segment_client(
+            StaticPlacement((("127.0.0.1", port),), 4),
+            open_stream=trio.open_tcp_stream,
+            random=Random(1),
+            reply_seconds_max=5,
+            retry_seconds_max=20,
+        ) as client:
+            await client.wait_until_alive(SEGMENT)
+            await trio.testing.wait_all_tasks_blocked()
+            assert client.is_known_to_live(SEGMENT)
+            accepted[0].socket.close()
+            assert not client.is_known_to_live(SEGMENT)
+            await client.wait_until_alive(SEGMENT)
+            assert client.is_known_to_live(SEGMENT)
+        nursery.cancel_scope.cancel()

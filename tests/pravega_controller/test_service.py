@@ -599,6 +599,35 @@ async def test_where_a_segment_is_needs_no_turn_of_the_loop(grpc_on_memory: Any)
     assert answer.port
 
 
+async def test_where_a_segment_is_waits_for_a_store_that_is_away(
+    nursery: trio.Nursery, memory_store: MemorySegmentStore
+) -> None:
+    """The Java client keeps an answer for 20 s, whether somebody is there or not."""
+    opened: list[trio.abc.Stream] = []
+    is_away = trio.Event()
+
+    async def open_stream(host: str, port: int) -> trio.abc.Stream:
+        if is_away.is_set():
+            raise ConnectionRefusedError("nobody listens")
+        opened.append(await memory_store.open_stream(host, port))
+        return opened[-1]
+
+    environment = Environment(random=Random(7), open_stream=open_stream)
+    config = ControllerConfig(port=0, segment_stores=(("10.9.9.9", 6000),))
+    _, port = await nursery.start(partial(serve, config, environment=environment))
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        is_away.set()
+        for stream in opened:
+            await trio.aclose_forcefully(stream)
+        await trio.sleep(0.1)
+        call = begin(channel, "getURI", pb.SegmentId(streamInfo=info("a"), segmentId=0))
+        await trio.sleep(0.5)
+        assert not call.done()
+        is_away = trio.Event()
+        await until(call.done)
+        assert call.result().port == 6000
+
+
 # ---- Calls that wait -----------------------------------------------------------------------------
 
 
