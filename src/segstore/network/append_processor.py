@@ -166,6 +166,7 @@ class AppendProcessor:
     async def set_up(self, request: wire.SetupAppend) -> wire.Reply:
         """Prepare for appends of a writer; sealed segments are fine until the first append."""
         segment = request.segment
+        await self._registry.wait_opened(segment)
         container = self._registry.container_for(segment)
         if container.segment_info(segment).segment_type & SegmentType.TABLE:
             raise InvalidRequestError(segment, "a table segment takes no appends")

@@ -85,6 +85,7 @@ class Handler:
             )
         for name in segments:
             if name:
+                await context.store.registry.wait_opened(name)
                 await context.container_for(name).activate(name)
         return await self.answer(context, request)
 

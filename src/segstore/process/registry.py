@@ -14,6 +14,8 @@ Invariants:
 3. An unusable data directory ends ``run`` with the error: nothing would get better by waiting.
 4. A released container is not found by any request from then on, and is hosted again only when it
    has stopped.
+5. Who asks for a container that is being opened waits for that, up to ``OPENING_SECONDS_MAX``: a
+   client that is refused a few times in a second waits for ten.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
+from typing import Final
 
 import structlog
 import trio
@@ -47,6 +50,8 @@ OpenContainer = Callable[[int], AbstractAsyncContextManager[SegmentContainer]]
 
 The block is cancelled, and left with the error, when the container fails.
 """
+
+OPENING_SECONDS_MAX: Final = 5.0
 
 logger = structlog.get_logger(__name__)
 
@@ -95,6 +100,8 @@ class HostedContainer:
         """Set when the container has been opened, or has failed, once."""
         self._online: tuple[SegmentContainer, TableSegments] | None = None
         self._came_online = trio.Event()
+        self._opened = trio.Event()
+        """Set when the attempt to open it has ended, well or not."""
 
     @property
     def is_online(self) -> bool:
@@ -130,6 +137,8 @@ class HostedContainer:
 
     def note_starting(self) -> None:
         """It is being opened."""
+        if self._opened.is_set():
+            self._opened = trio.Event()
         self._enter(ContainerState.STARTING)
 
     def note_failed(self, error: Exception, restart_seconds: float, *, anew: bool) -> None:
@@ -137,6 +146,7 @@ class HostedContainer:
         self._note_failure(error, anew=anew)
         self._restart_seconds = restart_seconds
         self._enter(ContainerState.FAILED)
+        self._opened.set()
 
     def note_offline(self, error: Exception) -> None:
         """It failed, and stays offline."""
@@ -144,6 +154,7 @@ class HostedContainer:
         self._is_hopeless = True
         self._restart_seconds = inf
         self._enter(ContainerState.OFFLINE)
+        self._opened.set()
 
     def _note_failure(self, error: Exception, *, anew: bool) -> None:
         self._failure = ", ".join(f"{type(e).__name__}: {e}" for e in leaf_errors(error))
@@ -160,6 +171,7 @@ class HostedContainer:
         self._online = (container, tables)
         self._enter(ContainerState.ONLINE)
         self._came_online.set()
+        self._opened.set()
 
     def take_offline(self) -> None:
         """Refuse from now on. Idempotent."""
@@ -170,6 +182,17 @@ class HostedContainer:
     async def wait_online(self) -> None:
         """Return when the container serves."""
         await self._came_online.wait()
+
+    async def wait_opened(self) -> None:
+        """Return when the container is not being opened, or after ``OPENING_SECONDS_MAX``."""
+        if not self._opened.is_set():
+            with trio.move_on_after(OPENING_SECONDS_MAX):
+                await self._opened.wait()
+
+    def release(self) -> None:
+        """Stop it, and let nobody wait for it."""
+        self._opened.set()
+        self.scope.cancel()
 
     def _require(self) -> tuple[SegmentContainer, TableSegments]:
         if self._online is None:
@@ -249,7 +272,7 @@ class ContainerRegistry:
     def release(self, container_id: int) -> None:
         """Find a container here no more, and stop it."""
         self._leaving.add(container_id)
-        self._hosted.pop(container_id).scope.cancel()
+        self._hosted.pop(container_id).release()
 
     def find(self, segment: str) -> HostedContainer:
         """Where the segment lives, online or not, else ``WrongHostError``."""
@@ -257,6 +280,10 @@ class ContainerRegistry:
         if hosted is None:
             raise WrongHostError(segment)
         return hosted
+
+    async def wait_opened(self, segment: str) -> None:
+        """Wait a while for a segment's container that is being opened; ``WrongHostError``."""
+        await self.find(segment).wait_opened()
 
     def container_for(self, segment: str) -> SegmentContainer:
         """The container of a segment; raises ``WrongHostError`` or ``ContainerOfflineError``."""

@@ -16,7 +16,7 @@ from segstore.errors import (
     LogBehindError,
     WrongHostError,
 )
-from segstore.process.registry import ContainerRegistry, ContainerState
+from segstore.process.registry import OPENING_SECONDS_MAX, ContainerRegistry, ContainerState
 from segstore.tables.settings import TableSettings
 from segstore.testing.memory_container import MemoryContainer
 
@@ -238,3 +238,79 @@ async def test_without_hope_a_member_of_a_cluster_goes_on() -> None:
         await trio.testing.wait_all_tasks_blocked()
         registry.host(0)
         await registry.find(IN_CONTAINER_0).wait_online()
+
+
+async def test_who_asks_for_a_container_that_is_being_opened_waits_for_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The official clients would ask again after a second, and then after ten more."""
+    opened = trio.Event()
+
+    @asynccontextmanager
+    async def open_container(number: int) -> AsyncIterator[SegmentContainer]:
+        await opened.wait()
+        yield MemoryContainer(number)
+
+    host = Host()
+    host.open_container = open_container  # type: ignore[method-assign]
+    registry = host.registry(is_fixed=False)
+    async with running(registry):
+        registry.host(0)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        await registry.wait_opened(IN_CONTAINER_0)
+        assert trio.current_time() == began + OPENING_SECONDS_MAX
+        with pytest.raises(ContainerOfflineError):
+            registry.container_for(IN_CONTAINER_0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(registry.wait_opened, IN_CONTAINER_0)
+            await trio.sleep(1)
+            opened.set()
+        assert trio.current_time() == began + OPENING_SECONDS_MAX + 1
+        assert registry.container_for(IN_CONTAINER_0).container_id == 0
+        await registry.wait_opened(IN_CONTAINER_0)
+        with pytest.raises(WrongHostError):
+            await registry.wait_opened(IN_CONTAINER_1)
+
+
+async def test_nobody_waits_for_a_container_that_was_released_or_cannot_be_opened(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    host = Host()
+
+    def refuse() -> None:
+        raise OSError("no disk")
+
+    host.before[0] = refuse
+    registry = host.registry(is_fixed=False)
+    async with running(registry):
+        registry.host(0)
+        await trio.sleep(0.1)
+        began = trio.current_time()
+        await registry.wait_opened(IN_CONTAINER_0)
+        assert trio.current_time() == began
+        registry.release(0)
+        with pytest.raises(WrongHostError):
+            await registry.wait_opened(IN_CONTAINER_0)
+
+
+async def test_who_waits_for_a_container_is_answered_when_it_is_released(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    @asynccontextmanager
+    async def open_container(number: int) -> AsyncIterator[SegmentContainer]:
+        await trio.sleep_forever()
+        yield MemoryContainer(number)
+
+    host = Host()
+    host.open_container = open_container  # type: ignore[method-assign]
+    registry = host.registry(is_fixed=False)
+    async with running(registry):
+        registry.host(0)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(registry.wait_opened, IN_CONTAINER_0)
+            await trio.sleep(1)
+            registry.release(0)
+        assert trio.current_time() == began + 1
