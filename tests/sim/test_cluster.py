@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
+from cluster import members
+from cluster.links import Weather
 from cluster.run import FailedSeedError, simulate
 
 from bookkeeper_client import client as bookkeeper_client
-from bookkeeper_client.protocol import encode_fencing_read, encode_read
+from bookkeeper_client.connections import ConnectionLimits
+from bookkeeper_client.entry_format import make_master_key
+from bookkeeper_client.protocol import LAST_ENTRY, Operation, encode_fencing_read, encode_read
 from bookkeeper_client.quorums import Quorums
 from bookkeeper_client.recovery import LedgerRecovery
 from bookkeeper_client.writing import LedgerWriter
 from pravega_cluster import monitor
 from pravega_cluster.latch import LeaderLatch
 from pravega_cluster.nodes import VersionedMap, read_map
+from segstore.chunks import garbage
 from segstore.process.membership import Membership
 from segstore.process.registry import ContainerRegistry
 from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog
@@ -32,6 +38,8 @@ def test_a_cluster_keeps_its_promises(seed: int) -> None:
     report = simulate(seed)
     assert report.counts["record acknowledged"] > 50
     assert report.counts["log opened"] > 5
+    assert report.counts["log truncated"]
+    assert report.counts["chunk deleted"]
 
 
 def test_a_seed_is_replayed_step_by_step() -> None:
@@ -52,13 +60,20 @@ def test_a_store_looks_at_the_map_before_it_registers_in_its_second_session() ->
 
 
 def plant_unreachable_as_absent(patch: pytest.MonkeyPatch) -> None:
-    """A bookie that does not answer is taken for one that lacks the entry."""
+    """A bookie that does not answer, and soon, is taken for one that lacks the entry."""
     real = LedgerRecovery._take_copy
+    soon = ConnectionLimits(connect_seconds_max=0.5, answer_seconds_max=0.2)
 
     def take(self: LedgerRecovery, index: int, entry: Any, *, is_absent: bool) -> None:
         real(self, index, entry, is_absent=entry is None)
 
+    def delay(self: Weather) -> float:
+        is_late = not self.is_calm and self.random.random() < 0.2
+        return self.random.random() * (1.0 if is_late else 0.002)
+
     patch.setattr(LedgerRecovery, "_take_copy", take)
+    patch.setattr(members, "BOOKKEEPER", replace(members.BOOKKEEPER, connections=soon))
+    patch.setattr(Weather, "delay", delay)
 
 
 def plant_acknowledged_below_quorum(patch: pytest.MonkeyPatch) -> None:
@@ -74,24 +89,23 @@ def plant_acknowledged_below_quorum(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_fence_too_late(patch: pytest.MonkeyPatch) -> None:
-    """A ledger gets its end first, and is fenced then."""
+    """A ledger gets its end first, and is fenced a moment later."""
     real = bookkeeper_client.BookKeeper.recover_ledger
 
-    async def recover(self: Any, ledger_id: int, **options: Any) -> Any:
-        fence = [False]
-
-        def encode(ledger_id: int, entry_id: int, master_key: bytes) -> bytes:
-            if fence[0]:
-                return encode_fencing_read(ledger_id, entry_id, master_key)
-            return encode_read(ledger_id, entry_id)
-
-        patch.setattr(bookkeeper_client, "encode_fencing_read", encode)
-        found = await real(self, ledger_id, **options)
-        fence[0] = True
-        await real(self, ledger_id, **options)
+    async def recover(self: Any, ledger_id: int, *, password: bytes, **options: Any) -> Any:
+        found = await real(self, ledger_id, password=password, **options)
+        await trio.sleep(1)
+        frame = encode_fencing_read(ledger_id, LAST_ENTRY, make_master_key(password))
+        key = (Operation.READ, ledger_id, LAST_ENTRY)
+        for bookie in found.metadata.last_segment.bookies:
+            self.connection(bookie).send(key, (frame,), lambda code, data: None)
         return found
 
+    def encode(ledger_id: int, entry_id: int, master_key: bytes) -> bytes:
+        return encode_read(ledger_id, entry_id)
+
     patch.setattr(bookkeeper_client.BookKeeper, "recover_ledger", recover)
+    patch.setattr(bookkeeper_client, "encode_fencing_read", encode)
 
 
 def plant_two_leaders(patch: pytest.MonkeyPatch) -> None:
@@ -173,6 +187,19 @@ def plant_containers_that_nobody_releases(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "wait_assigned", wait)
 
 
+def plant_deletes_what_is_needed(patch: pytest.MonkeyPatch) -> None:
+    """With the garbage a chunk goes that a segment has."""
+    real = garbage._collect
+
+    async def collect(chunks: Any, journal: Any, *arguments: Any) -> None:
+        for record in journal.metadata._in_use.values():
+            for chunk in record.chunks[:1]:
+                await chunks.delete(chunk.name)
+        await real(chunks, journal, *arguments)
+
+    patch.setattr(garbage, "_collect", collect)
+
+
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [
@@ -185,6 +212,7 @@ def plant_containers_that_nobody_releases(patch: pytest.MonkeyPatch) -> None:
         (plant_acknowledges_when_fenced, "bookies only"),
         (plant_map_from_a_stale_read, "would do"),
         (plant_containers_that_nobody_releases, "after the last failure"),
+        (plant_deletes_what_is_needed, "needs it"),
     ],
 )
 def test_planted_faults_are_found(

@@ -44,6 +44,7 @@ class RovingWriter:
         *,
         writer_id: bytes = b"roving writer...",
         open_stream: OpenStream = trio.open_tcp_stream,
+        may_be_behind: bool = False,
         batch: int = BATCH,
         batch_seconds: float = 0.0,
     ) -> None:
@@ -57,6 +58,9 @@ class RovingWriter:
         self._addresses = addresses
         self._writer_id = writer_id
         self._open_stream = open_stream
+        self._may_be_behind = may_be_behind
+        """Whether stores that have lost the container may answer without knowing it: then only
+        ``check`` finds what is lost."""
         self._batch = batch
         self._batch_seconds = batch_seconds
         self._acknowledged_at: float | None = None
@@ -66,6 +70,12 @@ class RovingWriter:
         await self._ask(
             wire.CreateSegment(1, self.segment, 0, 0, ""),
             wire.SegmentCreated | wire.SegmentAlreadyExists,
+        )
+
+    async def delete(self) -> None:
+        """Delete the segment, when a store has its container."""
+        await self._ask(
+            wire.DeleteSegment(1, self.segment, ""), wire.SegmentDeleted | wire.NoSuchSegment
         )
 
     async def run(self) -> None:
@@ -128,10 +138,14 @@ class RovingWriter:
                 set_up = await client.call(wire.SetupAppend(1, self._writer_id, self.segment, ""))
             if isinstance(set_up, wire.WrongHost):
                 return
+            if isinstance(set_up, wire.NoSuchSegment):
+                self._note_behind(f"{address} does not know {self.segment}")
+                return
             assert isinstance(set_up, wire.AppendSetup), set_up
             following = max(0, set_up.last_event_number + 1)
             if following < self.acknowledged:
-                raise LostRecordsError(f"{address} knows {following} of {self.acknowledged}")
+                self._note_behind(f"{address} knows {following} of {self.acknowledged}")
+                return
             while True:
                 for number in range(following, following + self._batch):
                     await client.append(
@@ -149,6 +163,11 @@ class RovingWriter:
                     self._note(reply.event_number + 1, address)
                 if self._batch_seconds:
                     await trio.sleep(self._batch_seconds)
+
+    def _note_behind(self, what: str) -> None:
+        """A store does not know what it should, unless another is the owner by now."""
+        if not self._may_be_behind:
+            raise LostRecordsError(what)
 
     def _note(self, acknowledged: int, address: Address) -> None:
         now = trio.current_time()

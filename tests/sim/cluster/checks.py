@@ -1,13 +1,15 @@
 """What must hold in a cluster at every moment, seen from outside of all its processes.
 
-Owns: ``Checks``, which is told of each log that is opened, each entry that is acknowledged, and
-each change in ZooKeeper, and ``WatchedLogs``, which tells it.
+Owns: ``Checks``, which is told of each log that is opened, each entry that is acknowledged, each
+chunk that is deleted, and each change in ZooKeeper; ``WatchedLogs``, ``WatchedSegments`` and
+``WatchedChunks``, which tell it.
 
 1. An entry is acknowledged when an ack quorum of bookies has it, and not before.
 2. Whoever opens a log has all entries behind its truncation that were acknowledged to the owners
    before, or will be.
 3. The map is written by who leads, gives each container to one host, and moves as few as it can.
 4. A host registers in a session in which it has looked at the map.
+5. Nobody deletes a chunk that the container's owner needs: who opened the log last.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from cluster.processes import current_process
 from cluster.zookeeper import Request, Session, SimulatedZooKeeper
 from pravega_cluster.nodes import ClusterPaths
 from pravega_cluster.records import ContainerMap, Host, decode_map
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.tiers.api import Buffer, LogAddress, OnDurable
 from segstore.tiers.bookkeeper import BookKeeperLogFactory
 from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog
 from segstore.tiers.bookkeeper.log_metadata import ENTRIES_MAX, ENTRY_BITS
+from segstore.tiers.memory import MemoryChunkStorage
 from zookeeper_client.api import NoNodeError
 
 LOCK = "lock-"
@@ -63,6 +67,8 @@ class Checks:
         """The positions of entries, by container."""
         self._latest: dict[int, BookKeeperDataLog] = {}
         self._ack_quorums: dict[int, int] = {}
+        self._segments: dict[int, ChunkedSegmentStorage] = {}
+        """Those of the latest owner, by container."""
 
     def violate(self, what: str) -> None:
         """Tell that something does not hold."""
@@ -95,6 +101,10 @@ class Checks:
             self._counts["entry acknowledged to an earlier owner"] += 1
             self._check_has(container, latest, position)
 
+    def note_truncated(self) -> None:
+        """A log was truncated."""
+        self._counts["log truncated"] += 1
+
     def _check_has(self, container: int, log: BookKeeperDataLog, position: int) -> None:
         """What the log found when it was opened has an entry of an earlier owner."""
         sequence, entry_id = position >> ENTRY_BITS, position % ENTRIES_MAX
@@ -126,6 +136,24 @@ class Checks:
             for container, log in sorted(self._latest.items())
             if log._ledger.quorums.ensemble < bookie_count
         ]
+
+    # ---- Tier 2 ----------------------------------------------------------------------------------
+
+    def note_segments(self, container: int, segments: ChunkedSegmentStorage) -> None:
+        """The segments of a container are used, under the epoch of its log."""
+        latest = self._segments.get(container)
+        if latest is None or latest.owner_epoch() <= segments.owner_epoch():
+            self._segments[container] = segments
+
+    def note_deleted(self, chunk: str) -> None:
+        """A chunk is gone."""
+        self._counts["chunk deleted"] += 1
+        segment = chunk.rpartition("$")[0]
+        for container, segments in self._segments.items():
+            journal = segments._journal
+            record = journal.metadata.get(segment) if journal.opened.is_set() else None
+            if record is not None and any(each.name == chunk for each in record.chunks):
+                self.violate(f"{chunk} is deleted, and container {container} needs it")
 
     # ---- ZooKeeper -------------------------------------------------------------------------------
 
@@ -195,7 +223,52 @@ class WatchedLogs(BookKeeperLogFactory):
             address = append(parts, tell)
             return address
 
+        truncate = log.truncate
+
+        async def truncate_and_count(address: LogAddress) -> None:
+            await truncate(address)
+            checks.note_truncated()
+
         log.append_nowait = append_nowait
+        log.truncate = truncate_and_count
         if not process.is_dead:
             checks.note_opened(container_id, log)
         return log
+
+
+class WatchedSegments(ChunkedSegmentStorage):
+    """A container's segments in tier 2; its garbage is collected soon."""
+
+    def __init__(
+        self, checks: Checks, garbage_delay_seconds: float, *arguments: Any, **options: Any
+    ) -> None:
+        super().__init__(
+            *arguments,
+            **options,
+            garbage_delay_seconds=garbage_delay_seconds,
+            move_bytes_min=1000,
+            snapshot_bytes_min=4096,
+        )
+        self.owner_epoch: Callable[[], int] = options["epoch"]
+        self._checks = checks
+        self._container = options["container_id"]
+
+    async def run(self) -> None:
+        """See ``SegmentStorage``: it is called when the log is open."""
+        process = current_process()
+        if process is not None and not process.is_dead:
+            self._checks.note_segments(self._container, self)
+        await super().run()
+
+
+class WatchedChunks(MemoryChunkStorage):
+    """Tier 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.note_deleted: Callable[[str], None] = lambda chunk: None
+
+    async def delete(self, name: str) -> None:
+        """See ``ChunkStorage``."""
+        await super().delete(name)
+        self.note_deleted(name)

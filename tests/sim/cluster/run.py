@@ -11,6 +11,7 @@ Beside what ``checks`` sees at every moment:
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, MutableMapping
@@ -26,7 +27,7 @@ from simulation.logs import logs_kept
 from simulation.scheduler import Trace, run_seeded
 
 from cluster.bookies import SimulatedBookie
-from cluster.checks import Checks, ViolationError, WatchedLogs
+from cluster.checks import Checks, ViolationError, WatchedChunks, WatchedLogs, WatchedSegments
 from cluster.links import Weather, Wires
 from cluster.members import (
     CLUSTER,
@@ -43,10 +44,9 @@ from cluster.zookeeper import SimulatedZooKeeper
 from pravega_cluster.nodes import find_paths
 from pravega_wire.names import container_of
 from segstore.errors import StorageError
-from segstore.process import cluster_assembly
+from segstore.process import cluster_assembly, container_opening
 from segstore.testing.roving_writer import RovingWriter
 from segstore.tiers.bookkeeper.data_log import WIDEN_SECONDS
-from segstore.tiers.memory import MemoryChunkStorage
 from zookeeper_client.api import ensure_path
 
 KIB = 1024
@@ -153,7 +153,7 @@ class Simulation:
             weather=weather,
             wires=wires,
             zookeeper=zookeeper,
-            tier_two=MemoryChunkStorage(),
+            tier_two=WatchedChunks(),
             container_count=random.randint(2, 5),
             replicas=replicas,
             ledger_bytes_max=random.choice([2, 10, 1000]) * KIB,
@@ -185,6 +185,7 @@ class Simulation:
             self.note,
         )
         zookeeper.on_write = checks.note_write
+        world.tier_two.note_deleted = checks.note_deleted
         nursery.start_soon(zookeeper.run)
         for bookie in self._bookies:
             await bookie.start()
@@ -194,7 +195,12 @@ class Simulation:
         self._places = [*self._stores, *self._controllers]
         for place in [*self._stores[: random.randint(1, 3)], *self._controllers]:
             self._start(place)
-        with patch.object(cluster_assembly, "BookKeeperLogFactory", partial(WatchedLogs, checks)):
+        garbage_seconds = random.choice([0.05, 1.0, 5.0])
+        watched = partial(WatchedSegments, checks, garbage_seconds)
+        with (
+            patch.object(cluster_assembly, "BookKeeperLogFactory", partial(WatchedLogs, checks)),
+            patch.object(container_opening, "ChunkedSegmentStorage", watched),
+        ):
             await self._live()
 
     async def _lay_out(self, zookeeper: SimulatedZooKeeper) -> None:
@@ -228,24 +234,17 @@ class Simulation:
 
     async def _live(self) -> None:
         random = self.random
-        addresses = [(place.name, STORE_PORT) for place in self._stores]
-        writers = [
-            RovingWriter(
-                f"scope/stream{number}/0.#epoch.0",
-                addresses,
-                writer_id=b"writer %9d" % number,
-                open_stream=partial(self._world.wires.open_stream, "clients"),
-                batch=random.choice([1, 4]),
-                batch_seconds=random.choice([0.05, 0.3]),
-            )
-            for number in range(random.randint(1, 3))
-        ]
+        writers = [self._writer(f"stream{number}") for number in range(random.randint(1, 3))]
+        weather = self._world.weather
+        weather.is_calm = True
         with trio.fail_after(SETTLE_SECONDS_MAX):
             for writer in writers:
                 await writer.create()
+        weather.is_calm = False
         async with trio.open_nursery() as nursery:
             for writer in writers:
                 nursery.start_soon(writer.run)
+            nursery.start_soon(self._make_and_delete)
             with trio.move_on_after(random.uniform(*TROUBLED_SECONDS)):
                 await self._break_things()
             await self._calm_down()
@@ -265,6 +264,28 @@ class Simulation:
             with trio.fail_after(CHECK_SECONDS_MAX):
                 self.counts["record"] += await writer.check()
                 self.counts["record acknowledged"] += writer.acknowledged
+
+    def _writer(self, stream: str) -> RovingWriter:
+        return RovingWriter(
+            f"scope/{stream}/0.#epoch.0",
+            [(place.name, STORE_PORT) for place in self._stores],
+            writer_id=stream.encode().rjust(16),
+            open_stream=partial(self._world.wires.open_stream, "clients"),
+            may_be_behind=True,
+            batch=self.random.choice([1, 4]),
+            batch_seconds=self.random.choice([0.05, 0.3]),
+        )
+
+    async def _make_and_delete(self) -> None:
+        """Write short streams and delete them, so that chunks become garbage."""
+        random = self.random
+        for number in itertools.count():
+            writer = self._writer(f"short{number}")
+            await writer.create()
+            with trio.move_on_after(random.random() * 3):
+                await writer.run()
+            await trio.sleep(random.random() * 3)
+            await writer.delete()
 
     async def _break_things(self) -> None:
         random = self.random
