@@ -1,4 +1,4 @@
-"""A real HDFS: a NameNode and a DataNode, each a JVM.
+"""A real HDFS: one NameNode or a pair with failover, and a DataNode, each a JVM.
 
 Owns: ``HdfsCluster``. Everything listens on free ports of 127.0.0.1 and keeps its files in one
 directory; the DataNode syncs what it closes.
@@ -7,8 +7,8 @@ directory; the DataNode syncs what it closes.
 from __future__ import annotations
 
 import os
+import shutil
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -22,6 +22,10 @@ from compat_harness.server import HOST
 POM = Path(__file__).resolve().parents[1] / "hdfs" / "pom.xml"
 NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 DATANODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+ADMINISTRATION = "org.apache.hadoop.hdfs.tools.DFSHAAdmin"
+FAILOVER = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+SERVICE = "pair"
+"""The name of the HDFS that two NameNodes serve."""
 USER = "segstore"
 ROOT = "/segstore"
 READY_SECONDS_MAX = 120.0
@@ -41,25 +45,39 @@ log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n
 
 
 class HdfsCluster:
-    """A NameNode with a DataNode, started by the constructor. ``ROOT`` belongs to ``USER``."""
+    """NameNodes with a DataNode, started by the constructor. ``ROOT`` belongs to ``USER``.
 
-    def __init__(self, directory: Path) -> None:
+    Of two NameNodes the first is active, until ``fail_over`` makes the other one so.
+    """
+
+    def __init__(self, directory: Path, *, namenodes: int = 1) -> None:
         self._directory = directory
         self._class_path = resolve_class_path(POM)
-        rpc, self._http, *datanode = free_ports(5)
+        ports = free_ports(3 + 2 * namenodes)
+        datanode, rpc, self._http = ports[:3], ports[3::2], ports[4::2]
+        self._active = 0
         settings = directory / "settings"
         settings.mkdir(parents=True)
-        _write_settings(settings / "core-site.xml", {"fs.defaultFS": f"hdfs://{HOST}:{rpc}"})
-        _write_settings(settings / "hdfs-site.xml", self._properties(rpc, datanode))
+        place = f"{HOST}:{rpc[0]}" if namenodes == 1 else SERVICE
+        _write_settings(settings / "core-site.xml", {"fs.defaultFS": f"hdfs://{place}"})
+        properties = self._properties(datanode)
+        if namenodes == 1:
+            properties |= self._properties_of_namenode(0, rpc[0])
+        else:
+            properties |= self._properties_of_pair(rpc)
+        _write_settings(settings / "hdfs-site.xml", properties)
         (settings / "log4j.properties").write_text(LOG_SETTINGS)
         for pages in ("hdfs", "datanode", "static"):  # those for people, which the jars lack
             (settings / "webapps" / pages).mkdir(parents=True)
         self._running: dict[str, ServerProcess] = {}
         try:
-            formatting = self._launch("format", NAMENODE, "-format", "-nonInteractive")
-            formatting.wait_for_end(seconds_max=READY_SECONDS_MAX)
-            del self._running["format"]
-            self.start_namenode()
+            self._run("format", NAMENODE, *self._own_name(0), "-format", "-nonInteractive")
+            for number in range(1, namenodes):
+                shutil.copytree(directory / "name-0", directory / f"name-{number}")
+            for number in range(namenodes):
+                self.start_namenode(number)
+            if namenodes > 1:
+                self.fail_over(0)
             self.start_datanode()
             self._be_superuser("PUT", f"{ROOT}?op=MKDIRS&permission=755")
             self._be_superuser("PUT", f"{ROOT}?op=SETOWNER&owner={USER}")
@@ -67,12 +85,32 @@ class HdfsCluster:
             self.stop()
             raise
 
-    def _properties(self, rpc: int, datanode: list[int]) -> dict[str, object]:
+    def _properties_of_namenode(self, number: int, rpc: int, suffix: str = "") -> dict[str, object]:
+        return {
+            f"dfs.namenode.rpc-address{suffix}": f"{HOST}:{rpc}",
+            f"dfs.namenode.http-address{suffix}": f"{HOST}:{self._http[number]}",
+            f"dfs.namenode.name.dir{suffix}": f"file://{self._directory}/name-{number}",
+        }
+
+    def _properties_of_pair(self, rpc: list[int]) -> dict[str, object]:
+        properties: dict[str, object] = {
+            "dfs.nameservices": SERVICE,
+            f"dfs.ha.namenodes.{SERVICE}": ",".join(f"nn{number}" for number in range(len(rpc))),
+            "dfs.namenode.shared.edits.dir": f"file://{self._directory}/edits",
+            f"dfs.client.failover.proxy.provider.{SERVICE}": FAILOVER,
+            "dfs.ha.fencing.methods": "shell(/bin/true)",
+        }
+        for number, port in enumerate(rpc):
+            properties |= self._properties_of_namenode(number, port, f".{SERVICE}.nn{number}")
+        return properties
+
+    def _own_name(self, number: int) -> tuple[str, ...]:
+        """The arguments that tell a NameNode of a pair which one it is."""
+        return ("-D", f"dfs.ha.namenode.id=nn{number}") if len(self._http) > 1 else ()
+
+    def _properties(self, datanode: list[int]) -> dict[str, object]:
         data, address, ipc = datanode
         return {
-            "dfs.namenode.rpc-address": f"{HOST}:{rpc}",
-            "dfs.namenode.http-address": f"{HOST}:{self._http}",
-            "dfs.namenode.name.dir": f"file://{self._directory}/name",
             "dfs.namenode.datanode.registration.ip-hostname-check": "false",
             "dfs.namenode.safemode.extension": 0,
             "dfs.datanode.address": f"{HOST}:{data}",
@@ -85,19 +123,21 @@ class HdfsCluster:
             "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
         }
 
-    @property
-    def namenode(self) -> str:
-        """The HTTP address of the NameNode."""
-        return f"{HOST}:{self._http}"
-
     def location(self, name: str) -> str:
         """A location for tier 2."""
-        return f"webhdfs://{self.namenode}{ROOT}/{name}"
+        namenodes = ",".join(f"{HOST}:{port}" for port in self._http)
+        return f"webhdfs://{namenodes}{ROOT}/{name}"
 
-    def start_namenode(self) -> None:
-        """Start the NameNode; it may wait in safe mode for its DataNode."""
-        namenode = self._launch("namenode", NAMENODE)
-        namenode.wait_for_port(self._http, seconds_max=READY_SECONDS_MAX)
+    def start_namenode(self, number: int = 0) -> None:
+        """Start a NameNode; it may wait in safe mode for its DataNode."""
+        namenode = self._launch(f"namenode-{number}", NAMENODE, *self._own_name(number))
+        namenode.wait_for_port(self._http[number], seconds_max=READY_SECONDS_MAX)
+
+    def fail_over(self, number: int) -> None:
+        """Make a NameNode of a pair active. The other one is dead, or was not active."""
+        words = ("-ns", SERVICE, "-transitionToActive", "--forceactive", f"nn{number}")
+        self._run("fail-over", ADMINISTRATION, *words)
+        self._active = number
 
     def start_datanode(self) -> None:
         """Start the DataNode, and wait until files can be written."""
@@ -112,7 +152,7 @@ class HdfsCluster:
             time.sleep(POLL_SECONDS)
 
     def kill(self, name: str) -> None:
-        """Kill ``namenode`` or ``datanode`` as ``kill -9`` does."""
+        """Kill ``namenode-0``, ``namenode-1`` or ``datanode`` as ``kill -9`` does."""
         self._running.pop(name).kill()
 
     def stop(self) -> None:
@@ -130,9 +170,16 @@ class HdfsCluster:
     def _be_superuser(self, method: str, what: str) -> int:
         """Ask the NameNode as the user that it runs as; the status of its answer."""
         query = f"{what}&user.name={os.environ.get('USER', 'root')}"
-        request = urllib.request.Request(f"http://{self.namenode}/webhdfs/v1{query}", method=method)
+        url = f"http://{HOST}:{self._http[self._active]}/webhdfs/v1{query}"
+        request = urllib.request.Request(url, method=method)
         with urllib.request.urlopen(request, timeout=10.0) as answer:
             return int(answer.status)
+
+    def _run(self, name: str, main_class: str, *arguments: str) -> None:
+        """Run a tool to its end."""
+        tool = self._launch(name, main_class, *arguments)
+        tool.wait_for_end(seconds_max=READY_SECONDS_MAX)
+        del self._running[name]
 
     def _launch(self, name: str, main_class: str, *arguments: str) -> ServerProcess:
         class_path = f"{self._directory}/settings:{self._class_path}"

@@ -199,7 +199,7 @@ async def test_chunks_outlive_a_kill_of_each_server(
     cluster: HdfsCluster, webhdfs: WebHdfs, storage: ChunkStorage
 ) -> None:
     await storage.write(NAME, offset=0, data=[b"first,"])
-    cluster.kill("namenode")
+    cluster.kill("namenode-0")
     impatient = webhdfs.with_limits(RepeatLimits(retry_seconds_max=1.0))
     with pytest.raises(StorageError, match="cannot look up"):
         await HdfsChunkStorage(impatient, random_bytes=bytes).info(NAME)

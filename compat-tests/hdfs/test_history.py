@@ -68,13 +68,13 @@ def test_history_in_hdfs_outlives_its_servers(tmp_path: Path) -> None:
         ):
             workload.wait_until_acked(ACKED_BEFORE_FIRST_KILL)
             wait_until_flushed(location, 0)
-            for name in ("namenode", "datanode"):
+            for name in ("namenode-0", "datanode"):
                 before = stored_bytes(location)
                 hdfs.kill(name)
                 workload.wait_until_acked(workload.acked() + ACKED_WHILE_AWAY)
                 time.sleep(AWAY_SECONDS)
                 workload.wait_until_acked(workload.acked() + ACKED_WHILE_AWAY)
-                if name == "namenode":
+                if name == "namenode-0":
                     hdfs.start_namenode()
                     hdfs.wait_until_ready()
                 else:

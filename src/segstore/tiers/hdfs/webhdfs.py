@@ -12,8 +12,9 @@ Invariants:
    repeated has its effect once: a NameNode that was not heard may have done what it was asked.
 2. Blocking calls run in threads, ``THREADS_MAX`` for reads and as many for the rest; a pause
    between two attempts holds no thread.
-3. What is repeated ends ``retry_seconds_max`` and one attempt after it began at the latest. An
-   attempt ends when a server was silent for too long: one that goes on sending bytes is waited for.
+3. What is repeated ends ``retry_seconds_max`` and one attempt after it began at the latest, but
+   not before each NameNode was asked. An attempt ends when a server was silent for too long: one
+   that goes on sending bytes is waited for.
 4. A call that is cancelled waits for the end of a request that changes files, so that none is done
    behind its caller's back, and for no other.
 """
@@ -164,7 +165,9 @@ class WebHdfs:
                 return await attempt()
             except HdfsRequestError as error:
                 failure = error.failure
-                if trio.current_time() > deadline or not failure.is_worth_another_try:
+                # One NameNode that is slow to refuse must not use up the time of the others.
+                is_late = trio.current_time() > deadline and count >= len(self._addresses)
+                if is_late or not failure.is_worth_another_try:
                     times = "" if count == 1 else f" ({count} tries)"
                     raise HdfsRequestError(
                         f"tier 2 in {self.title} cannot {what}{times}: {failure.reason}", failure

@@ -378,6 +378,14 @@ async def test_the_other_namenode_is_asked_when_one_is_dead(
     assert await storage.list_chunks("scope/") == [ChunkInfo(NAME, 6)]
 
 
+async def test_each_namenode_is_asked_however_long_one_takes(
+    hdfs: FakeHdfs, connected: Callable[..., WebHdfs]
+) -> None:
+    webhdfs = connected(hdfs, namenodes=[dead_address(), *hdfs.namenodes])
+    impatient = webhdfs.with_limits(RepeatLimits(retry_seconds_max=-1.0))
+    assert await HdfsChunkStorage(impatient, random_bytes=bytes).list_chunks("") == []
+
+
 @pytest.mark.parametrize(
     "refusal",
     [
