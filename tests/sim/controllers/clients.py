@@ -174,8 +174,11 @@ class TransactionWriter(Client):
 
     async def _until_ended(self, identifier: bytes) -> None:
         seconds = BUSY_PAUSE_SECONDS if self.is_busy else PAUSE_SECONDS
-        with trio.fail_after(END_SECONDS_MAX):
+        told = self.ledger.transactions[identifier]
+        with trio.fail_after(END_SECONDS_MAX) as limit:
             while True:
+                # A lease that is begun anew each time a controller is killed ends after the last.
+                limit.deadline = max(limit.deadline, told.held_since + END_SECONDS_MAX)
                 state = await self.ask(lambda c: c.transactions.state("s", self.stream, identifier))
                 self.ledger.tell_state(identifier, state)
                 if state in (TransactionState.COMMITTED, TransactionState.ABORTED):

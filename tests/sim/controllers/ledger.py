@@ -54,6 +54,8 @@ class Told:
     is_abort_asked: bool = False
     is_committed: bool | None = None
     """What somebody was told of its end."""
+    held_since: float = 0.0
+    """When it was last written as open: who takes it over begins its lease anew."""
 
 
 class WatchedStore(MemorySegmentStore):
@@ -119,6 +121,8 @@ class Ledger:
         """Look at a record that is being written."""
         self.trace(f"{identifier.hex()[-6:]} written: {record.state.value} by {record.holder[:4]}")
         told = self.transactions.get(identifier)
+        if told is not None and record.state is TransactionState.OPEN:
+            told.held_since = trio.current_time()
         if told is None or record.state is not TransactionState.ABORTING:
             return
         is_wanted = told.is_abort_asked or told.stream in self.sealed_streams
