@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from segstore.tiers.chunk_paths import path_of
+from segstore.tiers.hdfs.storage import file_path
 from segstore.tiers.journal.format import (
     FileHeader,
     Kind,
@@ -63,13 +64,23 @@ def test_headers_pass_only_whole_and_unchanged() -> None:
         assert decode_batch_header(dumps[0x1000], generation=generation, salt=salt) is None
 
 
-CHUNK_ROWS = re.findall(r"\| `([^`]+)` \| `([^`]+\.chunk)` \|", (FORMATS / "chunks.md").read_text())
+def shown_paths(page: str) -> list[tuple[str, str]]:
+    """The chunks and files in the tables of a page."""
+    return re.findall(r"\| `([^`]+)` \| `([^`]+\.chunk)` \|", page)
 
 
-@pytest.mark.parametrize(("name", "path"), CHUNK_ROWS)
+FILES_PAGE, HDFS_PAGE = (FORMATS / "chunks.md").read_text().split("\n## Chunks in HDFS\n")
+
+
+@pytest.mark.parametrize(("name", "path"), shown_paths(FILES_PAGE))
 def test_the_paths_shown_are_those_that_are_used(name: str, path: str) -> None:
     assert path_of(name) == path
 
 
+@pytest.mark.parametrize(("name", "path"), shown_paths(HDFS_PAGE))
+def test_the_paths_shown_in_hdfs_are_those_that_are_used(name: str, path: str) -> None:
+    assert file_path(name) == path
+
+
 def test_the_page_shows_paths() -> None:
-    assert len(CHUNK_ROWS) == 4
+    assert (len(shown_paths(FILES_PAGE)), len(shown_paths(HDFS_PAGE))) == (4, 2)
