@@ -53,7 +53,7 @@ async def opened(settings: SegmentStoreConfig) -> AsyncIterator[StorageOfOwner]:
     directory = DataDirectory.open(settings.data_dir)
     with directory.lock_journal(0):
         async with open_storage(settings, directory) as tier, owned(directory, tier, [0]):
-            yield await tier.open()
+            yield (await tier.open([0]))[0]
 
 
 async def test_a_store_finds_its_chunks_again(
