@@ -51,6 +51,7 @@ from segstore.durable_log.recovery import Recovery
 from segstore.durable_log.update_transaction import PendingState
 from segstore.errors import (
     ContainerOfflineError,
+    DataLogError,
     NoSuchSegmentError,
     SegmentTruncatedError,
     StorageError,
@@ -213,8 +214,9 @@ class Container:
                 await parts.writer.flush()
             await parts.writer.copy_metadata()
             await parts.storage.settle()
-        except (ContainerOfflineError, StorageError) as error:
-            # The rest stays in the log and is recovered at the next start.
+        except (ContainerOfflineError, DataLogError, StorageError) as error:
+            # The rest stays in the log and is recovered at the next start, or by the next owner
+            # where the log is another's by now.
             logger.warning("drain ended early", container=self.container_id, error=str(error))
 
     async def leave(self) -> None:
@@ -663,9 +665,12 @@ async def open_container(
             try:
                 yield container
             finally:
-                with trio.move_on_after(drain_seconds, shield=True):
-                    await container.drain()
-                lifetime.cancel()
+                try:
+                    with trio.move_on_after(drain_seconds, shield=True):
+                        await container.drain()
+                finally:
+                    # Whatever became of the drain: nobody else can end the tasks behind the shield.
+                    lifetime.cancel()
     finally:
         container.close("the container is stopping")
         with trio.move_on_after(drain_seconds, shield=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from segstore.testing.chunk_owners import next_owner
 from segstore.testing.crashing_tiers import CrashingTiers
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.local_tiers import LocalTiers
-from segstore.tiers.api import Buffer, LogEntry
+from segstore.tiers.api import Buffer, LogAddress, LogEntry
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory
 
 MIB = 1024 * 1024
@@ -130,6 +131,53 @@ async def test_a_log_that_fails_while_a_drain_flushes_ends_the_container_with_it
     assert raised.group_contains(DataLogError)
     assert not raised.group_contains(AssertionError)
     assert [each["container"] for each in log if each["event"] == "drain ended early"] == [0]
+
+
+class LogsThatRefuseTruncation(MemoryDataLogFactory):
+    """Their truncation fails once there is an ``error``."""
+
+    error: Exception | None = None
+
+    async def open_log(self, container_id: int) -> MemoryDataLog:
+        log = await super().open_log(container_id)
+        truncate = log.truncate
+
+        async def refuse(address: LogAddress) -> None:
+            if self.error is not None:
+                raise self.error
+            await truncate(address)
+
+        log.truncate = refuse  # type: ignore[method-assign]
+        return log
+
+    async def drain_with(self, error: Exception) -> None:
+        """Serve a container, and end it with truncations that fail."""
+        storage = next_owner(MemoryChunkStorage())
+        manager = CacheManager(StreamingCache(8 * MIB))
+        with trio.fail_after(100):
+            async with open_container(0, self, storage, manager) as container:
+                await container.create_segment("s")
+                await container.append("s", b"x")
+                self.error = error
+
+
+async def test_a_drain_that_may_not_truncate_the_log_ends_the_container(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Another owner has it: the container hung for ever, and its store with it."""
+    with capture_logs() as log:
+        for _ in range(40):  # the storage writer may be told first, which ends the container too
+            with contextlib.suppress(ExceptionGroup):
+                await LogsThatRefuseTruncation().drain_with(DataLogError("the log is fenced"))
+    assert "the log is fenced" in {each.get("error") for each in log}
+
+
+async def test_a_defect_in_a_drain_ends_the_container(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        await LogsThatRefuseTruncation().drain_with(ZeroDivisionError())
+    assert raised.group_contains(ZeroDivisionError)
 
 
 async def test_a_read_that_waits_for_tier_2_is_answered_when_the_container_stops(

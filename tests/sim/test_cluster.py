@@ -56,6 +56,10 @@ def test_a_store_looks_at_the_map_before_it_registers_in_its_second_session() ->
         simulate(seed)
 
 
+def test_a_container_ends_although_its_log_is_anothers_when_it_drains() -> None:
+    simulate(2)
+
+
 # ---- Planted faults ------------------------------------------------------------------------------
 
 
