@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
-from cluster import members
-from cluster.links import Weather
-from cluster.run import FailedSeedError, simulate
+from cluster.run import FailedSeedError, Simulation, simulate
 
 from bookkeeper_client import client as bookkeeper_client
-from bookkeeper_client.connections import ConnectionLimits
 from bookkeeper_client.entry_format import make_master_key
 from bookkeeper_client.protocol import LAST_ENTRY, Operation, encode_fencing_read, encode_read
 from bookkeeper_client.quorums import Quorums
@@ -29,17 +27,19 @@ from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog
 from zookeeper_client.api import ZooKeeper
 
 SEEDS = range(4)
-PLANTED_SEEDS = 12
+PLANTED_SEEDS = 30
 """So many are tried until one finds a planted fault."""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_cluster_keeps_its_promises(seed: int) -> None:
-    report = simulate(seed)
-    assert report.counts["record acknowledged"] > 50
-    assert report.counts["log opened"] > 5
-    assert report.counts["log truncated"]
-    assert report.counts["chunk deleted"]
+def test_a_cluster_keeps_its_promises() -> None:
+    counts: Counter[str] = Counter()
+    for seed in SEEDS:
+        counts += simulate(seed).counts
+    # What the seeds are for does happen in them.
+    assert counts["record acknowledged"] > 50 * len(SEEDS)
+    assert counts["log opened"] > 5 * len(SEEDS)
+    assert counts["log truncated"] > len(SEEDS)
+    assert counts["chunk deleted"] > len(SEEDS)
 
 
 def test_a_seed_is_replayed_step_by_step() -> None:
@@ -64,20 +64,18 @@ def test_a_container_ends_although_its_log_is_anothers_when_it_drains() -> None:
 
 
 def plant_unreachable_as_absent(patch: pytest.MonkeyPatch) -> None:
-    """A bookie that does not answer, and soon, is taken for one that lacks the entry."""
+    """A bookie that does not answer is taken for one that lacks the entry."""
     real = LedgerRecovery._take_copy
-    soon = ConnectionLimits(connect_seconds_max=0.5, answer_seconds_max=0.2)
 
     def take(self: LedgerRecovery, index: int, entry: Any, *, is_absent: bool) -> None:
         real(self, index, entry, is_absent=entry is None)
 
-    def delay(self: Weather) -> float:
-        is_late = not self.is_calm and self.random.random() < 0.2
-        return self.random.random() * (1.0 if is_late else 0.002)
-
+    # Where one bookie without an entry proves that it was never acknowledged, and many are away.
+    with_two = partial(simulate, replicas=(3, 2, 2))
     patch.setattr(LedgerRecovery, "_take_copy", take)
-    patch.setattr(members, "BOOKKEEPER", replace(members.BOOKKEEPER, connections=soon))
-    patch.setattr(Weather, "delay", delay)
+    patch.setitem(globals(), "simulate", with_two)
+    patch.setattr(Simulation, "_stop_bookie", Simulation._crash_bookie)
+    patch.setattr(Simulation, "_reset_bookie", Simulation._crash_bookie)
 
 
 def plant_acknowledged_below_quorum(patch: pytest.MonkeyPatch) -> None:

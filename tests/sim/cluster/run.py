@@ -86,9 +86,10 @@ class Report:
 class Simulation:
     """The tasks of one run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, replicas: tuple[int, int, int] | None = None) -> None:
         self.seed = seed
         self.random = Random(seed)
+        self._replicas = replicas
         self.trace = Trace()
         self.counts: Counter[str] = Counter()
         self.violation: BaseException | None = None
@@ -147,7 +148,8 @@ class Simulation:
         zookeeper = self._zookeeper = SimulatedZooKeeper(nursery, random)
         self._stores: list[StorePlace] = []
         self._controllers: list[ControllerPlace] = []
-        replicas = random.choice([(3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2)])
+        drawn = random.choice([(3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2)])
+        replicas = self._replicas or drawn
         world = self._world = World(
             random=random,
             weather=weather,
@@ -577,9 +579,12 @@ class _Logs:
             self._simulation.violated(ViolationError(f"a defect was logged: {entry}"))
 
 
-def simulate(seed: int) -> Report:
-    """Run one seed; raises ``FailedSeedError`` with everything that helps to understand it."""
-    simulation = Simulation(seed)
+def simulate(seed: int, *, replicas: tuple[int, int, int] | None = None) -> Report:
+    """Run one seed, perhaps with other ``replicas`` than it draws.
+
+    Raises ``FailedSeedError`` with everything that helps to understand it.
+    """
+    simulation = Simulation(seed, replicas)
     trace = simulation.trace
     with logs_kept(_Logs(simulation)), _older_logs_kept(trace):
         try:
