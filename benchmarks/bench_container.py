@@ -175,9 +175,9 @@ class Timer:
 @asynccontextmanager
 async def timed_container(timers: dict[str, Timer]) -> AsyncIterator[Container]:
     """A container whose processor tells how long it works on frames and on commits."""
-    advance, on_durable = OperationProcessor._advance, OperationProcessor._on_durable
+    advance, frame_completed = OperationProcessor._advance, OperationProcessor._frame_completed
     OperationProcessor._advance = timers["frame"].around(advance)  # type: ignore[method-assign,assignment]
-    OperationProcessor._on_durable = timers["commit"].around(on_durable)  # type: ignore[method-assign,assignment]
+    OperationProcessor._frame_completed = timers["commit"].around(frame_completed)  # type: ignore[method-assign,assignment]
     try:
         cache_manager = CacheManager(StreamingCache(256 * MIB))
         async with open_container(
@@ -186,7 +186,7 @@ async def timed_container(timers: dict[str, Timer]) -> AsyncIterator[Container]:
             yield container
     finally:
         OperationProcessor._advance = advance  # type: ignore[method-assign]
-        OperationProcessor._on_durable = on_durable  # type: ignore[method-assign]
+        OperationProcessor._frame_completed = frame_completed  # type: ignore[method-assign]
 
 
 class Pace:
@@ -244,6 +244,9 @@ class OneContainer:
 
     def __init__(self, container: SegmentContainer) -> None:
         self._container = container
+
+    async def wait_opened(self, segment: str) -> None:
+        """Do nothing: it is open."""
 
     def container_for(self, segment: str) -> SegmentContainer:
         """The only one."""

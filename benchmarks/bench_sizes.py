@@ -202,9 +202,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, default=SAMPLE_STREAMS, help="streams to make")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     size = Size(options.stores, options.containers, options.streams)
-    figures = measure(size, options.sample)
+    logged_before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    try:
+        figures = measure(size, options.sample)
+    finally:
+        structlog.configure(**logged_before)
     if options.json:
         print(json.dumps([asdict(each) for each in figures]))
         return 0

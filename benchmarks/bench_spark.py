@@ -490,7 +490,9 @@ def readme_table(found: Sequence[ComparedRow], moment: datetime) -> str:
         "| --- | --- | --- | --- |",
     ]
     for row in found:
-        ratio = "failed" if row.ratio is None else f"{row.ratio:.2f}"
+        # CPU time has steps of 10 ms: little data may cost none, and then there is no ratio.
+        has_failed = row.ours is None or row.peer is None
+        ratio = "failed" if has_failed else "-" if row.ratio is None else f"{row.ratio:.2f}"
         sign = "≤" if row.metric.better == "lower" else "≥"
         wanted = "" if row.reach is None else f"{sign} {row.reach:g}"
         lines.append(f"| {row.row}: {row.metric.name} | {row.peer_name} | {ratio} | {wanted} |")

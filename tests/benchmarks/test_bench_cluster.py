@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks.cluster import report, works
 from benchmarks.cluster.containers import _segment_in
-from benchmarks.cluster.rows import BY_NAME, ROWS
+from benchmarks.cluster.rows import BY_NAME, PUBLISHED_BYTES, ROWS
 from benchmarks.cluster.run import run
 from benchmarks.cluster.servers import PEERS, make_cluster
 from benchmarks.cluster.sizes import SMALL, Size
@@ -21,19 +21,22 @@ from benchmarks.streams.rows import DURABLE
 from benchmarks import bench_cluster
 from pravega_wire.names import container_of
 
+IN_A_MINUTE = ("L1", "T1", "open")
+"""In the other kinds of rows a client is watched until its addresses are old: a minute each."""
+
 
 @pytest.mark.compat
-@pytest.mark.timeout(900)  # five clusters, of which one waits for the end of a session
-def test_the_small_size_gives_every_row(tmp_path: Path) -> None:
-    measured = run(tuple(BY_NAME), SMALL, keys=[OURS], directory=tmp_path)
+@pytest.mark.timeout(900)
+def test_the_small_size_gives_its_rows(tmp_path: Path) -> None:
+    measured = run(IN_A_MINUTE, SMALL, keys=[OURS], directory=tmp_path)
     assert not measured.ours_failed, measured.remarks()
     found = {
         (row.row, row.metric.name): row.ours for row in measured.compared() if row.ours is not None
     }
-    for row in ROWS:
-        for metric in (*row.reaches, *row.limits):
+    for row in (BY_NAME[name] for name in IN_A_MINUTE):
+        # The small size holds all loads to a rate: how many bytes a server takes is not measured.
+        for metric in {*row.reaches, *row.limits} - {PUBLISHED_BYTES}:
             assert (row.name, metric) in found
-    assert found["kill", works.GAP.name] > 0
     assert found["open", works.OPENED.name] > 0
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import structlog
 from benchmarks.bench_sizes import Size, main, measure
 
 
@@ -19,6 +20,8 @@ def test_the_small_size_counts_moves_as_the_balancer_promises() -> None:
 
 
 def test_rows_are_written_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    logged_before = structlog.get_config()
     main(["--stores=30", "--containers=60", "--streams=100", "--sample=20", "--json"])
+    assert structlog.get_config() == logged_before
     rows = json.loads(capsys.readouterr().out)
     assert {"about", "value", "unit"} == set(rows[0])
