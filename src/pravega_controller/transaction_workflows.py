@@ -633,9 +633,16 @@ class TransactionWorkflows:
             for identifier, stored in zip(missing, records, strict=True):
                 if stored is not None and stored.record.state is TransactionState.COMMITTING:
                     found[identifier] = self.adopt(owner, identifier, stored)
+                elif stored is not None and self._has_committed(stored.record):
+                    # The answer to this controller's write was lost: nobody else archives it.
+                    self._note_ends(owner, [(identifier, stored.record)])
                 else:
                     owner.drop(identifier)
         return [found[identifier] for identifier in identifiers if identifier in found]
+
+    def _has_committed(self, record: TransactionRecord) -> bool:
+        """Whether it was this controller that recorded a commit."""
+        return record.state is TransactionState.COMMITTED and record.holder == self.instance_id
 
     async def _merge(
         self, stream: Stream, segments: Iterable[Segment], transactions: Sequence[Transaction]
