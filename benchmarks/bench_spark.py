@@ -411,6 +411,9 @@ def _session(jars: str, directory: Path) -> Iterator[Any]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
+        # A query that is stopped within `foreachBatch` has its error, a long one, matched against a
+        # regular expression that recurses for each character: a thread's usual 1 MiB is too little.
+        .config("spark.driver.extraJavaOptions", "-Xss16m")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .getOrCreate()

@@ -627,8 +627,7 @@ async def open_container(
     ``attribute_cache`` may not. ``log_bytes`` tells how much all containers hold of the tier 1
     that they share; without it the log's own is taken. Without ``eviction`` all segments stay
     active. ``confirm_owner`` is asked before the log is truncated. Raises ``DataLogError`` when
-    tier 1 fails or is damaged, and ``PermanentError`` when
-    tier 1 and tier 2 cannot be what the last owner left.
+    tier 1 fails or is damaged, ``PermanentError`` when both tiers are not what the last owner left.
     """
     began = trio.current_time()
     log = await log_factory.open_log(container_id)

@@ -44,8 +44,12 @@ def test_the_small_size_gives_its_rows(tmp_path: Path) -> None:
 @pytest.mark.compat
 @pytest.mark.timeout(600)
 def test_the_original_opens_a_small_log(tmp_path: Path) -> None:
-    measured = run(("open",), SMALL, keys=[DURABLE], directory=tmp_path)
-    (outcome,) = measured.of("open", DURABLE)
+    # A store of the original that starts on a busy machine may not serve its container for minutes.
+    for _ in range(2):
+        measured = run(("open",), SMALL, keys=[DURABLE], directory=tmp_path)
+        (outcome,) = measured.of("open", DURABLE)
+        if outcome.failure is None:
+            break
     assert outcome.failure is None
     assert outcome.numbers[works.OPENED]
 
