@@ -16,11 +16,11 @@ OTHER_CPU_SHARE_QUIET_MAX = 0.05
 
 
 class Row(Protocol):
-    """What is asked of a row: its targets, by the names of metrics."""
+    """A row of the table: its work, and its targets by the names of metrics."""
 
     @property
     def work(self) -> str:
-        """What is done, in a few words."""
+        """Describe the work in a few words."""
 
     @property
     def is_shared(self) -> bool:
@@ -73,23 +73,33 @@ class Measured(Generic[SizeT]):
 
     def remarks(self) -> list[str]:
         """What failed and what disturbed, by row and server."""
-        remarks = []
-        for (row, server), outcomes in self.outcomes.items():
-            for index, each in enumerate(outcomes, start=1):
-                where = f"{row}, {server}, round {index}"
-                if each.failure:
-                    remarks.append(f"{where}: FAILED: {' '.join(each.failure.split())[:300]}")
-                remarks += [f"{where}: {remark}" for remark in each.remarks]
-                if (each.other_cpu_share or 0) > OTHER_CPU_SHARE_QUIET_MAX:
-                    remarks.append(f"{where}: others used {each.other_cpu_share:.0%} of the CPUs")
-        return remarks
+        return list_remarks(self.outcomes)
 
     @property
     def ours_failed(self) -> bool:
         """Whether any run of ours failed."""
-        return any(
-            each.failure
-            for (_, server), outcomes in self.outcomes.items()
-            for each in outcomes
-            if server == OURS
-        )
+        return has_failed(self.outcomes, OURS)
+
+
+def list_remarks(outcomes_of: Mapping[tuple[str, str], Sequence[Outcome]]) -> list[str]:
+    """List what failed and what disturbed, by row and server."""
+    remarks = []
+    for (row, server), outcomes in outcomes_of.items():
+        for index, each in enumerate(outcomes, start=1):
+            where = f"{row}, {server}, round {index}"
+            if each.failure:
+                remarks.append(f"{where}: FAILED: {' '.join(each.failure.split())[:300]}")
+            remarks += [f"{where}: {remark}" for remark in each.remarks]
+            if (each.other_cpu_share or 0) > OTHER_CPU_SHARE_QUIET_MAX:
+                remarks.append(f"{where}: others used {each.other_cpu_share:.0%} of the CPUs")
+    return remarks
+
+
+def has_failed(outcomes_of: Mapping[tuple[str, str], Sequence[Outcome]], server: str) -> bool:
+    """Return whether any run of a server failed."""
+    return any(
+        each.failure
+        for (_, who), outcomes in outcomes_of.items()
+        for each in outcomes
+        if who == server
+    )

@@ -58,7 +58,7 @@ class SegstoreCluster(ClusterPeer):
 
     @property
     def description(self) -> str:
-        """What is run, with the settings that differ from the defaults."""
+        """Describe the servers, with the settings that differ from the defaults."""
         changed = " ".join(self._settings.replace(" = ", "=").split())
         held = ", of which tier 2 takes nothing" if self._is_tier_2_held else ""
         shape = self.shape

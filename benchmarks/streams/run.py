@@ -18,13 +18,13 @@ from pathlib import Path
 
 from benchmarks.comparison import ComparedRow, Outcome, compare, limited
 from benchmarks.load import LoadFailedError
+from benchmarks.measured import has_failed, list_remarks
 from benchmarks.peers.api import Peer, PeerFailedError, RunningPeer, running
 from benchmarks.streams.drains import drain_outcome
 from benchmarks.streams.rows import BY_NAME, CRASH, OURS, ROW_OF_LIMIT, START, Plan
 from benchmarks.streams.runs import crash_outcome, load_outcome, start_outcome
 from benchmarks.streams.servers import cached_server
 
-OTHER_CPU_SHARE_QUIET_MAX = 0.05
 LOGS = Path(__file__).parent.parent / "results" / "logs"
 LOG_BYTES_MAX = 64 * 1024
 TURN_SECONDS = 50.0
@@ -81,26 +81,13 @@ class Measured:
 
     def remarks(self) -> list[str]:
         """What failed and what disturbed, by row and server."""
-        remarks = [f"{turn}: left out for want of time" for turn in self.left_out]
-        for (row, server), outcomes in self.outcomes.items():
-            for index, each in enumerate(outcomes, start=1):
-                where = f"{row}, {server}, round {index}"
-                if each.failure:
-                    remarks.append(f"{where}: FAILED: {' '.join(each.failure.split())[:300]}")
-                remarks += [f"{where}: {remark}" for remark in each.remarks]
-                if (each.other_cpu_share or 0) > OTHER_CPU_SHARE_QUIET_MAX:
-                    remarks.append(f"{where}: others used {each.other_cpu_share:.0%} of the CPUs")
-        return remarks
+        left_out = [f"{turn}: left out for want of time" for turn in self.left_out]
+        return left_out + list_remarks(self.outcomes)
 
     @property
     def ours_failed(self) -> bool:
         """Whether any run of ours failed."""
-        return any(
-            each.failure
-            for (_, server), outcomes in self.outcomes.items()
-            for each in outcomes
-            if server == OURS
-        )
+        return has_failed(self.outcomes, OURS)
 
 
 def run(plan: Plan, *, servers: Mapping[str, Peer], directory: Path) -> Measured:

@@ -47,9 +47,9 @@ class Member:
     address: str
     state: str
     containers: tuple[int, ...] = ()
-    """Those that the map gives to a segment store."""
+    """Containers that the map assigns to the segment store."""
     served: frozenset[int] = frozenset()
-    """Those of them that it serves."""
+    """Assigned containers that the segment store serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class ClusterState:
     def missing(self, *, stores: int = 1, controllers: int = 1, bookies: int = 0) -> list[str]:
         """Return what keeps the cluster from being whole, in words; empty when it is.
 
-        It is whole when so many of each kind serve, all containers are served, and each segment
-        store has some, if there are enough.
+        It is whole when the wanted number of each kind serves, all containers are served, and each
+        segment store has some, if there are enough.
         """
         found = []
         for kind, wanted, state in (

@@ -235,7 +235,7 @@ def _common_container(
 
 
 async def _info(container: SegmentContainer, name: str) -> SegmentInfo:
-    """What is known of a segment, which may have left memory since the request was dispatched."""
+    """Return a segment's metadata; it may have left memory since the request was dispatched."""
     await container.activate(name)
     return container.segment_info(name)
 
