@@ -40,8 +40,9 @@ from benchmarks.comparison import (
     write_json_if_asked,
 )
 from benchmarks.machine import this_machine
-from benchmarks.peers.processes import ServerProcess, free_ports
+from benchmarks.peers.processes import ServerProcess
 from pravega_wire.blocking import SegmentConnection
+from segstore.testing.ports import free_ports
 
 BUDGET = Path(__file__).parent.parent / "docs" / "performance" / "budget.md"
 PREAMBLE = """# What one append block costs

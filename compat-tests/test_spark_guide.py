@@ -29,8 +29,10 @@ from typing import IO
 
 import pyarrow.dataset as ds
 import pytest
-from compat_harness.server import HOST, free_ports
+from compat_harness.server import HOST
 from packaging.requirements import Requirement
+
+from segstore.testing.ports import free_ports
 
 if str(Path(__file__).parent / "spark") not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent / "spark"))

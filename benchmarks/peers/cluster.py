@@ -21,7 +21,8 @@ from benchmarks.maven import MavenFailedError, resolve_class_path
 from benchmarks.peers.api import PeerFailedError, RunningPeer
 from benchmarks.peers.durable_files import write_bookie_settings, write_zookeeper_settings
 from benchmarks.peers.jvm import LOGBACK, java_command
-from benchmarks.peers.processes import ServerGroup, ServerProcess, free_ports
+from benchmarks.peers.processes import ServerGroup, ServerProcess
+from segstore.testing.ports import free_ports
 
 HERE = Path(__file__).parent
 HOST = "127.0.0.1"

@@ -7,7 +7,8 @@ from pathlib import Path
 from benchmarks.maven import MavenFailedError, resolve_class_path
 from benchmarks.peers.api import PeerFailedError, RunningPeer
 from benchmarks.peers.jvm import java_command
-from benchmarks.peers.processes import ServerGroup, free_ports
+from benchmarks.peers.processes import ServerGroup
+from segstore.testing.ports import free_ports
 
 HERE = Path(__file__).parent
 READY_SECONDS_MAX = 60.0

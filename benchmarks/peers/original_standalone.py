@@ -7,7 +7,8 @@ from pathlib import Path
 
 from benchmarks.maven import MavenFailedError, resolve_class_path
 from benchmarks.peers.api import PeerFailedError, RunningPeer
-from benchmarks.peers.processes import ServerProcess, free_ports
+from benchmarks.peers.processes import ServerProcess
+from segstore.testing.ports import free_ports
 
 HERE = Path(__file__).parent
 MAIN_CLASS = "io.pravega.local.LocalPravegaEmulator"

@@ -25,15 +25,6 @@ POLL_SECONDS = 0.01
 DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that are free now, all different."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 class ServerProcess:
     """A process of a server with everything it starts. It logs to ``<name>.log``."""
 

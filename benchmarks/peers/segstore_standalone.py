@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.peers.api import PeerFailedError, RunningPeer
-from benchmarks.peers.processes import ServerProcess, free_ports
+from benchmarks.peers.processes import ServerProcess
+from segstore.testing.ports import free_ports
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 import yaml
 from benchmarks.maven import resolve_class_path
-from compat_harness.server import HOST, TARGET_VARIABLE, free_neighbours
+from compat_harness.server import HOST, TARGET_VARIABLE
+
+from segstore.testing.ports import free_neighbours
 
 pytestmark = [
     pytest.mark.timeout(400),

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 import trio
-from benchmarks.peers.processes import ServerProcess, free_ports
+from benchmarks.peers.processes import ServerProcess
 from compat_harness.bookies import BookieCluster
 
 from pravega_cluster.nodes import ClusterPaths, find_paths, read_hosts
 from pravega_cluster.records import Host, encode_map
+from segstore.testing.ports import free_ports
 from segstore.testing.roving_writer import RovingWriter
 from zookeeper_client.api import ANY_VERSION, NodeExistsError, ZooKeeper, ensure_path
 from zookeeper_client.kazoo_session import open_zookeeper

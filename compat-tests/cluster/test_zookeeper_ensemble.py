@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from benchmarks.maven import resolve_class_path
-from benchmarks.peers.processes import free_ports
 from compat_harness.server import TARGET_VARIABLE
 from kazoo.client import KazooClient
+
+from segstore.testing.ports import free_ports
 
 pytestmark = [
     pytest.mark.timeout(300),

@@ -20,8 +20,10 @@ from benchmarks.peers.durable_files import (
     write_zookeeper_settings,
 )
 from benchmarks.peers.jvm import LOGBACK, java_command
-from benchmarks.peers.processes import ServerProcess, free_ports
+from benchmarks.peers.processes import ServerProcess
 from kazoo.client import KazooClient
+
+from segstore.testing.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "compat-tests" / "bookkeeper"

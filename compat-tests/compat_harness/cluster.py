@@ -16,9 +16,10 @@ from types import TracebackType
 
 from kazoo.client import KazooClient
 
-from compat_harness.server import HOST, ServerError, free_neighbours
+from compat_harness.server import HOST, ServerError
 from pravega_cluster.nodes import find_paths
 from pravega_cluster.records import decode_map
+from segstore.testing.ports import free_neighbours
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 180.0

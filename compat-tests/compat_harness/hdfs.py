@@ -15,9 +15,10 @@ from xml.sax.saxutils import escape
 
 from benchmarks.maven import resolve_class_path
 from benchmarks.peers.jvm import java_command
-from benchmarks.peers.processes import ServerProcess, free_ports
+from benchmarks.peers.processes import ServerProcess
 
 from compat_harness.server import HOST
+from segstore.testing.ports import free_ports
 
 POM = Path(__file__).resolve().parents[1] / "hdfs" / "pom.xml"
 NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from segstore.testing.ports import free_neighbours
+
 TARGET_VARIABLE = "SEGSTORE_COMPAT_TARGET"
 """The environment variable that names a running server to test instead of one of our own."""
 
@@ -34,23 +36,6 @@ SECOND_CONTROLLER = "controller-1"
 
 class ServerError(Exception):
     """The server did not do what it was asked to."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
-def free_neighbours(count: int) -> int:
-    """The first of as many ports one after the other that nobody listens on now."""
-    while True:
-        (first,) = free_ports(1)
-        if not any(accepts(port) for port in range(first + 1, first + count)):
-            return first
 
 
 def accepts(port: int) -> bool:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from benchmarks.maven import MavenFailedError, compiled_class_path
-from compat_harness.server import Server, free_ports
+from compat_harness.server import Server
 from compat_harness.suite_groups import Target
+
+from segstore.testing.ports import free_ports
 
 HERE = Path(__file__).parent
 MAIN_CLASS = "registry.Readings"

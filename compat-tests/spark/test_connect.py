@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from compat_harness.server import HOST, Server, accepts, free_ports
+from compat_harness.server import HOST, Server, accepts
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.stream_settings import Scaling, StreamSettings
+from segstore.testing.ports import free_ports
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 

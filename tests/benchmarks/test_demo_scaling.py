@@ -1,21 +1,15 @@
 """The demonstration of scaling, for seconds: a store, a load, and the picture of it."""
 
-import socket
 from pathlib import Path
 from xml.etree import ElementTree
 
 from benchmarks.demo_scaling import measure, picture_of, running_store
 
-
-def free_ports() -> list[int]:
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two):
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in (one, two)]
+from segstore.testing.ports import free_ports
 
 
 def test_a_load_is_followed_and_drawn(tmp_path: Path) -> None:
-    with running_store(tmp_path, *free_ports()) as address:
+    with running_store(tmp_path, *free_ports(2)) as address:
         seconds = list(measure(address, ((1.5, 100), (1.5, 20))))
     assert len(seconds) >= 2
     assert all(second.segments == 1 for second in seconds)

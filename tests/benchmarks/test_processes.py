@@ -1,4 +1,3 @@
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -7,7 +6,9 @@ from pathlib import Path
 import pytest
 from benchmarks.peers.api import PeerFailedError
 from benchmarks.peers.process_tree import Meter
-from benchmarks.peers.processes import ServerProcess, free_ports
+from benchmarks.peers.processes import ServerProcess
+
+from segstore.testing.ports import free_ports
 
 Start = Callable[[str], ServerProcess]
 
@@ -100,11 +101,3 @@ def test_a_port_that_never_accepts_is_reported(start: Start) -> None:
     (port,) = free_ports(1)
     with pytest.raises(PeerFailedError, match=f"port {port} did not accept.*still here"):
         server.wait_for_port(port, seconds_max=0.05)
-
-
-def test_free_ports_are_different_and_free() -> None:
-    ports = free_ports(5)
-    assert len(set(ports)) == 5
-    for port in ports:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", port))

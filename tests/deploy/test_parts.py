@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from segstore.testing.ports import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
@@ -93,9 +95,7 @@ def test_a_cluster_waits_for_the_last_process_of_a_killed_one(settings: ClusterS
 def test_a_part_logs_and_tells_when_its_port_is_open(
     tmp_path: Path, directory: RunDirectory
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1)
     source = (
         "import socket, sys, time; print('hello', flush=True); time.sleep(0.3)\n"
         f"held = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"

@@ -4,7 +4,6 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,20 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from segstore.testing.ports import free_ports
+
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class Standalone:

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from pravega_admin.verbs import app
 from segstore.process.data_directory import DataDirectory
-
-from .conftest import free_ports
+from segstore.testing.ports import free_ports
 
 IN_A_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 

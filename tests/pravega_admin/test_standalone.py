@@ -15,6 +15,7 @@ from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.stream_settings import Scaling, StreamSettings
+from segstore.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from .conftest import Standalone
@@ -155,8 +156,6 @@ def test_a_reader_goes_on_when_the_segment_store_is_killed(store: "Standalone") 
 
 
 def test_a_second_store_in_the_same_directory_is_refused(store: "Standalone") -> None:
-    from .conftest import free_ports
-
     controller_port, segment_store_port = free_ports(2)
     command = [
         *(sys.executable, "-m", "pravega_admin", "standalone"),
@@ -211,8 +210,6 @@ def test_a_second_interrupt_ends_it_at_once(new_store: Callable[[], "Standalone"
 
 
 def test_server_and_controller_run_one_by_one(tmp_path: Path) -> None:
-    from .conftest import free_ports
-
     port, controller_port = free_ports(2)
     base = [sys.executable, "-m", "pravega_admin"]
     server = subprocess.Popen(

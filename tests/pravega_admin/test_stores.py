@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,8 +17,9 @@ from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import GetStreamSegmentInfo, StreamSegmentInfo, WrongHost
 from segstore.process.data_directory import VERSION_FILE, DataDirectory
 from segstore.process.store_shares import plan_shares
+from segstore.testing.ports import free_neighbours
 
-from .conftest import Standalone, free_ports
+from .conftest import Standalone
 from .test_standalone import (
     KEYS,
     assert_exactly_once_and_in_order,
@@ -39,7 +39,7 @@ class Stores(Standalone):
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir)
         self.stores: int | str = 1
-        self.segment_store_port = free_range(4)
+        self.segment_store_port = free_neighbours(4)
 
     @property
     def command(self) -> list[str]:
@@ -60,19 +60,6 @@ class Stores(Standalone):
         assert done.returncode == EXIT_CONFIGURATION, done.stderr
         assert "Traceback" not in done.stderr
         return done.stderr.splitlines()[-1]
-
-
-def free_range(count: int) -> int:
-    """The first of so many ports, one after the other, that nobody listens on now."""
-    while True:
-        [first] = free_ports(1)
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pravega_admin.errors import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
+from segstore.testing.ports import free_ports
 from segstore.testing.s3_servers import CREDENTIALS, moto_server
 
 START_SECONDS_MAX = 30.0
@@ -33,15 +33,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def free_ports() -> list[str]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return [str(each.getsockname()[1]) for each in (one, other)]
-
-
 def test_a_missing_bucket_ends_the_start_of_standalone(tmp_path: Path) -> None:
-    controller, segment_store = free_ports()
+    controller, segment_store = free_ports(2)
     with moto_server() as endpoint:
         done = run(
             "standalone",
@@ -56,7 +49,7 @@ def test_a_missing_bucket_ends_the_start_of_standalone(tmp_path: Path) -> None:
 
 
 def test_a_server_says_that_nobody_is_at_the_endpoint(tmp_path: Path) -> None:
-    port, silent = free_ports()
+    port, silent = free_ports(2)
     done = run(
         "server",
         f"--data-dir={tmp_path / 'data'}",

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import free_ports
+from segstore.testing.ports import free_ports
+
 from .test_standalone import create_stream, events_of, write_numbers
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from pravega_admin.errors import EXIT_CONFIGURATION
+from segstore.testing.ports import free_ports
 from segstore.testing.s3_servers import CREDENTIALS, make_bucket, moto_server
 
-from .conftest import Standalone, free_ports
+from .conftest import Standalone
 from .test_standalone import (
     assert_exactly_once_and_in_order,
     create_stream,

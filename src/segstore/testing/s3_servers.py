@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from segstore.testing.ports import free_ports
+
 HOST = "127.0.0.1"
 ACCESS_KEY = "segstore-test"
 SECRET_KEY = "segstore-test-secret"
@@ -70,9 +72,7 @@ def versitygw_path() -> str | None:
 @contextmanager
 def versitygw_server(executable: str, directory: Path) -> Iterator[str]:
     """Run versitygw with its objects in ``directory``; its URL."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1)
     root = directory / "objects"
     root.mkdir(parents=True)
     with subprocess.Popen(
