@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 ARGS ?=
 # Processes that share the unit tests: one for each core, or JOBS=1, or JOBS=0 for one with a debugger.
 JOBS ?= auto
+# Which unit tests: a folder or file.
+TESTS ?= tests
 # Processes that share the official clients' tests. These mostly wait: three use two cores.
 CLIENT_JOBS ?= 3
 SHARED := -n $(CLIENT_JOBS) --dist loadgroup --no-loadscope-reorder
@@ -42,7 +44,7 @@ cluster: $(VENV)/.installed java ## a real cluster on this machine, in the foreg
 build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
 
 .PHONY: test
-test: $(VENV)/.tested lint java versitygw ## everything: lint, unit tests, official clients, small benchmarks
+test: $(VENV)/.tested lint java versitygw ## everything: lint, all tests, official clients, small benchmarks
 	$(BIN)/pytest tests -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
 	$(BIN)/pytest compat-tests $(SHARED) --durations=25 $(ARGS)
 
@@ -54,8 +56,8 @@ lint: $(VENV)/.tested ## style and types
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/_fast
 
 .PHONY: unit
-unit: $(VENV)/.tested ## unit tests only, without Java
-	$(BIN)/pytest tests --ignore tests/benchmarks -n $(JOBS) --dist loadgroup $(ARGS)
+unit: $(VENV)/.tested ## unit tests only, without Java: TESTS=tests/segstore/tables for some
+	$(BIN)/pytest $(TESTS) --ignore tests/benchmarks -n $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: sim
 sim: $(VENV)/.tested ## containers on simulated tiers that crash and fail: SEEDS=1000, or SEED=17 to replay one
