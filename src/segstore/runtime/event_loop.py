@@ -91,15 +91,19 @@ class LoopDriver(trio.abc.Clock, trio.abc.Instrument):
             self._task = None
             return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(abort)
-        assert self._failure is not None, "the task is resumed for a failure"
-        raise self._failure
+        try:
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        finally:
+            # A callback may have raised after the task was cancelled, and before it went on.
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
 
     def _trio_has_event(self, _: int) -> None:
         self._trio_is_needed = True
 
     def _fail(self, failure: BaseException) -> None:
-        """Let the task that drives the reactor raise what a callback raised."""
+        """Let the task that drives the reactor raise what a callback raised, cancelled or not."""
         self._reactor = None
         self._failure = failure
         task, self._task = self._task, None

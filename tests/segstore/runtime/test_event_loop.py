@@ -190,6 +190,28 @@ def test_what_a_callback_raises_ends_who_runs_the_reactor(is_busy: bool) -> None
         run_with_reactor(run)
 
 
+def test_what_a_callback_raises_in_the_round_of_a_cancellation_is_not_lost() -> None:
+    failed = threading.Event()
+
+    def fail(_: int) -> None:
+        failed.set()
+        raise ZeroDivisionError
+
+    ours, theirs = socket.socketpair()
+
+    async def run(reactor: Reactor) -> None:
+        is_driven = trio.Event()
+        reactor.defer(is_driven.set)
+        await is_driven.wait()
+        reactor.watch(ours.fileno(), fail)
+        # Who drives is cancelled when this returns, before the callback is called.
+        theirs.send(b"x")
+
+    with ours, theirs, pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        run_with_reactor(run)
+    assert failed.is_set()
+
+
 def test_the_next_task_goes_on_when_the_one_that_drives_ends() -> None:
     async def run() -> None:
         reactor = current_reactor()
