@@ -4,8 +4,9 @@ Owns: the boto3 client's configuration, the checks at the start, and what each f
 user.
 
 Invariants:
-1. Every permission that is needed later is tried at a store's first start, on objects of its own;
-   later starts are quick, and try only what tells whether it is there.
+1. Every permission that is needed later is tried at a store's first start, on objects of its own
+   that are part of no chunk: what a start that was killed leaves of them is in nobody's way. Later
+   starts are quick, and try only what tells whether it is there.
 2. A prefix that an older version has marked as its store's is known by that: ``marked_by``.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 import structlog
+import trio
 from botocore.exceptions import BotoCoreError
 
 from segstore.errors import StorageConfigurationError, StorageError, StorageUnreachableError
@@ -37,6 +39,8 @@ MARKER_KEY: Final = "segstore-store"
 STORE_ID: Final = "segstore-store-id"
 START_LIMITS: Final = RetryLimits(attempts_max=2, retry_seconds_max=5.0)
 OLD_UPLOAD_SECONDS: Final = 3600.0
+CLEANUP_SECONDS_MAX: Final = 5.0
+PROBE: Final = "segstore-probe"
 DEFAULT_REGION: Final = "us-east-1"
 
 ClientFactory = Callable[[S3Settings], S3Client]
@@ -156,7 +160,7 @@ async def open_s3(
 
 async def _try_everything(objects: ObjectStore, nonce: str) -> None:
     """Put, find, read and delete an object."""
-    key, body = f"segstore-probe-{nonce}", nonce.encode()
+    key, body = f"{PROBE}-{nonce}", nonce.encode()
     await objects.put(key, body, {})
     try:
         found = [each.key for each in await objects.list_all(key)]
@@ -168,8 +172,15 @@ async def _try_everything(objects: ObjectStore, nonce: str) -> None:
         read = await objects.get(key, offset=0, length=len(body), object_length=len(body))
         if read != body:
             raise StorageConfigurationError(f"tier 2 in {objects} returns other bytes than put")
-    finally:
         await objects.delete(key)
+    except BaseException:
+        # Not by the start, which may be cancelled: what is told is why it failed.
+        with trio.move_on_after(CLEANUP_SECONDS_MAX, shield=True):
+            try:
+                await objects.delete(key)
+            except S3RequestError as error:
+                logger.warning("a probe is left in tier 2", tier2=str(objects), error=str(error))
+        raise
 
 
 def _explained(failure: S3Failure, location: S3Location, settings: S3Settings) -> StorageError:

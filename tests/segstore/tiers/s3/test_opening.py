@@ -23,7 +23,7 @@ from segstore.process.data_directory import DataDirectory
 from segstore.process.identity import owned
 from segstore.process.tier_two import open_storage
 from segstore.process.tier_two_vendors import StorageOfOwner
-from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault
+from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
 from segstore.tiers.s3.location import S3Location, S3LocationError
 from segstore.tiers.s3.settings import S3Settings
 
@@ -179,6 +179,38 @@ async def test_a_start_leaves_its_identity_and_no_probe(
         claim, made = sorted(chunks)
         assert claim.startswith(f"a/_system/store$claim-0-{turn:010d}-")
         assert made == f"a/_system/store$identity-{store_id}"
+
+
+async def test_a_first_start_that_is_cancelled_leaves_no_probe_and_the_next_one_succeeds(
+    moto: str, new_bucket: Callable[[str], str], tmp_path: Path
+) -> None:
+    bucket = new_bucket(moto)
+    first = trio.CancelScope()
+
+    def end_first_start(request: HttpRequest) -> HttpFault:
+        if request.method == "GET" and "segstore-probe" in request.target:
+            first.cancel()
+        return HttpFault.NONE
+
+    proxy = FaultyHttpProxy(moto, next_fault=end_first_start)
+    async with trio.open_nursery() as nursery:
+        endpoint = await nursery.start(proxy.run)
+        with first:
+            await start(tmp_path, f"s3://{bucket}", endpoint, b"hello")
+        nursery.cancel_scope.cancel()
+    assert first.cancelled_caught
+    assert await objects_in(moto, bucket) == []
+    assert await start(tmp_path, f"s3://{bucket}", moto, b"hello") == b"hello"
+
+
+async def test_a_probe_that_a_killed_start_left_is_in_nobodys_way(
+    moto: str, new_bucket: Callable[[str], str], tmp_path: Path
+) -> None:
+    bucket = new_bucket(moto)
+    client = boto3.client("s3", endpoint_url=moto)
+    client.put_object(Bucket=bucket, Key="segstore-probe-0123456789abcdef", Body=b"left")
+    client.close()
+    assert await start(tmp_path, f"s3://{bucket}", moto, b"hello") == b"hello"
 
 
 async def test_an_emptied_prefix_is_refused(
