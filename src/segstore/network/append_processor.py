@@ -13,6 +13,9 @@ Invariants:
    client looks for its request id.
 5. After a failure the writer's state goes when nothing of it is in flight any more; a failed check
    of the offset is no failure. An append without state closes the connection.
+   A writer whose container has stopped is told so once, and what it sends until it is set up again
+   is dropped: it may have been stored or not, and only the setup tells. The end of the connection
+   would not make its client ask where the container is by now.
 6. The writer's last event number is read when nothing queued before is in flight on the segment,
    whichever connection queued it.
 
@@ -37,6 +40,7 @@ from segstore.errors import (
     InvalidRequestError,
     SegmentSealedError,
     SegmentStoreError,
+    WrongHostError,
 )
 from segstore.model.attributes import (
     EVENT_COUNT,
@@ -69,9 +73,11 @@ class WriterState:
         "counts_events",
         "failed",
         "in_flight",
+        "knows_of_stop",
         "last_acked",
         "last_stored",
         "on_complete",
+        "request_id",
         "segment",
         "share",
         "writer_id",
@@ -88,6 +94,7 @@ class WriterState:
         self._acknowledgement: Acknowledgement | None = None
         self.container = container
         self.segment = request.segment
+        self.request_id = request.request_id
         self.share = processor.outstanding.share_of(request.segment)
         self.writer_id = request.writer_id
         # A transient segment is one event from the start, in however many pieces it comes.
@@ -96,6 +103,7 @@ class WriterState:
         self.last_acked = last_event_number
         self.in_flight: deque[Append] = deque()
         self.failed = False
+        self.knows_of_stop = False
         self.on_complete = self._append_completed
 
     def _append_completed(self, error: SegmentStoreError | None, length: int) -> None:
@@ -136,6 +144,10 @@ class WriterState:
                     self.writer_id, append.last_event_number, append.request_id
                 )
             )
+        elif isinstance(error, ContainerOfflineError):
+            # The client of a conditional append looks for its request id.
+            if not self.knows_of_stop or append.expected_offset is not None:
+                processor.tell_of_stop(self, append.request_id, error)
         else:
             self.failed = True
             processor.refuse(self, append, error)
@@ -233,10 +245,6 @@ class AppendProcessor:
             )
             self._close(f"writer {state.writer_id.hex()} appends on another connection too")
             return
-        if isinstance(error, ContainerOfflineError):
-            # It may be stored or not: only setting the writer up again tells.
-            self._close(f"append failed: {error}")
-            return
         # Only a seal tells which event it refused.
         offset = append.last_event_number if isinstance(error, SegmentSealedError) else NO_OFFSET
         asked = Asked(append.request_id, state.segment, "appendBlock", offset)
@@ -245,6 +253,24 @@ class AppendProcessor:
             self._close(f"append failed: {error}")
         else:
             self.send(reply)
+
+    def tell_of_stop(
+        self, state: WriterState, request_id: int, error: ContainerOfflineError | WrongHostError
+    ) -> None:
+        """Let a writer ask where its segment is by now, and set itself up there."""
+        state.knows_of_stop = True
+        reply = refusal(error, Asked(request_id, state.segment, "appendBlock", NO_OFFSET))
+        assert reply is not None
+        self.send(reply)
+
+    def tell_of_stops(self) -> None:
+        """Tell the writers whose containers have stopped and that have not noticed."""
+        for state in self._writers.values():
+            try:
+                self._registry.container_for(state.segment)
+            except (ContainerOfflineError, WrongHostError) as error:
+                if not state.knows_of_stop:
+                    self.tell_of_stop(state, state.request_id, error)
 
     def detach(self) -> None:
         """Let go of the connection, which has ended. What is in flight completes without it."""

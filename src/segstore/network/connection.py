@@ -179,7 +179,12 @@ class ServerConnection:
             self._receiving.cancel()
 
     def drain(self) -> None:
-        """Dispatch nothing more, answer what was dispatched, and end."""
+        """Dispatch nothing more, answer what was dispatched, and end.
+
+        Writers of containers that others have by now are told so: one whose connection just ends
+        would come back to where it was.
+        """
+        self._appends.tell_of_stops()
         self._receiving.cancel()
 
     def end_if_stalled(self, now: float) -> None:

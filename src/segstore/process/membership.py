@@ -12,7 +12,8 @@ Invariants:
 3. The end of a session ends the registration alone. In the next session the map is looked at and
    the host registered again.
 4. A host that leaves takes its registration back first, and serves each container until the map
-   gives it to another.
+   gives it to another. For a while after the last one it answers who still asks for them: a client
+   that is refused a connection keeps the old address, one that is told asks a controller.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ from zookeeper_client.steady import SteadyZooKeeper
 
 RESTART_SECONDS_MAX: Final = 10.0
 """A container that failed is tried again after this time at the latest."""
+FAREWELL_SECONDS: Final = 2.0
+"""How long a host that has handed its containers over goes on to answer. A client that lost its
+connection comes back after 1, 10, 100 and 1,000 ms, and then only after 10 s."""
 LEFT_LOOK_SECONDS: Final = 0.2
 """Interval at which a host that leaves checks whether others have its containers; in seconds."""
 
@@ -105,11 +109,13 @@ class Membership:
             await trio.sleep(RETRY_SECONDS)
 
     async def hand_over(self) -> None:
-        """Take the registration back, and wait until others have the containers.
+        """Take the registration back, and wait until others have the containers, and for
+        ``FAREWELL_SECONDS``.
 
         Not longer than ``hand_over_seconds_max``, and not where nobody can give or take them.
         """
         assert self._registry is not None
+        had_containers = bool(self._registry.hosted_numbers())
         self._leaves.set()
         with trio.move_on_after(self._hand_over_seconds_max):
             while self._registry.hosted_numbers():
@@ -118,6 +124,8 @@ class Membership:
                 await trio.sleep(LEFT_LOOK_SECONDS)
         left = len(self._registry.hosted_numbers())
         logger.info("containers are handed over", left=left)
+        if had_containers and not left:
+            await trio.sleep(FAREWELL_SECONDS)
 
     async def _can_be_replaced(self) -> bool:
         """Whether there are another host and a controller that changes the map."""

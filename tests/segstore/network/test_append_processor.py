@@ -350,18 +350,19 @@ async def test_after_a_crash_the_setup_tells_what_was_stored(store: MemoryStore)
     client = await writer(store)
     hold(store)
     for number in range(4):
-        await client.append(WRITER, b"%d" % number, number=number)
+        await client.append(WRITER, b"%d" % number, number=number, request_id=9)
     await settle()
     store.fail(durable_count=2)
-    await client.expect_close()
+    assert await client.receive() == wire.WrongHost(9, SEGMENT, "")
+    # What the client had sent meanwhile.
+    await client.append(WRITER, b"4", number=4)
     await store.wait_online(SEGMENT)
     store.container.auto_commit = True
-    again = store.connect()
-    assert await again.set_up(WRITER, SEGMENT) == 1
+    assert await client.set_up(WRITER, SEGMENT) == 1
     for number in (2, 3):
-        await again.append(WRITER, b"%d" % number, number=number)
-    assert await again.receive() == acked(2, 1, 3)
-    assert await again.receive() == acked(3, 2, 4)
+        await client.append(WRITER, b"%d" % number, number=number)
+    assert await client.receive() == acked(2, 1, 3)
+    assert await client.receive() == acked(3, 2, 4)
     assert await stored(store) == b"0123"
 
 
@@ -449,20 +450,45 @@ async def test_one_writers_refusal_does_not_disturb_the_others(store: MemoryStor
     assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, 1, writer_id=OTHER)
 
 
-async def test_a_container_that_stops_closes_the_connection_without_a_reply(
-    store: MemoryStore,
-) -> None:
-    client = await writer(store)
-    hold(store)
-    await client.append(WRITER, b"x", number=0)
-    await settle()
-    store.recovering[0] = trio.Event()
-    store.fail()
-    await client.expect_close()
-    # Until it has recovered the writer shall look for it elsewhere.
-    again = store.connect()
-    reply = await again.call(wire.SetupAppend(1, WRITER, SEGMENT, ""))
-    assert reply == wire.WrongHost(1, SEGMENT, "")
+async def test_writers_of_a_container_that_stops_are_told_once_where_it_is_not() -> None:
+    """Their connection was closed: official clients came back to the same address."""
+    async with memory_store(container_count=4) as store:
+        for segment in (IN_CONTAINER_0, IN_CONTAINER_1):
+            await store.registry.container_for(segment).create_segment(segment)
+        client = store.connect()
+        await client.set_up(WRITER, IN_CONTAINER_0)
+        await client.set_up(OTHER, IN_CONTAINER_1)
+        store.containers[0].auto_commit = False
+        for number in range(3):
+            await client.append(WRITER, b"x", number=number, request_id=5)
+        await settle()
+        store.registry.release(0)
+        assert await client.receive() == wire.WrongHost(5, IN_CONTAINER_0, "")
+        await client.append(WRITER, b"x", number=3, request_id=5)
+        await client.send(wire.ConditionalAppend(WRITER, 4, 0, b"c", 6))
+        assert await client.receive() == wire.WrongHost(6, IN_CONTAINER_0, "")
+        reply = await client.call(wire.SetupAppend(1, WRITER, IN_CONTAINER_0, ""))
+        assert reply == wire.WrongHost(1, IN_CONTAINER_0, "")
+        # Another container's writer on the same connection goes on.
+        await client.append(OTHER, b"y", number=0)
+        assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, 1, writer_id=OTHER)
+        assert store.server._outstanding_total.total == 0
+
+
+async def test_idle_writers_are_told_at_the_end_which_containers_others_have() -> None:
+    async with memory_store(container_count=4) as store:
+        for segment in (IN_CONTAINER_0, IN_CONTAINER_1):
+            await store.registry.container_for(segment).create_segment(segment)
+        client = store.connect()
+        await client.send(wire.SetupAppend(70, WRITER, IN_CONTAINER_0, ""))
+        await client.expect(wire.AppendSetup)
+        await client.set_up(OTHER, IN_CONTAINER_1)
+        store.registry.release(0)
+        await settle()
+        await client.expect_silence()
+        store.server.drain()
+        assert await client.receive() == wire.WrongHost(70, IN_CONTAINER_0, "")
+        await client.expect_close()
 
 
 # ---- Conditional appends -------------------------------------------------------------------------

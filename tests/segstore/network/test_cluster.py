@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -215,6 +216,45 @@ async def test_a_store_that_ends_gently_hands_its_containers_over(cluster: Clust
         await one.ended.wait()
         await writer.wait_acknowledged(100)
         assert writer.at == two.host.address
+
+
+async def test_who_writes_to_a_store_that_ends_is_told_to_ask_where_the_container_is(
+    cluster: Cluster,
+) -> None:
+    """Connections were closed or refused: a client came back to that address, for ten seconds."""
+    one, two = await cluster.start(), await cluster.start()
+    await ensure_path(cluster.session, f"{PATHS.leader}/_c_1-lock-0000000000")
+    await cluster.assign(one)
+    await writer_of(one).create()
+    async with (
+        await trio.open_tcp_stream(*one.host.address) as writing_stream,
+        await trio.open_tcp_stream(*one.host.address) as idle_stream,
+    ):
+        busy, idle = WireClient(writing_stream), WireClient(idle_stream)
+        await busy.set_up(b"busy writer.....", SEGMENT)
+        await idle.send(wire.SetupAppend(70, b"idle writer.....", SEGMENT, ""))
+        await idle.expect(wire.AppendSetup)
+        one.shutdown.set()
+        while one.host in await read_hosts(cluster.session, PATHS.hosts):  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        await cluster.assign(two)
+        reply: wire.Command | None = None
+        for number in itertools.count():
+            await busy.append(b"busy writer.....", b"x", number=number, request_id=60)
+            reply = await busy.receive()
+            if not isinstance(reply, wire.DataAppended):
+                break
+        assert reply == wire.WrongHost(60, SEGMENT, "")
+        # It still answers who comes anew, and at the end those who have not asked.
+        again = wire.SetupAppend(80, b"busy writer.....", SEGMENT, "")
+        assert await ask(one, again) == wire.WrongHost(80, SEGMENT, "")
+        assert not one.ended.is_set()
+        set_up = await ask(two, again)
+        assert isinstance(set_up, wire.AppendSetup)
+        assert set_up.last_event_number >= number - 1
+        assert await idle.receive() == wire.WrongHost(70, SEGMENT, "")
+        await idle.expect_close()
+        await one.ended.wait()
 
 
 async def test_all_that_was_acknowledged_is_there_after_a_start_of_all(cluster: Cluster) -> None:
