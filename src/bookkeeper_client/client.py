@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -48,6 +48,7 @@ from bookkeeper_client.protocol import (
     encode_fencing_read,
 )
 from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.racks import Racks
 from bookkeeper_client.readable_ledger import ReadableLedger
 from bookkeeper_client.recovery import LedgerRecovery, check_password
 from bookkeeper_client.registry import BookieRegistry
@@ -78,6 +79,7 @@ async def open_bookkeeper(
     nursery: trio.Nursery,
     *,
     settings: BookKeeperSettings | None = None,
+    racks: Racks | None = None,
     random: Random | None = None,
     open_stream: OpenStream = trio.open_tcp_stream,
 ) -> BookKeeper:
@@ -93,6 +95,7 @@ async def open_bookkeeper(
         registry,
         nursery,
         settings or BookKeeperSettings(),
+        racks or Racks(),
         random or Random(),
         open_stream,
     )
@@ -107,6 +110,7 @@ class BookKeeper:
         registry: BookieRegistry,
         nursery: trio.Nursery,
         settings: BookKeeperSettings,
+        racks: Racks,
         random: Random,
         open_stream: OpenStream,
     ) -> None:
@@ -114,6 +118,7 @@ class BookKeeper:
         self.registry = registry
         self.settings = settings
         self.nursery = nursery
+        self._racks = racks
         self._random = random
         self._open_stream = open_stream
         self._connections: dict[str, BookieConnection] = {}
@@ -127,7 +132,9 @@ class BookKeeper:
         custom: Mapping[str, bytes] | None = None,
         may_be_narrow: bool = False,
     ) -> WritableLedger:
-        """Make a ledger on bookies drawn by lot. ``NotEnoughBookiesError``, ``ZooKeeperError``.
+        """Make a ledger on bookies drawn by lot, from as many racks as possible.
+
+        Raises ``NotEnoughBookiesError`` and ``ZooKeeperError``.
 
         With fewer bookies than the ensemble has a ledger that ``may_be_narrow`` is made on those,
         if they can confirm an entry.
@@ -186,11 +193,12 @@ class BookKeeper:
         """Delete a ledger; deleting a missing one is fine."""
         await self.store.delete(ledger_id)
 
-    async def draw_bookies(self) -> list[str]:
-        """The bookies that take writes, in an order drawn by lot."""
+    async def draw_bookies(self, beside: Collection[str] = ()) -> list[str]:
+        """The bookies that take writes, in an order drawn by lot in which the first ones are in as
+        many racks as possible; counted with those that they are chosen ``beside``."""
         bookies = await self.registry.find_writable()
         self._random.shuffle(bookies)
-        return bookies
+        return self._racks.spread(bookies, beside)
 
     def connection(self, bookie: str) -> BookieConnection:
         """The connection to a bookie, made when it is first needed."""
@@ -329,7 +337,7 @@ class _Driver:
             await trio.sleep_until(self._looked_at + self._client.settings.look_seconds)
             self._looked_at = trio.current_time()
             try:
-                available = await self._client.draw_bookies()
+                available = await self._client.draw_bookies(self._machine.kept_bookies)
             except ZooKeeperError as error:
                 logger.debug("ledger %d: no bookies can be found: %r", self._ledger_id, error)
             else:

@@ -102,6 +102,12 @@ class LedgerRecovery:
         self._begin(metadata, version)
 
     @property
+    def kept_bookies(self) -> list[str]:
+        """The bookies beside which others are wanted."""
+        bookies = self._metadata.last_segment.bookies
+        return [each for index, each in enumerate(bookies) if index not in self._lost]
+
+    @property
     def wants_bookies(self) -> bool:
         """Whether ``on_bookies_found`` is waited for."""
         return self._stage is _Stage.ADD and not self._can_still_add()

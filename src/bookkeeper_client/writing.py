@@ -106,6 +106,11 @@ class LedgerWriter:
         return [self._bookies[index] for index in sorted(self._lost)]
 
     @property
+    def kept_bookies(self) -> list[str]:
+        """The bookies beside which others are wanted."""
+        return [each for index, each in enumerate(self._bookies) if index not in self._lost]
+
+    @property
     def wants_bookies(self) -> bool:
         """Whether ``on_bookies_found`` may help."""
         return bool(self._lost) and self.error is None and self._wanted is None

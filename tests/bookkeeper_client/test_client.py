@@ -23,6 +23,7 @@ from bookkeeper_client.errors import (
 from bookkeeper_client.metadata import State
 from bookkeeper_client.protocol import Code, Operation, encode_read
 from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.racks import Racks
 from bookkeeper_client.registry import BookieRegistry
 from bookkeeper_client.testing.memory_bookies import (
     LEDGERS_ROOT,
@@ -148,6 +149,36 @@ async def test_another_bookie_takes_the_place_of_a_silent_one(
     assert found is not None
     assert len(found[0].segments) == 2
     assert "d" in found[0].last_segment.bookies
+
+
+async def test_a_ledger_and_who_takes_a_place_in_it_are_of_many_racks(
+    bookies: MemoryBookies,
+) -> None:
+    for name in ("a-2", "b-2", "c-2"):
+        await bookies.start(name)
+    racks = Racks({name: name[0] for name in bookies.bookies})
+    async with trio.open_nursery() as nursery:
+        client = await open_bookkeeper(
+            bookies.zookeeper.open_session(), LEDGERS_ROOT, nursery, settings=QUICK, racks=racks
+        )
+        ledger = await client.create_ledger(ALL, password=b"")
+        lost = ""
+        for turn in range(1, 4):
+            found = await client.store.fetch(ledger.ledger_id)
+            assert found is not None
+            members = found[0].last_segment.bookies
+            assert len(found[0].segments) == turn
+            assert sorted(map(racks.of, members)) == ["a", "b", "c"]
+            assert lost not in members
+            if lost:
+                bookies.bookies[lost].resume()
+            lost = members[turn - 1]
+            bookies.bookies[lost].pause()
+            while found is not None and len(found[0].segments) == turn:
+                await ledger.add(b"entry")
+                await trio.sleep(0.01)
+                found = await client.store.fetch(ledger.ledger_id)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_bookie_beyond_the_quorum_gets_what_was_written_and_not_what_came_after(

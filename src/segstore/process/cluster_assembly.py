@@ -31,6 +31,7 @@ from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookke
 from bookkeeper_client.connections import OpenStream
 from bookkeeper_client.errors import BookKeeperError
 from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.racks import Racks
 from segstore.api import SegmentContainer
 from segstore.errors import DataLogError, FencedOutError, leaf_errors
 from segstore.process.cluster_identity import confirm_tier_two, join_cluster
@@ -108,7 +109,9 @@ async def open_cluster_containers(
             random_bytes=surroundings.random.randbytes,
         )
         ledgers_root = settings.ledgers_root or f"{root}/bookkeeper/ledgers"
-        client = await _open_client(zookeeper, ledgers_root, nursery, surroundings)
+        client = await _open_client(
+            zookeeper, ledgers_root, nursery, Racks(settings.racks), surroundings
+        )
         logs = BookKeeperLogFactory(zookeeper, f"{root}/{LOGS}", client, _log_settings(settings))
         # All logs are on bookies: to tier 2 that is one journal.
         [storage_of] = (await tier.open([0])).values()
@@ -129,6 +132,7 @@ async def _open_client(
     zookeeper: ZooKeeper,
     ledgers_root: str,
     nursery: trio.Nursery,
+    racks: Racks,
     surroundings: Surroundings,
 ) -> BookKeeper:
     while True:
@@ -138,6 +142,7 @@ async def _open_client(
                 ledgers_root,
                 nursery,
                 settings=surroundings.bookkeeper,
+                racks=racks,
                 random=surroundings.random,
                 open_stream=surroundings.open_stream,
             )

@@ -154,6 +154,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Where in ZooKeeper the bookies are; ``/pravega/<name>/bookkeeper/ledgers`` when None."""
     replicas: tuple[int, int, int] = (3, 3, 2)
     """Bookies of a ledger, of an entry, and how many must have an entry: it is durable then."""
+    racks: dict[str, str] = {}
+    """The rack of each bookie, by its id or its host: a ledger is made on as many as possible."""
     password: str = ""
     """Of the ledgers."""
     ledger_bytes_max: int = 1 * GIB
