@@ -108,6 +108,10 @@ compat-full: $(VENV)/.tested java ## every client version, here and on the origi
 vortex: $(VENV)/.tested ## a real store among kills, cuts and full disks: MINUTES=60, or SEED=17
 	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+.PHONY: vortex-cluster
+vortex-cluster: $(VENV)/.tested java ## a real cluster among kills, pauses and cuts: MINUTES=60, or SEED=17
+	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --cluster --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .PHONY: spark-proof
 spark-proof: $(VENV)/.tested ## Spark among kills and with very many events: ROUNDS=20 EVENTS=10000000 SEED=1
 	cd compat-tests && SEGSTORE_SPARK_ROUNDS=$(or $(ROUNDS),20) SEGSTORE_SPARK_EVENTS=$(or $(EVENTS),10000000) \

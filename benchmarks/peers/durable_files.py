@@ -23,7 +23,13 @@ def write_zookeeper_settings(path: Path, *, data: Path, port: int) -> None:
 
 
 def write_bookie_settings(
-    path: Path, *, data: Path, port: int, zookeeper_port: int, ledgers_path: str = LEDGERS_PATH
+    path: Path,
+    *,
+    data: Path,
+    port: int,
+    zookeeper_port: int,
+    zookeeper_host: str = "127.0.0.1",
+    ledgers_path: str = LEDGERS_PATH,
 ) -> None:
     """A bookie that syncs its journal before it acknowledges; the rest are its defaults."""
     _write(
@@ -33,7 +39,7 @@ def write_bookie_settings(
             "advertisedAddress": "127.0.0.1",
             "listeningInterface": "lo",
             "allowLoopback": "true",
-            "metadataServiceUri": f"zk+hierarchical://127.0.0.1:{zookeeper_port}{ledgers_path}",
+            "metadataServiceUri": f"zk+hierarchical://{zookeeper_host}:{zookeeper_port}{ledgers_path}",
             "journalDirectories": data / "journal",
             "ledgerDirectories": data / "ledgers",
             "indexDirectories": data / "index",

@@ -65,6 +65,17 @@ class Cluster:
         ports = range(self.controller_port, self.controller_port + CONTROLLERS)
         return "tcp://" + ",".join(f"{HOST}:{port}" for port in ports)
 
+    def port_of(self, name: str) -> int:
+        """Return the port at which a part listens."""
+        kind, _, number = name.rpartition("-")
+        first = {
+            "": self.first_port,
+            "bookie": self.first_port + 1,
+            "segment-store": self._store_port,
+            "controller": self.controller_port,
+        }[kind]
+        return first + int(number) if kind else first
+
     def __enter__(self) -> Cluster:
         self.start()
         return self

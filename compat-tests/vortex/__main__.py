@@ -1,4 +1,7 @@
-"""``python -m vortex --minutes 60 [--seed N] [--directory DIR]``: see ``make vortex``."""
+"""``python -m vortex --minutes 60 [--cluster] [--seed N] [--directory DIR]``.
+
+See ``make vortex`` and ``make vortex-cluster``.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from vortex.cluster import open_cluster
+from vortex.faults import open_store
 from vortex.run import Run, VortexError
 
 
@@ -17,6 +22,7 @@ def main() -> int:
     """Run it; exit code 1 if the store did not survive."""
     parser = argparse.ArgumentParser(prog="vortex", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--cluster", action="store_true", help="a cluster, not a single store")
     parser.add_argument("--seed", type=int, default=None, help="draws the faults and the load")
     parser.add_argument("--directory", type=Path, default=None, help="kept, with ledgers and logs")
     options = parser.parse_args()
@@ -30,9 +36,11 @@ def main() -> int:
 
     say(f"seed {seed}, in {directory}")
     try:
-        outcome = Run(directory, seed=seed, say=say).execute(seconds=options.minutes * 60.0)
+        subject = open_cluster if options.cluster else open_store
+        run = Run(directory, seed=seed, say=say, open_subject=subject)
+        outcome = run.execute(seconds=options.minutes * 60.0)
     except VortexError as error:
-        print(f"{error}\nseed {seed}; ledgers and the server's log are in {directory}")
+        print(f"{error}\nseed {seed}; ledgers and logs are in {directory}")
         return 1
     for line in outcome.lines():
         print(line)

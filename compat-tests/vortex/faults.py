@@ -1,6 +1,6 @@
 """What can go wrong around a running store: each fault does its harm and heals it again.
 
-Owns: ``FAULTS``, the table of faults with how often each is drawn.
+Owns: ``FAULTS``, the table of faults with how often each is drawn, and ``open_store``.
 
 A fault gets the ``Site``, harms it, and returns once everything is in working order again as far as
 the fault is concerned; whether the store then goes on is for the caller to judge.
@@ -11,21 +11,25 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from compat_harness.server import CONTROLLER, HOST, SEGMENT_STORE, Server
 
 from pravega_wire.commands import HELLO
 from pravega_wire.connection import Connection, Role
-from vortex.disk import Disk
+from vortex.disk import Disk, mounted
 from vortex.proxy import Network, Proxy
+from vortex.subject import FaultTable, Subject, paused
 
+CLIENTS_HOST = "127.0.0.2"
 PAUSE_SECONDS = (0.3, 8.0)
 CUT_SECONDS = (0.1, 6.0)
 SLOW_SECONDS = (1.0, 5.0)
@@ -50,17 +54,33 @@ class Site:
     rng: random.Random
 
 
-Fault = Callable[[Site], None]
-FAULTS: dict[str, tuple[Fault, int]] = {}
-"""Name -> the fault, and how often it is drawn beside the others."""
+FAULTS: FaultTable[Site] = FaultTable()
+_fault = FAULTS.enter
 
 
-def _fault(name: str, *, weight: int) -> Callable[[Fault], Fault]:
-    def enter(fault: Fault) -> Fault:
-        FAULTS[name] = (fault, weight)
-        return fault
+@contextmanager
+def open_store(directory: Path, rng: random.Random) -> Iterator[Subject]:
+    """Run a store on a small disk, behind a proxy. Its log is in the directory at the end."""
+    with contextlib.ExitStack() as stack:
+        disk = stack.enter_context(mounted(directory / "disk"))
+        server = Server(disk.path)
 
-    return enter
+        def keep_log() -> None:
+            """Take the server's log from its disk, which goes with the run."""
+            if server.log_path.exists():
+                shutil.copy(server.log_path, directory / "server.log")
+
+        stack.callback(keep_log)
+        stack.enter_context(server)
+        ports = (server.controller_port, server.segment_store_port)
+        proxy = stack.enter_context(Proxy(CLIENTS_HOST, HOST, ports))
+        left_out = {} if disk.can_fill else dict.fromkeys(NEEDS_SMALL_DISK, "mounting needs root")
+        yield Subject(
+            controllers=[f"tcp://{CLIENTS_HOST}:{server.controller_port}"],
+            faults=FAULTS.around(Site(server, proxy, disk, rng)),
+            left_out=left_out,
+            store_pids=lambda: [server.pid(SEGMENT_STORE)],
+        )
 
 
 # ---- Processes -----------------------------------------------------------------------------------
@@ -102,33 +122,22 @@ def restart(site: Site) -> None:
 
 @_fault("pause the segment store", weight=3)
 def pause_segment_store(site: Site) -> None:
-    with _paused(site, SEGMENT_STORE):
+    with paused(site.server.pid(SEGMENT_STORE)):
         time.sleep(site.rng.uniform(*PAUSE_SECONDS))
 
 
 @_fault("pause the controller", weight=2)
 def pause_controller(site: Site) -> None:
-    with _paused(site, CONTROLLER):
+    with paused(site.server.pid(CONTROLLER)):
         time.sleep(site.rng.uniform(*PAUSE_SECONDS))
 
 
 @_fault("kill the segment store while it is paused", weight=1)
 def kill_paused_store(site: Site) -> None:
-    with _paused(site, SEGMENT_STORE):
+    with paused(site.server.pid(SEGMENT_STORE)):
         time.sleep(site.rng.uniform(*RECOVERY_SECONDS))
         killed = site.server.kill(SEGMENT_STORE)
     site.server.wait_until_back(killed)
-
-
-@contextmanager
-def _paused(site: Site, child: str) -> Iterator[None]:
-    pid = site.server.pid(child)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
 
 
 def _kill_successor(site: Site, killed: dict[str, int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""One run: a store, its load, faults one after the other, and the verdict.
+"""One run: a store or a cluster, its load, faults one after the other, and the verdict.
 
 Owns: the order of things, how long progress may take, and what is reported.
 
@@ -12,29 +12,24 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from compat_harness.checker import check
-from compat_harness.server import SEGMENT_STORE, Server
 
 from pravega_admin.scaling import plan_merge, plan_split
-from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.errors import PravegaError, TimedOutError
 from pravega_blocking.stream_settings import Scaling, StreamSettings
-from vortex.disk import mounted
-from vortex.faults import FAULTS, NEEDS_SMALL_DISK, Site
-from vortex.proxy import Proxy
+from vortex.faults import open_store
+from vortex.subject import OpenSubject, Subject
 
-CLIENTS_HOST = "127.0.0.2"
-SERVER_HOST = "127.0.0.1"
 SCOPE = "vortex"
 STREAMS = {"steady": 4, "scaled": 1}
 """Each stream and the number of segments it begins with, which is also its minimum."""
@@ -59,7 +54,7 @@ class Outcome:
     seed: int
     seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
-    left_out: tuple[str, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
     scales: int = 0
     slowest_progress: tuple[float, str] = (0.0, "")
     reports: list[str] = field(default_factory=list)
@@ -72,13 +67,13 @@ class Outcome:
         yield f"seed {self.seed}: {sum(self.faults.values())} faults in {self.seconds:.0f} s"
         for name, count in sorted(self.faults.items()):
             yield f"{count:6} x {name}"
-        for name in self.left_out:
-            yield f"   left out: {name} (mounting a small disk needs root)"
+        for name, reason in sorted(self.left_out.items()):
+            yield f"   left out: {name} ({reason})"
         yield f"{self.scales} scales of a stream"
         seconds, fault = self.slowest_progress
         yield f"longest wait for acknowledgements after a fault: {seconds:.1f} s ({fault})"
         yield (
-            f"segment store at most: {self.rss_mib_max:.0f} MiB,"
+            f"a segment store at most: {self.rss_mib_max:.0f} MiB,"
             f" {self.descriptors_max} descriptors, {self.threads_max} threads"
         )
         yield from self.reports
@@ -134,9 +129,15 @@ class Run:
     """A run in a directory. ``say`` gets a line for each thing that happens."""
 
     def __init__(
-        self, directory: Path, *, seed: int, say: Callable[[str], None] = lambda line: None
+        self,
+        directory: Path,
+        *,
+        seed: int,
+        say: Callable[[str], None] = lambda line: None,
+        open_subject: OpenSubject = open_store,
     ) -> None:
         self._directory = directory
+        self._open_subject = open_subject
         self._rng = random.Random(seed)
         self._say = say
         self.outcome = Outcome(seed)
@@ -145,32 +146,19 @@ class Run:
         """Break things for so many seconds, or each of ``faults`` once, and judge. VortexError."""
         began = time.monotonic()
         with ExitStack() as stack:
-            disk = stack.enter_context(mounted(self._directory / "disk"))
-            if not disk.can_fill:
-                self.outcome.left_out = tuple(sorted(NEEDS_SMALL_DISK))
-            server = Server(disk.path)
-            stack.callback(self._keep_log, server)
-            stack.enter_context(server)
-            ports = (server.controller_port, server.segment_store_port)
-            proxy = stack.enter_context(Proxy(CLIENTS_HOST, SERVER_HOST, ports))
-            site = Site(server, proxy, disk, self._rng)
-            address = f"tcp://{CLIENTS_HOST}:{server.controller_port}"
-            client = stack.enter_context(ControllerClient(address))
+            subject = stack.enter_context(self._open_subject(self._directory, self._rng))
+            self.outcome.left_out.update(subject.left_out)
+            client = stack.enter_context(ControllerClient(subject.controllers[0]))
             self._create_streams(client)
-            workers = stack.enter_context(self._started_workers(address))
-            for name in self._choose_faults(began + seconds, faults):
-                self._suffer(name, site, client, workers)
+            workers = stack.enter_context(self._started_workers(subject))
+            for name in self._choose_faults(subject, began + seconds, faults):
+                self._suffer(name, subject, client, workers)
             self._finish(client, workers)
-            self._judge(address)
+            self._judge(subject)
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
 
     # ---- Parts -----------------------------------------------------------------------------------
-
-    def _keep_log(self, server: Server) -> None:
-        """Take the server's log from its disk, which goes with the run."""
-        if server.log_path.exists():
-            shutil.copy(server.log_path, self._directory / "server.log")
 
     def _create_streams(self, client: ControllerClient) -> None:
         client.create_scope(SCOPE)
@@ -179,42 +167,45 @@ class Run:
             client.create_stream(SCOPE, stream, settings)
 
     @contextmanager
-    def _started_workers(self, address: str) -> Iterator[list[Worker]]:
+    def _started_workers(self, subject: Subject) -> Iterator[list[Worker]]:
         workers: list[Worker] = []
         try:
             for stream in STREAMS:
                 names = [("write", f"{stream}-writer-{n}") for n in range(WRITERS_PER_STREAM)]
                 for verb, name in [*names, ("read", f"{stream}-follower")]:
-                    workers.append(self._worker(verb, name, stream, address))
+                    workers.append(self._worker(verb, name, stream, subject))
             self._wait_for_progress(workers, "the start", events=ACKED_BEFORE_FIRST_FAULT)
             yield workers
         finally:
             for worker in workers:
                 worker.kill()
 
-    def _worker(self, verb: str, name: str, stream: str, address: str) -> Worker:
+    def _worker(self, verb: str, name: str, stream: str, subject: Subject) -> Worker:
         seed = self._rng.getrandbits(32)
+        address = subject.controllers[seed % len(subject.controllers)]
         return Worker(verb, name, stream, self._directory, controller=address, seed=seed)
 
-    def _choose_faults(self, deadline: float, faults: Sequence[str] | None) -> Iterator[str]:
+    def _choose_faults(
+        self, subject: Subject, deadline: float, faults: Sequence[str] | None
+    ) -> Iterator[str]:
         if faults is not None:
             yield from (name for name in faults if name not in self.outcome.left_out)
             return
-        names = [name for name in FAULTS if name not in self.outcome.left_out]
-        weights = [FAULTS[name][1] for name in names]
+        names = [name for name in subject.faults if name not in self.outcome.left_out]
+        weights = [subject.faults[name][1] for name in names]
         while time.monotonic() < deadline:
             yield self._rng.choices(names, weights)[0]
 
     def _suffer(
-        self, name: str, site: Site, client: ControllerClient, workers: Sequence[Worker]
+        self, name: str, subject: Subject, client: ControllerClient, workers: Sequence[Worker]
     ) -> None:
         """Let one fault happen, and see everything go on."""
         time.sleep(self._rng.uniform(*CALM_SECONDS))
-        self._measure(site.server)
+        self._measure(subject)
         if self._rng.random() < SCALES_SHARE:
             self._scale(client)
         began = time.monotonic()
-        FAULTS[name][0](site)
+        subject.faults[name][0]()
         harmed = time.monotonic() - began
         self.outcome.faults[name] += 1
         waited = self._wait_for_progress(workers, name)
@@ -262,19 +253,17 @@ class Run:
             time.sleep(0.02)
         return time.monotonic() - began
 
-    def _measure(self, server: Server) -> None:
-        """Note what the segment store takes of the machine."""
-        try:
-            pid = server.pid(SEGMENT_STORE)
-            status = Path(f"/proc/{pid}/status").read_text()
-            descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-        except (OSError, ValueError):
-            return
-        found = dict(re.findall(r"^(VmRSS|Threads):\s+(\d+)", status, re.MULTILINE))
+    def _measure(self, subject: Subject) -> None:
+        """Note what a segment store takes of the machine at most."""
         outcome = self.outcome
-        outcome.rss_mib_max = max(outcome.rss_mib_max, int(found.get("VmRSS", 0)) / 1024)
-        outcome.threads_max = max(outcome.threads_max, int(found.get("Threads", 0)))
-        outcome.descriptors_max = max(outcome.descriptors_max, descriptors)
+        with suppress(OSError, ValueError):
+            for pid in subject.store_pids():
+                status = Path(f"/proc/{pid}/status").read_text()
+                descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+                found = dict(re.findall(r"^(VmRSS|Threads):\s+(\d+)", status, re.MULTILINE))
+                outcome.rss_mib_max = max(outcome.rss_mib_max, int(found.get("VmRSS", 0)) / 1024)
+                outcome.threads_max = max(outcome.threads_max, int(found.get("Threads", 0)))
+                outcome.descriptors_max = max(outcome.descriptors_max, descriptors)
 
     # ---- The end ---------------------------------------------------------------------------------
 
@@ -285,13 +274,24 @@ class Run:
             if "-writer-" in worker.name:
                 worker.finish(END_SECONDS_MAX)
         for stream in STREAMS:
-            client.seal_stream(SCOPE, stream)
+            self._seal(client, stream)
         for worker in workers:
             worker.finish(END_SECONDS_MAX)
 
-    def _judge(self, address: str) -> None:
+    def _seal(self, client: ControllerClient, stream: str) -> None:
+        """Seal a stream, as soon as the controller that was harmed last is back."""
+        deadline = time.monotonic() + PROGRESS_SECONDS_MAX
+        while True:
+            try:
+                return client.seal_stream(SCOPE, stream)
+            except RETRIED_ERRORS:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1.0)
+
+    def _judge(self, subject: Subject) -> None:
         """Read everything once more, and hold all ledgers to the rules."""
-        readers = [self._worker("read", f"{stream}-again", stream, address) for stream in STREAMS]
+        readers = [self._worker("read", f"{stream}-again", stream, subject) for stream in STREAMS]
         try:
             for reader in readers:
                 reader.finish(END_SECONDS_MAX)

@@ -84,10 +84,22 @@ def parse_arguments(arguments: list[str] | None) -> tuple[ClusterSettings, bool]
     for option in ("zookeeper", "bookie", "store", "controller"):
         default = getattr(usual, f"{option}_port")
         parser.add_argument(f"--{option}-port", type=int, default=default, metavar="PORT")
+    parser.add_argument(
+        "--detour",
+        action="append",
+        default=[],
+        metavar="PROCESS=HOST",
+        help="publish a segment store (segment-store-0), or let a process dial ZooKeeper"
+        " (bookie-1/zookeeper), at this host, where a proxy listens on the same port",
+    )
     parser.add_argument("--no-restart", action="store_true", help="what dies stays down")
     given = vars(parser.parse_args(arguments))
     restarts = not given.pop("no_restart")
     given["data_dir"] = given["data_dir"].resolve()
+    detours = [each.partition("=") for each in given.pop("detour")]
+    if not all(name and host for name, _, host in detours):
+        parser.error("--detour wants PROCESS=HOST")
+    given["detours"] = {name: host for name, _, host in detours}
     if min(given["stores"], given["controllers"], given["containers"]) < 1 or given["bookies"] < 3:
         parser.error("a cluster has at least 3 bookies and one of everything else")
     return ClusterSettings(**given), restarts

@@ -13,8 +13,8 @@ Everything listens on 127.0.0.1, the processes of a kind on one port after the o
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.peers.durable_files import write_bookie_settings, write_zookeeper_settings
@@ -37,7 +37,12 @@ LOG_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """A cluster; the ports are the first of each kind."""
+    """A cluster; the ports are the first of each kind.
+
+    ``detours`` has the hosts under which processes are dialled where that is not where they
+    listen, so that a proxy can stand in between: ``segment-store-0`` for all that dial it, and
+    ``segment-store-0/zookeeper`` for the ZooKeeper that this one process dials.
+    """
 
     data_dir: Path
     name: str = "pravega-cluster"
@@ -49,11 +54,16 @@ class ClusterSettings:
     bookie_port: int = 3181
     store_port: int = 12345
     controller_port: int = 9090
+    detours: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def zookeeper(self) -> str:
         """The connect string of ZooKeeper."""
         return f"{HOST}:{self.zookeeper_port}"
+
+    def zookeeper_host_of(self, name: str) -> str:
+        """Return the host at which a process dials ZooKeeper."""
+        return self.detours.get(f"{name}/zookeeper", HOST)
 
     @property
     def ledgers_path(self) -> str:
@@ -91,6 +101,7 @@ def write_settings_files(settings: ClusterSettings) -> None:
             # A bookie knows its files by these names: relative ones let the directory be moved.
             data=Path(f"bookie-{number}"),
             port=port,
+            zookeeper_host=settings.zookeeper_host_of(f"bookie-{number}"),
             zookeeper_port=settings.zookeeper_port,
             ledgers_path=settings.ledgers_path,
         )
@@ -110,11 +121,15 @@ def list_parts(settings: ClusterSettings, class_path: str) -> list[ChildSpec]:
         command = _java(class_path, BOOKIE, "--conf", bookie_settings_file(settings, number))
         parts.append(_part(settings, f"bookie-{number}", command, ready_port=port))
     for number, port in enumerate(_in_a_row(settings.store_port, settings.stores)):
-        command = _segstore(settings, "server", port, f"--tier2={data_dir / 'tier-2'}")
-        parts.append(_part(settings, f"segment-store-{number}", command))
+        name = f"segment-store-{number}"
+        options = [f"--tier2={data_dir / 'tier-2'}"]
+        if name in settings.detours:
+            options.append(f"--publish={settings.detours[name]}:{port}")
+        command = _segstore(settings, "server", name, port, *options)
+        parts.append(_part(settings, name, command))
     for number, port in enumerate(_in_a_row(settings.controller_port, settings.controllers)):
-        command = _segstore(settings, "controller", port)
-        parts.append(_part(settings, f"controller-{number}", command))
+        name = f"controller-{number}"
+        parts.append(_part(settings, name, _segstore(settings, "controller", name, port)))
     return parts
 
 
@@ -143,11 +158,13 @@ def _java(class_path: str, main_class: str, *arguments: object) -> list[str]:
     )
 
 
-def _segstore(settings: ClusterSettings, verb: str, port: int, *options: str) -> list[str]:
+def _segstore(
+    settings: ClusterSettings, verb: str, name: str, port: int, *options: str
+) -> list[str]:
     return [
         str(Path(sys.executable).parent / "segstore"),
         verb,
-        f"--zookeeper={settings.zookeeper}",
+        f"--zookeeper={settings.zookeeper_host_of(name)}:{settings.zookeeper_port}",
         f"--cluster={settings.name}",
         f"--container-count={settings.containers}",
         f"--host={HOST}",

@@ -79,6 +79,26 @@ def test_all_parts_mean_the_same_zookeeper_and_ledgers(settings: ClusterSettings
         assert "--container-count=8" in part.command
 
 
+def test_processes_are_dialled_at_hosts_of_proxies(tmp_path: Path) -> None:
+    detours = {
+        "segment-store-1": "127.0.1.1",
+        "controller-0/zookeeper": "127.0.1.2",
+        "bookie-2/zookeeper": "127.0.1.3",
+    }
+    given = [f"--detour={name}={host}" for name, host in detours.items()]
+    settings, _ = parse_arguments(["--data-dir", str(tmp_path), *given])
+    write_settings_files(settings)
+    commands = {part.name: part.command for part in list_parts(settings, "jars")}
+    assert "--publish=127.0.1.1:12346" in commands["segment-store-1"]
+    assert not any(each.startswith("--publish") for each in commands["segment-store-0"])
+    assert "--zookeeper=127.0.1.2:2181" in commands["controller-0"]
+    assert "--zookeeper=127.0.0.1:2181" in commands["controller-1"]
+    text = (tmp_path / "bookie-2.properties").read_text()
+    assert f"zk+hierarchical://127.0.1.3:2181{settings.ledgers_path}\n" in text
+    with pytest.raises(SystemExit):
+        parse_arguments(["--data-dir", str(tmp_path), "--detour", "segment-store-1"])
+
+
 def test_two_do_not_run_one_cluster(settings: ClusterSettings, directory: RunDirectory) -> None:
     with pytest.raises(ConfigurationError, match="in use by another"), open_directory(settings):
         pytest.fail("it has the directory")

@@ -1,0 +1,69 @@
+"""What a run harms, and how: a single store, or a cluster.
+
+Owns: ``Subject``, ``FaultTable``, and the pause of a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Generic, TypeVar
+
+S = TypeVar("S")
+
+
+class FaultTable(dict[str, tuple[Callable[[S], None], int]], Generic[S]):
+    """Name -> a fault, which harms what it is given and heals it again, and how often it is drawn
+    beside the others."""
+
+    def enter(
+        self, name: str, *, weight: int
+    ) -> Callable[[Callable[[S], None]], Callable[[S], None]]:
+        """Enter the decorated function."""
+
+        def enter(fault: Callable[[S], None]) -> Callable[[S], None]:
+            assert name not in self, f"there is a fault {name!r}"
+            self[name] = (fault, weight)
+            return fault
+
+        return enter
+
+    def around(self, site: S) -> dict[str, tuple[Callable[[], None], int]]:
+        """Return the faults of one site."""
+        return {name: (partial(fault, site), weight) for name, (fault, weight) in self.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What runs, and what can be done to it.
+
+    ``controllers`` has the addresses for clients, ``left_out`` the faults that cannot be made here
+    and why.
+    """
+
+    controllers: Sequence[str]
+    faults: Mapping[str, tuple[Callable[[], None], int]]
+    store_pids: Callable[[], Iterable[int]]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+OpenSubject = Callable[[Path, random.Random], AbstractContextManager[Subject]]
+"""Runs something that keeps its files in a directory, for the time of the block."""
+
+
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """Stop a process inside the block, unless it is killed there."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
