@@ -71,6 +71,9 @@ class BookKeeperSettings:
     """How often to look for bookies while one is missing."""
     confirm_seconds_max: float = 60.0
     """A writer whose oldest entry is not confirmed in this time is given up."""
+    doubt_seconds: float = 30.0
+    """What bookies confirm so long after they confirmed something last may be told by some that
+    have forgotten that the ledger was fenced, since it has been deleted: see ``data_log``."""
 
 
 async def open_bookkeeper(

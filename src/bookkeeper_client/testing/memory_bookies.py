@@ -76,6 +76,10 @@ class MemoryBookie:
         found = self._ledgers.get(ledger_id)
         return 0 if found is None else len(found.entries)
 
+    def forget(self, ledger_id: int) -> None:
+        """Drop a ledger and that it was fenced, as bookies do some time after it was deleted."""
+        self._ledgers.pop(ledger_id, None)
+
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
         buffer = bytearray()
         try:

@@ -58,6 +58,7 @@ BOOKKEEPER = BookKeeperSettings(
     slow_seconds=0.5,
     look_seconds=0.5,
     confirm_seconds_max=10.0,
+    doubt_seconds=1.0,
 )
 
 

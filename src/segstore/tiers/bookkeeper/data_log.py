@@ -8,6 +8,11 @@ Invariants:
 3. Metadata are changed by the owner alone, on condition of the version that it has; who finds
    another one is fenced. A ledger that holds entries is in the metadata before the first is sent.
 4. What is truncated is written before ledgers are deleted.
+5. Nothing is told as durable that bookies may have confirmed because they have forgotten that the
+   ledger was fenced, as they do some time after the next owner has deleted it. So ledgers of
+   earlier owners are not deleted before ``forgetting_seconds`` after the log was opened; and what
+   is confirmed when nothing was sent, of what was confirmed before, for half as long is told only
+   when the log's node has been looked at after that, and is this owner's.
 """
 
 from __future__ import annotations
@@ -50,6 +55,14 @@ RETRY_SECONDS = 5.0
 
 
 @dataclass(slots=True)
+class _Unproved:
+    """An entry that bookies have confirmed after a silence."""
+
+    sent_at: float
+    on_durable: OnDurable
+
+
+@dataclass(slots=True)
 class _Held:
     """An entry that waits for the ledger before its own."""
 
@@ -68,6 +81,7 @@ class BookKeeperDataLog:
         earlier: dict[int, ReadableLedger],
         ledger: WritableLedger,
         *,
+        opened_at: float,
         ledger_bytes_max: int,
         bookie_count: int,
         sizes: LogSizes,
@@ -79,6 +93,13 @@ class BookKeeperDataLog:
         """By sequence: what was there when the log was opened."""
         self._ledger = ledger
         self._sequence = node.metadata.ledgers[-1].sequence
+        self._found_ids = frozenset(each.ledger_id for each in node.metadata.ledgers[:-1])
+        """The ledgers of earlier owners that the node names."""
+        self._keeps_found_until = trio.current_time() + forgetting_seconds(client)
+        self._owned_at = opened_at
+        """No other owner had opened the log by then."""
+        self._unproved: deque[_Unproved] = deque()
+        self._is_proving = False
         self._next_entry_id = 0
         self._ledger_bytes_max = ledger_bytes_max
         self._bookie_count = bookie_count
@@ -203,10 +224,13 @@ class BookKeeperDataLog:
         return LogAddress(position)
 
     def _send(self, held: _Held) -> None:
+        sent_at = trio.current_time()
+
         def on_done(error: Exception | None) -> None:
             if error is not None and self._error is None:
                 self._fail(error)
-            self._complete(held.on_durable)
+            self._unproved.append(_Unproved(sent_at, held.on_durable))
+            self._complete_proved()
 
         try:
             entry_id = self._ledger.add_nowait(held.parts, on_done)
@@ -215,6 +239,43 @@ class BookKeeperDataLog:
             trio.lowlevel.current_trio_token().run_sync_soon(self._complete, held.on_durable)
         else:
             assert entry_id == held.entry_id, "the ledger has an entry of somebody else"
+
+    def _complete_proved(self) -> None:
+        """Tell what is known to be durable, or of the log's failure, in the order of the entries;
+        see to it that the rest gets known."""
+        unproved, doubt_seconds = self._unproved, self._client.settings.doubt_seconds
+        now = trio.current_time()
+        while unproved and (self._error is not None or now - self._owned_at <= doubt_seconds):
+            entry = unproved.popleft()
+            self._owned_at = max(self._owned_at, entry.sent_at)
+            self._complete(entry.on_durable)
+        if unproved and not self._is_proving:
+            self._is_proving = True
+            self._client.nursery.start_soon(self._prove)
+
+    async def _prove(self) -> None:
+        """Look who owns the log, and tell what was confirmed before, as soon as that is known."""
+        settings = self._client.settings
+        with trio.move_on_after(settings.confirm_seconds_max) as patience:
+            while self._unproved:
+                began, count = trio.current_time(), len(self._unproved)
+                try:
+                    await self._node.check_owner()
+                except FencedError as error:
+                    self._fail(error)
+                except (BookKeeperError, ZooKeeperError) as error:
+                    logger.info("it cannot be seen who owns the log: %s", error)
+                    await trio.sleep(settings.look_seconds)
+                    continue
+                else:
+                    self._owned_at = max(self._owned_at, began)
+                    for _ in range(count):
+                        if self._error is None and self._unproved:
+                            self._complete(self._unproved.popleft().on_durable)
+                self._complete_proved()
+        self._is_proving = False
+        if patience.cancelled_caught and self._unproved:
+            self._fail(DataLogError("it cannot be seen who owns the log: ZooKeeper is away"))
 
     def _complete(self, on_durable: OnDurable) -> None:
         self._outstanding -= 1
@@ -234,6 +295,7 @@ class BookKeeperDataLog:
             said = f"the log is fenced: {error}" if isinstance(error, FencedError) else str(error)
             self._error = DataLogError(said)
             self._error.__cause__ = error
+            self._complete_proved()
             for ledger in (self._before, self._ledger):
                 if ledger is not None:
                     ledger.abandon(error)
@@ -305,7 +367,9 @@ class BookKeeperDataLog:
             await trio.lowlevel.checkpoint()
             return
         try:
-            dropped = await self._node.truncate(address.position)
+            is_early = trio.current_time() < self._keeps_found_until
+            keeps = self._found_ids if is_early else frozenset()
+            dropped = await self._node.truncate(address.position, keeps)
         except FencedError as error:
             self._fail(error)
             raise DataLogError(f"the log is fenced: {error}") from error
@@ -313,8 +377,8 @@ class BookKeeperDataLog:
             raise DataLogError(f"the log cannot be truncated: {error}") from error
         self._first_position = max(self._first_position, address.position)
         self._sizes.drop_before(address.position)
-        for each in dropped:
-            self._earlier.pop(each.sequence, None)
+        for sequence in [each for each in self._earlier if each < address.position >> ENTRY_BITS]:
+            del self._earlier[sequence]
         await delete_ledgers(self._client, dropped)
 
     async def aclose(self) -> None:
@@ -323,6 +387,11 @@ class BookKeeperDataLog:
         await self._idle.wait()
         if not was_closed and self._error is None:
             await _close_ledger(self._ledger)
+
+
+def forgetting_seconds(client: BookKeeper) -> float:
+    """Return how long ledgers of earlier owners are kept, so that bookies know they are fenced."""
+    return 2 * client.settings.doubt_seconds
 
 
 async def _close_ledger(ledger: WritableLedger) -> None:

@@ -7,7 +7,7 @@ The order is what makes an opening safe:
     3. recover its ledgers: an earlier owner can add no entry any more
     4. make a ledger
     5. add it to the node, on condition of the version read: an earlier owner can change nothing
-    6. delete ledgers that the node does not name any more
+    6. delete ledgers that the node does not name any more: such as were found empty long before
     7. only now read entries
 
 Of two that open at once both fence, and the node decides.
@@ -31,7 +31,11 @@ from bookkeeper_client.metadata import LedgerMetadata
 from bookkeeper_client.quorums import Quorums
 from bookkeeper_client.readable_ledger import ReadableLedger
 from segstore.errors import DataLogCorruptError, DataLogError
-from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog, delete_ledgers
+from segstore.tiers.bookkeeper.data_log import (
+    BookKeeperDataLog,
+    delete_ledgers,
+    forgetting_seconds,
+)
 from segstore.tiers.bookkeeper.log_metadata import (
     ENTRIES_MAX,
     ENTRY_BITS,
@@ -77,6 +81,8 @@ class BookKeeperLogFactory:
         self._root = logs_root
         self._client = client
         self._settings = settings
+        self._empty_since: dict[int, dict[int, float]] = {}
+        """When an opening first succeeded that found a ledger empty, by container and ledger."""
 
     async def last_epoch(self, container_id: int) -> int:
         """See ``DurableDataLogFactory``; that of a further ledger counts as well."""
@@ -121,21 +127,25 @@ class BookKeeperLogFactory:
         if not node.metadata.is_enabled:
             raise DataLogError(f"log {container_id} is disabled")
         found = await self._recover_all(container_id, node.metadata)
-        kept = _drop_empty(node.metadata, found)
+        kept = self._drop_empty(container_id, node.metadata, found)
         kept_ids = {each.ledger_id for each in kept.ledgers}
         dropped = [each for each in node.metadata.ledgers if each.ledger_id not in kept_ids]
+        began = trio.current_time()
         ledger = await node.add_ledger(self._client, kept)
+        self._note_empty(container_id, kept)
         try:
             await delete_ledgers(self._client, dropped)
             sizes = await _measure(node.metadata, found)
         except BaseException:
             ledger.abandon(ClosedError("the log was not opened"))
             raise
+        first_needed = (node.metadata.truncated_position + 1) >> ENTRY_BITS
         return BookKeeperDataLog(
             self._client,
             node,
-            found,
+            {each: found[each] for each in found if each >= first_needed},
             ledger,
+            opened_at=began,
             ledger_bytes_max=self._settings.ledger_bytes_max,
             bookie_count=self._settings.quorums.ensemble,
             sizes=sizes,
@@ -167,6 +177,33 @@ class BookKeeperLogFactory:
             raise errors[0]
         return found
 
+    def _drop_empty(
+        self, container_id: int, metadata: LogMetadata, found: dict[int, ReadableLedger]
+    ) -> LogMetadata:
+        """The metadata with what is known of their ledgers now, without those but the last that
+        this process has found empty so long ago that nobody waits for an answer from them."""
+        now = trio.current_time()
+        known = self._empty_since.get(container_id, {})
+        ledgers = []
+        for index, each in enumerate(metadata.ledgers):
+            ledger = found.get(each.sequence)
+            if ledger is not None and ledger.last_entry_id >= 0:
+                ledgers.append(replace(each, status=Status.NOT_EMPTY))
+                continue
+            is_old = now - known.get(each.ledger_id, now) >= forgetting_seconds(self._client)
+            if not is_old or index >= len(metadata.ledgers) - EMPTY_KEPT:
+                ledgers.append(replace(each, status=Status.EMPTY))
+        return replace(metadata, ledgers=tuple(ledgers))
+
+    def _note_empty(self, container_id: int, metadata: LogMetadata) -> None:
+        """The log was opened, so that owners before it see that when they look at the node."""
+        now, known = trio.current_time(), self._empty_since.get(container_id, {})
+        self._empty_since[container_id] = {
+            each.ledger_id: known.get(each.ledger_id, now)
+            for each in metadata.ledgers
+            if each.status is Status.EMPTY
+        }
+
     async def _check_owners(self, container_id: int, metadata: LogMetadata) -> None:
         """Refuse ledgers of another log or of another kind of segment store, all of which stay as
         they are: a recovery would fence them."""
@@ -184,18 +221,6 @@ def _check_owner(container_id: int, ledger_id: int, metadata: LedgerMetadata) ->
             f" for it, but by {(owner[0] or b'nobody').decode(errors='replace')}"
             f" for {(owner[1] or b'nothing').decode(errors='replace')}"
         )
-
-
-def _drop_empty(metadata: LogMetadata, found: dict[int, ReadableLedger]) -> LogMetadata:
-    """The metadata with what is known of their ledgers now, without the empty ones but the last."""
-    ledgers = []
-    for index, each in enumerate(metadata.ledgers):
-        ledger = found.get(each.sequence)
-        is_empty = ledger is None or ledger.last_entry_id < 0
-        if not is_empty or index >= len(metadata.ledgers) - EMPTY_KEPT:
-            status = Status.EMPTY if is_empty else Status.NOT_EMPTY
-            ledgers.append(replace(each, status=status))
-    return replace(metadata, ledgers=tuple(ledgers))
 
 
 async def _measure(metadata: LogMetadata, found: dict[int, ReadableLedger]) -> LogSizes:

@@ -12,6 +12,7 @@ ledgers. What is truncated is named by the last address that was dropped.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -66,15 +67,19 @@ class LogMetadata:
         added = LogLedger(ledger_id, sequence)
         return replace(self, epoch=self.epoch + 1, ledgers=(*self.ledgers, added))
 
-    def truncate(self, position: int) -> LogMetadata:
-        """The same without what lies before a position, which stays."""
+    def truncate(self, position: int, keeps: Collection[int] = ()) -> LogMetadata:
+        """The same without what lies before a position, which stays. Ledgers whose ids are in
+        ``keeps`` stay in the list, although nothing of them is needed."""
         if position <= self.truncated_position:
             return self
-        kept = tuple(each for each in self.ledgers if each.sequence >= position >> ENTRY_BITS)
+        sequence = position >> ENTRY_BITS
+        kept = tuple(
+            each for each in self.ledgers if each.sequence >= sequence or each.ledger_id in keeps
+        )
         return replace(
             self,
             truncated_position=position - 1,
-            truncated_ledger_id=kept[0].ledger_id,
+            truncated_ledger_id=next(e.ledger_id for e in kept if e.sequence >= sequence),
             ledgers=kept,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 import trio
@@ -78,13 +78,22 @@ class MetadataNode:
                 raise
             return ledger
 
-    async def truncate(self, position: int) -> list[LogLedger]:
-        """Name the position as the first one that is needed; return the ledgers that are not."""
+    async def truncate(self, position: int, keeps: Collection[int]) -> list[LogLedger]:
+        """Name the position as the first one that is needed; return the ledgers that are named no
+        more: those before it, but for the ids that it ``keeps``."""
         async with self._turn:
             before = self.metadata.ledgers
-            await self._store(lambda metadata: metadata.truncate(position))
+            await self._store(lambda metadata: metadata.truncate(position, keeps))
             kept = {each.ledger_id for each in self.metadata.ledgers}
             return [each for each in before if each.ledger_id not in kept]
+
+    async def check_owner(self) -> None:
+        """See that no other owner has changed the node."""
+        async with self._turn:
+            try:
+                await self._look()
+            except NoNodeError as error:
+                raise FencedError("the log's node is gone") from error
 
     async def _delete_unnamed(self, client: BookKeeper, ledger_id: int) -> None:
         """Delete a ledger that came too late, unless the next owner has it in its list.
@@ -126,15 +135,21 @@ class MetadataNode:
     async def _find(self, error: Exception) -> bool:
         """Whether one of the changes without an answer is found to have taken effect."""
         try:
-            found, version = await self._zookeeper.get(self._path)
+            return await self._look()
         except NoNodeError:
-            found, version = b"", MISSING
+            if self.version == MISSING:
+                return False
+            raise FencedError("the log's node is gone") from error
         except ConnectionLostError:
             return False
+
+    async def _look(self) -> bool:
+        """Read the node; whether it is another than it was known to be, and still this owner's."""
+        found, version = await self._zookeeper.get(self._path)
         if version == self.version:
             return False
         if found not in self._doubtful:
-            raise FencedError("another owner has opened the log") from error
+            raise FencedError("another owner has opened the log")
         self._take(self._doubtful[found], version)
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -36,6 +37,7 @@ from zookeeper_client.testing.memory_server import Loss, MemorySession
 QUICK = BookKeeperSettings(
     connections=ConnectionLimits(answer_seconds_max=2.0), slow_seconds=0.05, look_seconds=0.05
 )
+DOUBTFUL = replace(QUICK, doubt_seconds=0.2, confirm_seconds_max=2.0)
 SHORT = BookKeeperLogSettings(ledger_bytes_max=1000)
 NODE = "/logs/4/0/4"
 
@@ -52,11 +54,15 @@ def session(bookies: MemoryBookies) -> MemorySession:
 
 
 async def open_factory(
-    bookies: MemoryBookies, nursery: trio.Nursery, settings: BookKeeperLogSettings = SHORT
+    bookies: MemoryBookies,
+    nursery: trio.Nursery,
+    settings: BookKeeperLogSettings = SHORT,
+    *,
+    client: BookKeeperSettings = QUICK,
 ) -> BookKeeperLogFactory:
     session = bookies.zookeeper.open_session()
-    client = await open_bookkeeper(session, LEDGERS_ROOT, nursery, settings=QUICK)
-    return BookKeeperLogFactory(session, "/logs", client, settings)
+    opened = await open_bookkeeper(session, LEDGERS_ROOT, nursery, settings=client)
+    return BookKeeperLogFactory(session, "/logs", opened, settings)
 
 
 async def append(log: BookKeeperDataLog, data: bytes) -> LogAddress:
@@ -156,15 +162,89 @@ async def test_a_log_that_was_not_closed_has_all_that_was_acknowledged(
 async def test_ledgers_without_entries_leave_the_list(
     bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
 ) -> None:
+    factory = await open_factory(bookies, nursery, client=DOUBTFUL)
     for number in range(6):
-        log = await (await open_factory(bookies, nursery)).open_log(4)
+        log = await factory.open_log(4)
         if number == 0:
             await append(log, b"data")
+    await trio.sleep(2 * DOUBTFUL.doubt_seconds)
+    await factory.open_log(4)
     metadata = await metadata_of(session)
     statuses = [each.status for each in metadata.ledgers]
     assert statuses == [Status.NOT_EMPTY, Status.EMPTY, Status.EMPTY, Status.UNKNOWN]
-    assert metadata.epoch == 6
+    assert metadata.epoch == 7
     assert len(await ledger_nodes(session)) == 4
+
+
+async def test_ledgers_of_earlier_owners_are_kept_for_a_while(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    for _ in range(4):
+        await append(await (await open_factory(bookies, nursery)).open_log(4), b"data")
+    factory = await open_factory(bookies, nursery, client=DOUBTFUL)
+    log = await factory.open_log(4)
+    addresses = [await append(log, b"more") for _ in range(3)]
+    await log.truncate(addresses[1])
+    assert len(await ledger_nodes(session)) == 5
+    again = await factory.open_log(4)
+    assert [address for address, _ in await read_all(again)] == addresses[1:]
+    assert again.bytes_since_truncation == 8
+    later = await append(again, b"later")
+    await trio.sleep(2 * DOUBTFUL.doubt_seconds)
+    await again.truncate(later)
+    assert len(await ledger_nodes(session)) == 1
+
+
+async def test_bookies_that_forgot_a_ledger_acknowledge_nothing_to_its_earlier_owner(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    """An owner that stood still wrote to a ledger that was fenced, deleted and collected since: its
+    bookies took the entries as those of a new ledger."""
+    first = await (await open_factory(bookies, nursery, client=DOUBTFUL)).open_log(4)
+    await append(first, b"data")
+    [ledger] = (await metadata_of(session)).ledgers
+    second = await (await open_factory(bookies, nursery, client=DOUBTFUL)).open_log(4)
+    await trio.sleep(2 * DOUBTFUL.doubt_seconds)
+    await second.truncate(await append(second, b"more"))
+    assert ledger not in (await metadata_of(session)).ledgers
+    for bookie in bookies.bookies.values():
+        bookie.forget(ledger.ledger_id)
+    with pytest.raises(DataLogError, match="fenced"):
+        await append(first, b"late")
+    # Nothing else would have stopped it.
+    taken = [each.entry_count(ledger.ledger_id) for each in bookies.bookies.values()]
+    assert sum(count > 0 for count in taken) >= 2
+    await first.aclose()
+
+
+async def test_after_a_silence_entries_wait_for_a_zookeeper_that_is_away(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    steady = SteadyZooKeeper()
+    client = await open_bookkeeper(
+        bookies.zookeeper.open_session(), LEDGERS_ROOT, nursery, settings=DOUBTFUL
+    )
+    factory = BookKeeperLogFactory(steady, "/logs", client, SHORT)
+    with steady.using(bookies.zookeeper.open_session()):
+        log = await factory.open_log(4)
+        await append(log, b"data")
+    await append(log, b"at once")
+    await trio.sleep(2 * DOUBTFUL.doubt_seconds)
+    done: list[DataLogError | None] = []
+    for data in (b"late", b"later"):
+        log.append_nowait((data,), done.append)
+    await trio.sleep(0.1)
+    assert done == []
+    with steady.using(bookies.zookeeper.open_session()):
+        await until(lambda: len(done) == 2)
+    assert done == [None, None]
+    # Or until it is clear that it stays away.
+    await trio.sleep(2 * DOUBTFUL.doubt_seconds)
+    for data in (b"late", b"later"):
+        log.append_nowait((data,), done.append)
+    await until(lambda: len(done) == 4)
+    assert [type(each) for each in done[2:]] == [DataLogError, DataLogError]
+    await log.aclose()
 
 
 async def test_of_owners_that_open_at_once_one_goes_on(

@@ -60,6 +60,9 @@ def test_a_truncation_names_the_last_address_that_is_dropped() -> None:
     at_begin = metadata.truncate(LogLedger(9, 3).position(0))
     assert (at_begin.truncated_position, at_begin.truncated_ledger_id) == (3 * 2**32 - 1, 9)
     assert [each.ledger_id for each in at_begin.ledgers] == [9]
+    keeping = metadata.truncate(LogLedger(9, 3).position(0), keeps={5})
+    assert keeping.truncated_ledger_id == 9
+    assert [each.ledger_id for each in keeping.ledgers] == [5, 9]
 
 
 @pytest.mark.parametrize(
