@@ -196,12 +196,14 @@ class BookKeeper:
         """Delete a ledger; deleting a missing one is fine."""
         await self.store.delete(ledger_id)
 
-    async def draw_bookies(self, beside: Collection[str] = ()) -> list[str]:
+    async def draw_bookies(
+        self, beside: Collection[str] = (), instead_of: Collection[str] = ()
+    ) -> list[str]:
         """The bookies that take writes, in an order drawn by lot in which the first ones are in as
-        many racks as possible; counted with those that they are chosen ``beside``."""
+        many racks as possible: see ``Racks.spread``."""
         bookies = await self.registry.find_writable()
         self._random.shuffle(bookies)
-        return self._racks.spread(bookies, beside)
+        return self._racks.spread(bookies, beside, instead_of)
 
     def connection(self, bookie: str) -> BookieConnection:
         """The connection to a bookie, made when it is first needed."""
@@ -340,7 +342,9 @@ class _Driver:
             await trio.sleep_until(self._looked_at + self._client.settings.look_seconds)
             self._looked_at = trio.current_time()
             try:
-                available = await self._client.draw_bookies(self._machine.kept_bookies)
+                available = await self._client.draw_bookies(
+                    self._machine.kept_bookies, self._machine.lost_bookies
+                )
             except ZooKeeperError as error:
                 logger.debug("ledger %d: no bookies can be found: %r", self._ledger_id, error)
             else:

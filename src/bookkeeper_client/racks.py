@@ -25,17 +25,24 @@ class Racks:
         found = self._names.get(bookie)
         return self._names.get(bookie.rpartition(":")[0], "") if found is None else found
 
-    def spread(self, bookies: Sequence[str], beside: Collection[str] = ()) -> list[str]:
+    def spread(
+        self,
+        bookies: Sequence[str],
+        beside: Collection[str] = (),
+        instead_of: Collection[str] = (),
+    ) -> list[str]:
         """Return the bookies in an order in which the first ones, together with those that they are
-        chosen ``beside``, are in as many racks as possible. Otherwise the order stays."""
+        chosen ``beside``, are in as many racks as possible. Those that are in places already come
+        last. Otherwise the order stays."""
         if not self._names:
             return list(bookies)
         taken = Counter(self.of(bookie) for bookie in beside)
-        left = [bookie for bookie in bookies if bookie not in beside]
+        placed = {*beside, *instead_of}
+        left = [bookie for bookie in bookies if bookie not in placed]
         ordered: list[str] = []
         while left:
             best = min(left, key=lambda bookie: taken[self.of(bookie)])
             left.remove(best)
             ordered.append(best)
             taken[self.of(best)] += 1
-        return ordered + [bookie for bookie in bookies if bookie in beside]
+        return ordered + [bookie for bookie in bookies if bookie in placed]

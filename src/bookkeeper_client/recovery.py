@@ -108,6 +108,11 @@ class LedgerRecovery:
         return [each for index, each in enumerate(bookies) if index not in self._lost]
 
     @property
+    def lost_bookies(self) -> list[str]:
+        """The bookies instead of which others are wanted."""
+        return [self._metadata.last_segment.bookies[index] for index in sorted(self._lost)]
+
+    @property
     def wants_bookies(self) -> bool:
         """Whether ``on_bookies_found`` is waited for."""
         return self._stage is _Stage.ADD and not self._can_still_add()

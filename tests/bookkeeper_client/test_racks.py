@@ -26,6 +26,11 @@ def test_a_bookie_beside_others_is_of_another_rack() -> None:
     assert racks.spread(["a1", "a2", "x"], ["a1", "b1"])[0] == "x"
 
 
+def test_the_rack_of_a_bookie_that_is_replaced_is_free() -> None:
+    ordered = Racks(NAMES).spread(["a1", "b2", "a2", "b1"], ["b1"], ["a1"])
+    assert ordered == ["a2", "b2", "a1", "b1"]
+
+
 def test_bookies_of_one_rack_and_of_none_are_taken_all_the_same() -> None:
     assert Racks(NAMES).spread(["a2", "a1"]) == ["a2", "a1"]
     assert Racks(NAMES).spread(["y", "x"]) == ["y", "x"]
