@@ -60,6 +60,10 @@ def test_a_container_ends_although_its_log_is_anothers_when_it_drains() -> None:
     simulate(2)
 
 
+def test_a_store_that_waits_for_its_next_start_is_not_started_twice() -> None:
+    simulate(10185)
+
+
 def test_bookies_that_have_forgotten_a_fence_acknowledge_nothing() -> None:
     simulate(10062)
 

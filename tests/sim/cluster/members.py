@@ -90,6 +90,8 @@ class Place:
         self.name = name
         self.world = world
         self.process: Process | None = None
+        self.starts_again = False
+        """Whether another process is started soon, since the last one could not begin."""
 
     @property
     def is_up(self) -> bool:

@@ -212,6 +212,8 @@ class Simulation:
         await session.create(f"{LEDGERS_ROOT}/LAYOUT", layout)
 
     def _start(self, place: StorePlace | ControllerPlace) -> None:
+        if place.starts_again:
+            return
         self.note(f"start {place.name}")
         self._nursery.start_soon(self._live_at, place)
 
@@ -229,7 +231,9 @@ class Simulation:
                     self.violated(first)
                     break
             self.counts["start refused by tier 2"] += 1
+            place.starts_again = True
             await trio.sleep(START_AGAIN_SECONDS)
+            place.starts_again = False
         self.note(f"end of {place.name}")
 
     # ---- What happens ----------------------------------------------------------------------------
