@@ -56,8 +56,8 @@ lint: $(VENV)/.tested ## style and types
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/_fast
 
 .PHONY: unit
-unit: $(VENV)/.tested ## unit tests only, without Java: TESTS=tests/segstore/tables for some
-	$(BIN)/pytest $(TESTS) --ignore tests/benchmarks -n $(JOBS) --dist loadgroup $(ARGS)
+unit: $(VENV)/.tested ## all tests that start no process, without simulations: TESTS=tests/segstore/tables for some
+	$(BIN)/pytest $(TESTS) -m "not processes" --ignore tests/benchmarks --ignore tests/sim -n $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: sim
 sim: $(VENV)/.tested ## containers on simulated tiers that crash and fail: SEEDS=1000, or SEED=17 to replay one

@@ -1,5 +1,19 @@
-"""How hard Hypothesis tries: ``--hypothesis-profile`` chooses."""
+"""How hard Hypothesis tries, and the tests that ``make unit`` leaves to ``make test``.
 
+``--hypothesis-profile`` chooses how many examples Hypothesis tries.
+
+``make unit`` runs the tests that a developer waits for: all but the simulations in ``sim/``, and
+those that start a process. The latter have the marker ``processes``; a test without it fails when
+it starts one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 # An example may take long on a machine that is busy with other tests.
@@ -7,3 +21,33 @@ settings.register_profile("usual", deadline=None)
 # Where everything is several times slower, the same paths by fewer examples.
 settings.register_profile("sanitize", max_examples=25, deadline=None)
 settings.load_profile("usual")
+
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+"""The interpreter's audit events that tell of a new process."""
+ALLOWED = {"git"}
+"""Programs that any test may run: the rules of the repository ask for the list of its files."""
+
+_without_processes: str | None = None
+"""The id of the test that runs now, if it may not start a process."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    global _without_processes
+    if item.get_closest_marker("processes") is None:
+        _without_processes = item.nodeid
+    try:
+        return (yield)
+    finally:
+        _without_processes = None
+
+
+def refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """Fail a test that starts a process and does not say so."""
+    if event in STARTS and _without_processes is not None:
+        if arguments and str(arguments[0]) in ALLOWED:
+            return
+        pytest.fail(f"{_without_processes} starts a process: mark it with pytest.mark.processes")
+
+
+sys.addaudithook(refuse_processes)

@@ -153,6 +153,11 @@ def test_tests_mirror_the_sources() -> None:
     assert homeless == []
 
 
+def test_a_test_that_starts_a_process_fails_without_the_marker() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"mark it with pytest\.mark\.processes"):
+        subprocess.run(["true"], check=True)
+
+
 def test_no_test_is_switched_off() -> None:
     offenders = [
         f"{name_of(path)}:{number}"

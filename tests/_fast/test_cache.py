@@ -327,6 +327,7 @@ def test_large_copies_let_other_threads_run_but_not_in(operation: str) -> None:
     cache.check()
 
 
+@pytest.mark.processes
 def test_a_cache_survives_a_fork() -> None:
     script = """
 import os

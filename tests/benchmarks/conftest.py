@@ -19,3 +19,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("benchmarks"))
+            item.add_marker(pytest.mark.processes)

@@ -79,11 +79,13 @@ def start(service: dict[str, Any]) -> None:
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.processes
 def test_the_dockerfile_has_no_faults_that_a_linter_knows() -> None:
     done = run_tool("hadolint", str(DOCKERFILE))
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.processes
 def test_the_compose_file_is_one_by_its_specification() -> None:
     done = run_tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -200,6 +202,7 @@ def run_java(tmp_path: Path, *arguments: str, **variables: str) -> tuple[list[st
     return done.stdout.splitlines(), (tmp_path / "settings.properties").read_text()
 
 
+@pytest.mark.processes
 def test_a_bookie_syncs_and_registers_where_stores_look(tmp_path: Path) -> None:
     arguments, settings = run_java(
         tmp_path,
@@ -224,6 +227,7 @@ def test_a_bookie_syncs_and_registers_where_stores_look(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.processes
 def test_one_zookeeper_of_several_knows_its_number(tmp_path: Path) -> None:
     own = os.uname().nodename
     _, settings = run_java(tmp_path, "zookeeper", SERVERS=f"other.zk,{own}.zk,third.zk")

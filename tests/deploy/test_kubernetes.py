@@ -21,6 +21,8 @@ from pravega_admin.verbs import app
 from pravega_controller.config import ControllerConfig
 from segstore.process.config import SegmentStoreConfig
 
+pytestmark = pytest.mark.processes
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RUN_JAVA = DEPLOY / "image" / "run-java"
 OVERLAYS = ("files", "s3")

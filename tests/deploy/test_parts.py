@@ -104,6 +104,7 @@ def test_two_do_not_run_one_cluster(settings: ClusterSettings, directory: RunDir
         pytest.fail("it has the directory")
 
 
+@pytest.mark.processes
 def test_a_cluster_waits_for_the_last_process_of_a_killed_one(settings: ClusterSettings) -> None:
     """What waited for the port of a killed part held the lock; a start at once was refused."""
     with open_directory(settings) as directory:
@@ -112,6 +113,7 @@ def test_a_cluster_waits_for_the_last_process_of_a_killed_one(settings: ClusterS
         assert ending.wait(0) == 0
 
 
+@pytest.mark.processes
 def test_a_part_logs_and_tells_when_its_port_is_open(
     tmp_path: Path, directory: RunDirectory
 ) -> None:

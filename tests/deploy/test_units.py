@@ -52,6 +52,7 @@ def command_of(name: str) -> list[str]:
     return words
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", NAMES)
 def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:

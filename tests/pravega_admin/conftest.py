@@ -14,8 +14,18 @@ import pytest
 
 from segstore.testing.ports import free_ports
 
+HERE = Path(__file__).parent
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use the fixtures of this module: they start stores."""
+    for item in items:
+        if isinstance(item, pytest.Function) and HERE in item.path.parents:
+            shared = "store" in item.fixturenames and not hasattr(item.module, "store")
+            if shared or "new_store" in item.fixturenames:
+                item.add_marker(pytest.mark.processes)
 
 
 class Standalone:

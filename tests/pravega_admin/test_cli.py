@@ -94,6 +94,7 @@ def test_help_names_the_exit_codes() -> None:
     assert "Exit codes" in result.output
 
 
+@pytest.mark.processes
 def test_help_imports_neither_grpc_nor_trio_nor_servers() -> None:
     source = (
         "import sys, pravega_admin.verbs; print(sorted(name for name in sys.modules"

@@ -34,6 +34,7 @@ def test_a_directory_in_use_is_refused_with_its_user(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.processes
 def test_the_last_child_of_a_killed_supervisor_is_waited_for(tmp_path: Path) -> None:
     source = """
         import os, sys, time

@@ -23,6 +23,8 @@ from pravega_wire.blocking import ConnectionLostError, SegmentConnection
 from pravega_wire.codec import encode
 from pravega_wire.connection import append_block
 
+pytestmark = pytest.mark.processes
+
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITER = bytes(range(16))
 

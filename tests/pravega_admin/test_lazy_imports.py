@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 
 def output_of(source: str) -> str:
     done = subprocess.run(

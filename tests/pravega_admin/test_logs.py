@@ -36,6 +36,7 @@ def test_a_line_names_its_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert line["count"] == 3
 
 
+@pytest.mark.processes
 def test_a_full_disk_under_the_log_file_ends_nothing() -> None:
     # Every write to /dev/full fails as on a full disk.
     with open("/dev/full", "w") as full:

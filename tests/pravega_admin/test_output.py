@@ -57,6 +57,7 @@ def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("in_bytes", [True, False])
 def test_progress_is_shown_on_a_terminal(in_bytes: bool) -> None:
     source = (

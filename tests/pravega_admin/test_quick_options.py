@@ -158,6 +158,7 @@ def test_the_environment_speaks_for_options_that_are_not_given(
     assert_read_alike([])
 
 
+@pytest.mark.processes
 def test_a_failure_is_one_sentence_and_an_exit_code(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pravega_admin", "standalone"]
     arguments = ["--data-dir", str(tmp_path / "data"), "--s3-region", "here"]

@@ -12,6 +12,8 @@ from pravega_admin.verbs import app
 from segstore.process.data_directory import DataDirectory
 from segstore.testing.ports import free_ports
 
+pytestmark = pytest.mark.processes
+
 IN_A_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
 

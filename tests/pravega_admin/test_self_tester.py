@@ -55,6 +55,7 @@ def test_more_is_appended_than_the_cache_holds(tmp_path: Path) -> None:
     assert len(result.latencies_ms) * workload.append_bytes > 2 * 16 * MIB
 
 
+@pytest.mark.processes
 def test_the_command_prints_a_line_a_workload() -> None:
     options = ["--appends", "300", "--producers", "3", "--batch", "10", "-o", "json"]
     done = subprocess.run(
@@ -72,6 +73,7 @@ def test_the_command_prints_a_line_a_workload() -> None:
     assert all(row["mb_per_second"] > 0 for row in (latency, throughput))
 
 
+@pytest.mark.processes
 def test_a_data_directory_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "latency").mkdir()
     (tmp_path / "latency" / "notes.txt").write_text("mine")

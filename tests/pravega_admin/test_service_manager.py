@@ -47,6 +47,7 @@ def test_where_nobody_listens_nothing_happens(path: str, monkeypatch: pytest.Mon
     tell_ready()
 
 
+@pytest.mark.processes
 def test_a_standalone_store_tells_when_all_of_it_is_ready(
     manager: socket.socket, new_store: Any
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_standalone_store_tells_when_all_of_it_is_ready(
     assert store.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.processes
 def test_a_server_tells_when_it_serves(manager: socket.socket, tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pravega_admin.scaling import plan_replacement
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_reader import EventReader
@@ -209,6 +211,7 @@ def test_a_second_interrupt_ends_it_at_once(new_store: Callable[[], "Standalone"
     assert not is_alive(segment_store)
 
 
+@pytest.mark.processes
 def test_server_and_controller_run_one_by_one(tmp_path: Path) -> None:
     port, controller_port = free_ports(2)
     base = [sys.executable, "-m", "pravega_admin"]

@@ -28,6 +28,8 @@ from .test_standalone import (
     write_numbers,
 )
 
+pytestmark = pytest.mark.processes
+
 STORE_1 = "segment-store-1"
 SEGMENTS = 8
 """Enough that every container has some of a stream's."""

@@ -14,6 +14,8 @@ from pravega_admin.errors import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
 from segstore.testing.ports import free_ports
 from segstore.testing.s3_servers import CREDENTIALS, moto_server
 
+pytestmark = pytest.mark.processes
+
 START_SECONDS_MAX = 30.0
 
 

@@ -21,6 +21,8 @@ from .test_standalone import (
     write_numbers,
 )
 
+pytestmark = pytest.mark.processes
+
 EVENT_COUNT = 500
 SECONDS_MAX = 60
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from google.protobuf import descriptor_pb2
 
 from pravega_wire import controller_pb2
@@ -38,6 +39,7 @@ def without_compiler_version(source: str) -> str:
     return "\n".join(lines) + rest.partition(")")[2]
 
 
+@pytest.mark.processes
 def test_generating_again_gives_the_committed_modules(tmp_path: Path) -> None:
     generate(tmp_path)
     for name in ("controller_pb2.py", "controller_pb2.pyi"):

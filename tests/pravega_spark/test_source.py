@@ -7,10 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
+import pytest
+
 from pravega_spark.cuts import Slice
 from pravega_spark.source import plan_partitions
 
 
+@pytest.mark.processes
 def test_tasks_that_read_load_no_grpc() -> None:
     code = "import sys, pravega_spark.source; sys.exit('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)

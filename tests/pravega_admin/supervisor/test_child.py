@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.processes
+
 CHECK = """
 import gc
 from pravega_admin.supervisor.child import COLLECTION_THRESHOLDS, collect_seldom

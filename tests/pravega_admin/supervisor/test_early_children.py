@@ -18,6 +18,8 @@ from pravega_admin.supervisor import early_children
 from pravega_admin.supervisor.child_process import ChildSpec, start_process
 from pravega_admin.supervisor.early_children import start_child
 
+pytestmark = pytest.mark.processes
+
 WAITING = """
     import sys
     from pravega_admin.supervisor.early_children import receive_settings

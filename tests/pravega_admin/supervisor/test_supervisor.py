@@ -24,6 +24,8 @@ from pravega_admin.supervisor import supervisor as supervisor_module
 from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec, describe_exit, spawn
 from pravega_admin.supervisor.supervisor import START_ATTEMPTS, Supervisor
 
+pytestmark = pytest.mark.processes
+
 SECONDS_MAX = 15.0
 
 SLEEPER = """

@@ -270,7 +270,7 @@ async def test_all_that_was_acknowledged_is_there_after_a_start_of_all(cluster: 
         await store.ended.wait()
 
 
-@pytest.fixture(params=["s3", "hdfs"])
+@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.processes), "hdfs"])
 def shared_location(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, Any]]:

@@ -178,6 +178,7 @@ with directory.lock_journal(0):
 """
 
 
+@pytest.mark.processes
 def test_another_process_is_named_and_its_death_frees_the_journal(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -208,6 +209,7 @@ def test_another_process_is_named_and_its_death_frees_the_journal(tmp_path: Path
             holder.stdout.close()
 
 
+@pytest.mark.processes
 def test_makers_at_the_same_time_agree(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path;"

@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -121,7 +120,8 @@ def everything_in(*paths: Path) -> dict[Path, bytes | None]:
 def copy_tree(source: Path, target: Path) -> None:
     """Make other files with the same bytes; those that are renamed meanwhile may be missing."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cp", "-r", source, target], check=False, stderr=subprocess.DEVNULL)
+    with suppress(shutil.Error):
+        shutil.copytree(source, target, copy_function=shutil.copy)
 
 
 def replace_tree(source: Path, target: Path) -> None:

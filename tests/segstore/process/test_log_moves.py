@@ -166,6 +166,7 @@ async def test_containers_move_between_counts_of_stores(store: Store, tmp_path: 
     assert len(set(store.directory.journals)) <= CONTAINERS
 
 
+@pytest.mark.processes
 async def test_killed_stores_go_on_in_other_numbers(store: Store) -> None:
     """What tier 2 does not have moves with the logs."""
     expected = b""
@@ -217,6 +218,7 @@ async def test_a_log_that_nobody_has_opened_moves_too(store: Store) -> None:
     await store.live(1, b"two", expected=b"one")
 
 
+@pytest.mark.processes
 async def test_a_journal_lets_go_of_what_has_moved(store: Store) -> None:
     await store.live_until_killed(1, b"x" * 3 * MIB, expected=b"")
     await store.live(2, b"y", expected=b"x" * 3 * MIB)
@@ -289,6 +291,7 @@ def move_and_die(path: Path, store_count: int, dies_at: int) -> None:
     os._exit(0)
 
 
+@pytest.mark.processes
 async def test_a_move_that_is_killed_at_any_step_loses_nothing(
     store: Store, tmp_path: Path
 ) -> None:
@@ -451,6 +454,7 @@ async def test_doubts_belong_to_a_journal(store: Store) -> None:
     assert not doubts.exists()
 
 
+@pytest.mark.processes
 async def test_logs_that_one_journal_cannot_take_do_not_move(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

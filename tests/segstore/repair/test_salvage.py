@@ -364,6 +364,7 @@ async def test_a_log_without_its_beginning_does_not_move_a_segments_start() -> N
     assert (made.by_name[NAME].start_offset, made.by_name[NAME].length) == (0, 0)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("harm", ["lost", "damaged"])
 async def test_a_store_with_its_history_in_s3_is_recovered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str

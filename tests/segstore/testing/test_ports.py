@@ -4,6 +4,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from segstore.testing.ports import HOST, KERNEL_RANGE, free_neighbours, free_ports
 
 
@@ -27,6 +29,7 @@ def test_no_connection_is_given_a_chosen_port() -> None:
     assert all(not kernel_first <= port <= kernel_last for port in free_ports(50))
 
 
+@pytest.mark.processes
 def test_another_process_does_not_choose_the_same_port() -> None:
     ours = set(free_ports(50))
     others = set(range(min(ours), min(ours) + 100)) - ours

@@ -16,6 +16,20 @@ from segstore.testing.s3_servers import (
     versitygw_server,
 )
 
+HERE = Path(__file__).parent
+SERVERS = {"moto", "versitygw"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use a server, by a fixture or a parameter of its name."""
+    for item in items:
+        if isinstance(item, pytest.Function) and HERE in item.path.parents:
+            used = {*item.fixturenames}
+            if hasattr(item, "callspec"):
+                used |= {each for each in item.callspec.params.values() if isinstance(each, str)}
+            if used & SERVERS:
+                item.add_marker(pytest.mark.processes)
+
 
 @pytest.fixture(scope="session")
 def s3_credentials() -> Iterator[None]:

@@ -79,6 +79,7 @@ def test_a_note_that_could_not_be_cleared_is_added_again(
     assert notes.read() == {"other": 1, "file": 7}
 
 
+@pytest.mark.processes
 def test_a_note_for_which_there_is_no_room_is_an_error(tmp_path: Path) -> None:
     script = """
 import resource, signal, sys

@@ -327,6 +327,7 @@ async def test_another_process_sees_what_was_written(tmp_path: Path) -> None:
     assert (tmp_path / "s" / "c$0.chunk").read_bytes() == b"raw bytes"
 
 
+@pytest.mark.processes
 def test_a_full_disk_is_a_storage_error_with_a_sentence(tmp_path: Path) -> None:
     script = """
 import resource, signal, sys, trio

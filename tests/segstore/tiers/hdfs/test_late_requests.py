@@ -7,12 +7,15 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import trio
 
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
 from segstore.testing.fake_hdfs import FakeHdfs, fake_hdfs
 from segstore.tiers.hdfs.settings import HdfsSettings
+
+pytestmark = pytest.mark.processes
 
 WRITER = """
 import sys, trio

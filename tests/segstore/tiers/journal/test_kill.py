@@ -9,9 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import trio
 
 from segstore.tiers.journal import JournalSettings, open_journal
+
+pytestmark = pytest.mark.processes
 
 WRITER = """
 import os, random, sys, trio
