@@ -32,7 +32,7 @@ from pravega_admin.run_directory import RunDirectory  # noqa: E402
 from pravega_admin.supervisor.child_process import ChildSpec  # noqa: E402
 from pravega_admin.supervisor.supervisor import Supervisor  # noqa: E402
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ class Scene:
 
     async def settle(self, scope: str, name: str) -> None:
         self.controller.finish_later(IntentRecord("stream", scope, name))
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while (await self.controller.store.stream(scope, name)).record.pending:  # noqa: ASYNC110
                 await trio.sleep(0.001)
 
@@ -278,7 +278,7 @@ async def test_a_request_survives_the_controller_that_handles_it(
         async with open_scene(memory_store, open_on_memory) as scene, trio.open_nursery() as dying:
             memory_store.changes = 0
             memory_store.fault = fault = Fault(at, applied, lasts=True)
-            with trio.fail_after(4):
+            with trio.fail_after(60):
                 dying.start_soon(end_after_poll, scene, fault)
                 await fault.reached.wait()
             dying.cancel_scope.cancel()

@@ -280,7 +280,7 @@ async def commit(c: Controller, identifier: bytes) -> bool:
 
 
 async def until(c: Controller, identifier: bytes, state: TransactionState) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while await c.transactions.state("s", "a", identifier) is not state:  # noqa: ASYNC110
             await trio.sleep(0.01)
 

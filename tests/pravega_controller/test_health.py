@@ -20,7 +20,7 @@ def request_for(service: str) -> bytes:
 async def ask(client: Any, service: str) -> bytes:
     def call() -> bytes:
         with grpc.insecure_channel(client.target) as channel:
-            answer: bytes = channel.unary_unary(CHECK)(request_for(service), timeout=10)
+            answer: bytes = channel.unary_unary(CHECK)(request_for(service), timeout=60)
             return answer
 
     return await trio.to_thread.run_sync(call)

@@ -160,7 +160,7 @@ async def test_who_asks_during_a_recursive_deletion_is_answered_at_once(
         memory_store.pauses = lambda request: isinstance(request, DeleteTableSegment)
         nursery.start_soon(delete)
         await memory_store.is_paused.wait()
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             second = await call("deleteScopeRecursive", SCOPE)
             assert second.status == pb.DeleteScopeStatus.SUCCESS
             created = await call("createKeyValueTable", config("other"))

@@ -203,7 +203,7 @@ async def test_sizes_count_across_scales(scene: Scene) -> None:
     scene.write(20, 0)
     await scene.controller.streams.scale("s", "t", [0], [(0.0, 0.2), (0.2, 0.5)], now_ms=1)
     scene.controller.finish_later(IntentRecord("stream", "s", "t"))
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while (await scene.controller.store.stream("s", "t")).record.pending:  # noqa: ASYNC110
             await trio.sleep(0.001)
     scene.write(40, 30, epoch=1, first=2)
@@ -317,7 +317,7 @@ async def test_a_round_that_stops_anywhere_is_made_up_for(
             scene.now_ms = start
             memory_store.changes = 0
             memory_store.fault = fault = Fault(at, applied, lasts=True)
-            with trio.fail_after(4):
+            with trio.fail_after(60):
                 dying.start_soon(end_after_round, scene, fault)
                 await fault.reached.wait()
             dying.cancel_scope.cancel()

@@ -282,7 +282,7 @@ async def test_work_that_its_owner_gives_up_is_taken_up_by_another(open_on_memor
             await first.streams.seal("s", "a")
         stream = await second.store.stream("s", "a")
         assert (stream.record.pending, stream.record.owner) == (Seal(), "")
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await second.streams.seal("s", "a")
         assert (await first.store.stream("s", "a")).record.is_sealed
 

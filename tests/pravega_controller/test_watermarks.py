@@ -184,7 +184,7 @@ async def test_cuts_are_whole_across_scales(scene: Scene) -> None:
     assert (await scene.watermarks())[-1].cut == first
     await scene.controller.streams.scale("s", "t", [1], [(0.5, 0.7), (0.7, 1.0)], now_ms=1)
     scene.controller.finish_later(IntentRecord("stream", "s", "t"))
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while (await scene.controller.store.stream("s", "t")).record.pending:  # noqa: ASYNC110
             await trio.sleep(0.01)
     upper = 1 << 32 | 3
@@ -263,7 +263,7 @@ async def commit(scene: Scene, writer: str, time: int | None) -> None:
         segment, b"ab", expected_offset=0, writer_id=bytes(range(16))
     )
     assert await transactions.commit("s", "t", identifier, writer_id=writer, writer_ms=time)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while await transactions.state("s", "t", identifier) is not TransactionState.COMMITTED:  # noqa: ASYNC110
             await trio.sleep(0.01)
 

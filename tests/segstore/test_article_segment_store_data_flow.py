@@ -82,7 +82,7 @@ async def test_segment_store_appends_from_the_request_to_the_acknowledgement(
     for number in range(3):
         await client.append(WRITER, b"event %d " % number, number=number, request_id=number)
     # 3.2, 4.1 to 4.4: operations in data frames are on their way to the durable data log.
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while len(log.entries) == count:  # noqa: ASYNC110
             await trio.sleep(0.01)
     [frame, *_] = log.entries[count:]
@@ -123,7 +123,7 @@ async def test_segment_store_appends_4_6_more_data_frames_are_sent_before_the_fi
             WRITER, [bytes(900_000)], last_event_number=number, request_id=number, framed=False
         )
         await client.stream.send_all(block)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while len(log.entries) < count + 3:  # noqa: ASYNC110
             await trio.sleep(0.01)
     await client.expect_silence()

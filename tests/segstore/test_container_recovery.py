@@ -268,7 +268,7 @@ async def test_room_is_made_although_a_segment_went_with_what_was_merged_into_it
 
 
 async def test_a_recovery_does_not_stand_still_for_more_than_the_cache_behind_a_gone_merge(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     cache_bytes = 2 * 1024 * 1024
     tiers = CrashingTiers()

@@ -93,7 +93,7 @@ class Machine:
                     kind = steps.pop(0)
                     if kind == "kill":
                         break
-                    with trio.fail_after(20):
+                    with trio.fail_after(60):
                         await self.step(container, kind)
                 self.tiers.crash()
         except* StorageError:

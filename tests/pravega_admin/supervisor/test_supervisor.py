@@ -26,7 +26,7 @@ from pravega_admin.supervisor.supervisor import START_ATTEMPTS, Supervisor
 
 pytestmark = pytest.mark.processes
 
-SECONDS_MAX = 15.0
+SECONDS_MAX = 60.0
 
 SLEEPER = """
     import time

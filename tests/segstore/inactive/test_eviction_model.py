@@ -66,7 +66,7 @@ class Run:
                 return
             if kind == "stop":
                 return
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 await self.step(container, kind)
         await self.compare(container)
 

@@ -69,7 +69,7 @@ class Watched:
                 self.monitor.take_samples(number, self._now, 1.0)
 
     async def due(self) -> list[DueEvent]:
-        with trio.fail_after(1):
+        with trio.fail_after(60):
             return await self.monitor.wait_due()
 
     def is_due(self) -> bool:

@@ -57,6 +57,6 @@ async def test_all_is_there_when_tier_2_is_put_back(cluster: Cluster) -> None:
     await two.ended.wait()
     three = await cluster.start()
     await cluster.assign(three)
-    with trio.fail_after(15):
+    with trio.fail_after(60):
         last = writer_of(three)
         assert await last.check() >= writer.acknowledged

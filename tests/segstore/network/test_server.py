@@ -58,10 +58,10 @@ class Server:
 
     async def in_thread(self, client: Callable[[SegmentConnection], None]) -> None:
         def run() -> None:
-            with SegmentConnection("127.0.0.1", self.port, timeout=5) as connection:
+            with SegmentConnection("127.0.0.1", self.port, timeout=60) as connection:
                 client(connection)
 
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await trio.to_thread.run_sync(run)
 
 
@@ -166,7 +166,7 @@ async def test_the_refusal_of_a_superseded_writer_arrives_although_it_goes_on_se
 ) -> None:
     def client(connection: SegmentConnection) -> None:
         create_and_set_up(connection)
-        with SegmentConnection("127.0.0.1", server.port, timeout=5) as other:
+        with SegmentConnection("127.0.0.1", server.port, timeout=60) as other:
             other.call(wire.SetupAppend(1, WRITER, SEGMENT, ""))
             other.send_bytes(append_block(WRITER, [b"x"], last_event_number=9, request_id=1))
             assert isinstance(other.receive(), wire.DataAppended)
@@ -191,7 +191,7 @@ async def test_hundreds_of_connections_with_parked_reads(server: Server) -> None
         others = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
         try:
             for other in others:
-                other.settimeout(10)
+                other.settimeout(60)
                 other.sendall(hello + read)
                 assert other.recv(16, socket.MSG_WAITALL) == hello
             connection.send_bytes(append_block(WRITER, [b"x"], last_event_number=0, request_id=1))
@@ -230,7 +230,7 @@ async def test_a_shutdown_closes_connections_and_the_port(
             connection.receive()
 
     await server.in_thread(client)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await stopped.wait()
     with pytest.raises(OSError, match="failed"):
         await trio.open_tcp_stream("127.0.0.1", port)

@@ -371,7 +371,7 @@ async def test_updates_that_were_queued_while_there_was_room_go_on_when_there_is
     await table.tables.create("t")
     await table.tables.info("t")
     table.container.auto_commit = False
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for number in range(20):
                 nursery.start_soon(table.put, b"%02d" % number, b"v")

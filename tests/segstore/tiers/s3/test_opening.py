@@ -116,7 +116,7 @@ async def test_an_endpoint_where_nobody_listens_is_told_soon(
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             with pytest.raises(StorageUnreachableError, match=f"{endpoint} cannot be reached"):
                 await start(tmp_path, "s3://bucket/a", endpoint)
 
