@@ -49,8 +49,7 @@ async def test_openings_that_fail_leave_no_task_behind(
     for _ in range(5):
         with pytest.raises(DataLogError):
             await factory.open_log(4)
-    await trio.sleep(7)  # confirm_seconds_max / 10
-    assert watchers(nursery) == 0
+    await until(lambda: watchers(nursery) == 0)
 
 
 async def test_a_log_that_fails_while_it_rolls_over_leaves_no_task_behind(
@@ -76,8 +75,7 @@ async def test_a_log_that_fails_while_it_rolls_over_leaves_no_task_behind(
     goes_on.set()
     await trio.sleep(0.1)
     await log.aclose()
-    await trio.sleep(7)
-    assert watchers(nursery) == 0
+    await until(lambda: watchers(nursery) == 0)
 
 
 async def test_a_damaged_node_ends_its_log_and_not_the_process(
