@@ -48,7 +48,7 @@ INSIDE_SEGSTORE: dict[str, set[str]] = {
     "tiers.memory": {"errors", "tiers"},
     "tiers.noop": {"errors", "tiers"},
     "tiers.journal": {"errors", "runtime", "tiers"},
-    "tiers.bookkeeper": {"errors", "tiers"},
+    "tiers.bookkeeper": {"errors", "runtime", "tiers"},
     "tiers.files": {"errors", "runtime", "tiers"},
     "tiers.s3": {"errors", "runtime", "tiers"},
     "tiers.hdfs": {"errors", "runtime", "tiers"},

@@ -24,7 +24,7 @@ from random import Random
 
 import trio
 
-from bookkeeper_client.connections import BookieConnection, ConnectionLimits, OpenStream
+from bookkeeper_client.connections import BookieConnection, ConnectionLimits
 from bookkeeper_client.effects import (
     Closed,
     Confirmed,
@@ -52,6 +52,7 @@ from bookkeeper_client.racks import Racks
 from bookkeeper_client.readable_ledger import ReadableLedger
 from bookkeeper_client.recovery import LedgerRecovery, check_password
 from bookkeeper_client.registry import BookieRegistry
+from bookkeeper_client.transports import OpenTransport, open_tcp_transport
 from bookkeeper_client.writing import LedgerWriter
 from zookeeper_client.api import ZooKeeper, ZooKeeperError
 
@@ -84,7 +85,7 @@ async def open_bookkeeper(
     settings: BookKeeperSettings | None = None,
     racks: Racks | None = None,
     random: Random | None = None,
-    open_stream: OpenStream = trio.open_tcp_stream,
+    open_transport: OpenTransport = open_tcp_transport,
 ) -> BookKeeper:
     """Open a client of the bookies below this root of ZooKeeper. ``BookKeeperError``.
 
@@ -100,7 +101,7 @@ async def open_bookkeeper(
         settings or BookKeeperSettings(),
         racks or Racks(),
         random or Random(),
-        open_stream,
+        open_transport,
     )
 
 
@@ -115,7 +116,7 @@ class BookKeeper:
         settings: BookKeeperSettings,
         racks: Racks,
         random: Random,
-        open_stream: OpenStream,
+        open_transport: OpenTransport,
     ) -> None:
         self.store = store
         self.registry = registry
@@ -123,7 +124,7 @@ class BookKeeper:
         self.nursery = nursery
         self._racks = racks
         self._random = random
-        self._open_stream = open_stream
+        self._open_transport = open_transport
         self._connections: dict[str, BookieConnection] = {}
 
     async def create_ledger(
@@ -210,7 +211,7 @@ class BookKeeper:
         found = self._connections.get(bookie)
         if found is None:
             found = BookieConnection(
-                bookie, self.registry.find_address, self.settings.connections, self._open_stream
+                bookie, self.registry.find_address, self.settings.connections, self._open_transport
             )
             self._connections[bookie] = found
             self.nursery.start_soon(found.run)

@@ -4,6 +4,8 @@ Invariants:
 1. Every request is answered once: by the bookie, or with None when the connection fails, the bookie
    keeps silent for too long, or too much waits for it already. Never within ``send``.
 2. What waits for one bookie is bounded: one that is stopped does not fill the memory.
+3. Where the transport sends without waiting, ``send`` sends at once what it takes, unless earlier
+   bytes wait. The task sends the rest, then what came meanwhile.
 """
 
 from __future__ import annotations
@@ -12,25 +14,22 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import trio
 
 from bookkeeper_client.errors import BookieProtocolError, BookKeeperError
 from bookkeeper_client.protocol import Buffer, Code, Operation, ReplyDecoder
+from bookkeeper_client.transports import OpenTransport, SendNow, Transport, open_tcp_transport
 from zookeeper_client.api import ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 256 * 1024
 SEND_BYTES = 256 * 1024
 """How much is joined into one write, if so much waits."""
 
 OnAnswer = Callable[[Code | None, bytes], None]
 Key = tuple[Operation, int, int]
 """What a reply is known by: the operation, the ledger and the entry."""
-OpenStream: TypeAlias = Callable[[str, int], Awaitable[trio.abc.HalfCloseableStream]]
-"""Connects to a host and port. Raises ``OSError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +58,27 @@ class BookieConnection:
         bookie: str,
         find_address: Callable[[str], Awaitable[tuple[str, int]]],
         limits: ConnectionLimits,
-        open_stream: OpenStream = trio.open_tcp_stream,
+        open_transport: OpenTransport = open_tcp_transport,
     ) -> None:
         self._bookie = bookie
         self._find_address = find_address
         self._limits = limits
-        self._open_stream = open_stream
+        self._open_transport = open_transport
         self._unsent: deque[_Request] = deque()
         self._sent: dict[Key, deque[_Request]] = {}
         self._waiting_bytes = 0
         self._has_unsent = trio.Event()
+        """Set while the task has to connect, or to send."""
+        self._send_now: SendNow | None = None
+        """Is used only while nothing waits to be sent."""
+        self._rest: bytes | memoryview = b""
+        """What ``_send_now`` did not take."""
+        self._decoder = ReplyDecoder()
         self._address: tuple[str, int] | None = None
         """Where it was found last."""
 
     def send(self, key: Key, frame: Sequence[Buffer], on_answer: OnAnswer) -> None:
-        """Queue a request."""
+        """Send a request, or queue it."""
         size = sum(map(len, frame))
         if self._waiting_bytes + size > self._limits.waiting_bytes_max:
             trio.lowlevel.current_trio_token().run_sync_soon(on_answer, None, b"")
@@ -81,7 +86,10 @@ class BookieConnection:
         deadline = trio.current_time() + self._limits.answer_seconds_max
         self._unsent.append(_Request(key, frame, size, deadline, on_answer))
         self._waiting_bytes += size
-        self._has_unsent.set()
+        if self._send_now is None or self._has_unsent.is_set():
+            self._has_unsent.set()
+        else:
+            self._send_without_task(self._send_now)
 
     async def run(self) -> None:
         """Connect and exchange, again and again, until cancelled."""
@@ -96,10 +104,15 @@ class BookieConnection:
     async def _exchange(self) -> None:
         with trio.fail_after(self._limits.connect_seconds_max):
             host, port = await self._find()
-            stream = await self._open_stream(host, port)
-        async with stream, trio.open_nursery() as nursery:
-            for act in (self._send_all, self._receive_all, self._watch):
-                nursery.start_soon(self._until_it_breaks, act, stream, nursery.cancel_scope)
+            transport = await self._open_transport(host, port)
+        try:
+            self._send_now = transport.send_now
+            async with trio.open_nursery() as nursery:
+                for act in (self._send_all, self._receive_all, self._watch):
+                    nursery.start_soon(self._until_it_breaks, act, transport, nursery.cancel_scope)
+        finally:
+            self._send_now = None
+            await transport.aclose()
 
     async def _find(self) -> tuple[str, int]:
         """Where the bookie listens; while ZooKeeper is away, where it did."""
@@ -115,45 +128,66 @@ class BookieConnection:
 
     async def _until_it_breaks(
         self,
-        act: Callable[[trio.abc.HalfCloseableStream], Awaitable[None]],
-        stream: trio.abc.HalfCloseableStream,
+        act: Callable[[Transport], Awaitable[None]],
+        transport: Transport,
         scope: trio.CancelScope,
     ) -> None:
         try:
-            await act(stream)
+            await act(transport)
         except (trio.BrokenResourceError, trio.ClosedResourceError, BookieProtocolError) as error:
             logger.debug("bookie %s: %r", self._bookie, error)
         scope.cancel()
 
-    async def _send_all(self, stream: trio.abc.HalfCloseableStream) -> None:
+    def _send_without_task(self, send_now: SendNow) -> None:
+        data = self._next_bytes()
+        try:
+            sent = send_now(data)
+        except trio.BrokenResourceError:
+            sent = 0  # the task finds out, and ends the connection
+        if sent < len(data):
+            self._rest = memoryview(data)[sent:]
+            self._has_unsent.set()
+
+    async def _send_all(self, transport: Transport) -> None:
         while True:
             await self._has_unsent.wait()
-            pieces: list[Buffer] = []
-            size = 0
-            while self._unsent and size < SEND_BYTES:
-                request = self._unsent.popleft()
-                self._sent.setdefault(request.key, deque()).append(request)
-                pieces += request.frame
-                size += request.size
-            if not self._unsent:
-                self._has_unsent = trio.Event()
-            await stream.send_all(b"".join(pieces))
+            while data := self._rest or self._next_bytes():
+                await transport.send(data)
+                self._rest = b""
+            self._has_unsent = trio.Event()
 
-    async def _receive_all(self, stream: trio.abc.HalfCloseableStream) -> None:
-        decoder = ReplyDecoder()
-        while data := await stream.receive_some(RECEIVE_BYTES):
-            for reply in decoder.feed(data):
-                key = (reply.operation, reply.ledger_id, reply.entry_id)
-                requests = self._sent.get(key)
-                if requests is None:
-                    raise BookieProtocolError(f"an answer to {key}, which nobody asked")
-                request = requests.popleft()
-                if not requests:
-                    del self._sent[key]
-                self._waiting_bytes -= request.size
-                request.on_answer(reply.code, reply.entry)
+    def _next_bytes(self) -> bytes:
+        """Count further requests as sent; returns their bytes, joined."""
+        pieces: list[Buffer] = []
+        size = 0
+        while self._unsent and size < SEND_BYTES:
+            request = self._unsent.popleft()
+            self._sent.setdefault(request.key, deque()).append(request)
+            pieces += request.frame
+            size += request.size
+        return b"".join(pieces)
 
-    async def _watch(self, stream: trio.abc.HalfCloseableStream) -> None:
+    async def _receive_all(self, transport: Transport) -> None:
+        self._decoder = ReplyDecoder()
+        while data := await transport.receive():
+            if self._data_received(data):
+                await transport.receive_with(self._data_received)
+
+    def _data_received(self, data: bytes) -> bool:
+        """Answer the requests whose replies came; returns False at the end."""
+        for reply in self._decoder.feed(data):
+            key = (reply.operation, reply.ledger_id, reply.entry_id)
+            requests = self._sent.get(key)
+            if requests is None:
+                raise BookieProtocolError(f"an answer to {key}, which nobody asked")
+            request = requests.popleft()
+            if not requests:
+                del self._sent[key]
+            self._waiting_bytes -= request.size
+            request.on_answer(reply.code, reply.entry)
+        return bool(data)
+
+    async def _watch(self, _: Transport) -> None:
         """Return when a request has waited for too long."""
         while True:
             await trio.sleep(self._limits.answer_seconds_max / 10)
@@ -168,6 +202,7 @@ class BookieConnection:
         requests += self._unsent
         self._sent.clear()
         self._unsent.clear()
+        self._rest = b""
         self._waiting_bytes = 0
         self._has_unsent = trio.Event()
         for request in requests:

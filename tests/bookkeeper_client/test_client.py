@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookkeeper
-from bookkeeper_client.connections import BookieConnection, ConnectionLimits
+from bookkeeper_client.connections import ConnectionLimits
 from bookkeeper_client.entry_format import DigestType
 from bookkeeper_client.errors import (
     BookKeeperError,
@@ -21,17 +21,16 @@ from bookkeeper_client.errors import (
     UnreadableEntryError,
 )
 from bookkeeper_client.metadata import State
-from bookkeeper_client.protocol import Code, Operation, encode_read
 from bookkeeper_client.quorums import Quorums
 from bookkeeper_client.racks import Racks
-from bookkeeper_client.registry import BookieRegistry
 from bookkeeper_client.testing.memory_bookies import (
     LEDGERS_ROOT,
     MemoryBookies,
     open_memory_bookies,
 )
+from bookkeeper_client.transports import OpenTransport, open_tcp_transport
 from zookeeper_client.api import ZooKeeperError
-from zookeeper_client.testing.memory_server import Loss, MemoryZooKeeper
+from zookeeper_client.testing.memory_server import Loss
 
 SECONDS_MAX = 60.0
 QUICK = BookKeeperSettings(
@@ -49,18 +48,28 @@ async def bookies() -> AsyncIterator[MemoryBookies]:
 
 
 @pytest.fixture
-async def bookkeeper(bookies: MemoryBookies) -> AsyncIterator[BookKeeper]:
+async def bookkeeper(
+    bookies: MemoryBookies, open_transport: OpenTransport
+) -> AsyncIterator[BookKeeper]:
     async with trio.open_nursery() as nursery:
-        yield await open_client(bookies, nursery)
+        yield await open_client(bookies, nursery, open_transport=open_transport)
         nursery.cancel_scope.cancel()
 
 
 async def open_client(
-    bookies: MemoryBookies, nursery: trio.Nursery, settings: BookKeeperSettings = QUICK
+    bookies: MemoryBookies,
+    nursery: trio.Nursery,
+    settings: BookKeeperSettings = QUICK,
+    open_transport: OpenTransport = open_tcp_transport,
 ) -> BookKeeper:
     session = bookies.zookeeper.open_session()
     return await open_bookkeeper(
-        session, LEDGERS_ROOT, nursery, settings=settings, random=Random(1)
+        session,
+        LEDGERS_ROOT,
+        nursery,
+        settings=settings,
+        random=Random(1),
+        open_transport=open_transport,
     )
 
 
@@ -74,6 +83,19 @@ async def read_all(bookkeeper: BookKeeper, ledger_id: int) -> list[bytes]:
     data = [await ledger.read(entry_id) for entry_id in range(ledger.last_entry_id + 1)]
     assert ledger.metadata.length == sum(map(len, data))
     return data
+
+
+async def test_entries_longer_than_sockets_take_at_once_are_written(
+    bookkeeper: BookKeeper,
+) -> None:
+    ledger = await bookkeeper.create_ledger(ALL, password=b"")
+    data = [bytes([number]) * (1 << 20) for number in range(16)]
+    done: list[Exception | None] = []
+    for each in data:
+        ledger.add_nowait((each,), done.append)
+    await ledger.close()
+    assert done == [None] * len(data)
+    assert await read_all(bookkeeper, ledger.ledger_id) == data
 
 
 async def test_entries_are_written_and_read(bookkeeper: BookKeeper) -> None:
@@ -306,76 +328,3 @@ async def test_ids_are_of_63_bits_once_there_is_a_node_for_that(
     assert ledger.ledger_id == 2 << 32
     await ledger.close()
     assert await read_all(bookkeeper, ledger.ledger_id) == []
-
-
-# ---- Connections ---------------------------------------------------------------------------------
-
-
-async def ask(connection: BookieConnection) -> Code | None:
-    done = trio.Event()
-    codes: list[Code | None] = []
-
-    def on_answer(code: Code | None, data: bytes) -> None:
-        codes.append(code)
-        done.set()
-
-    connection.send((Operation.READ, 1, 2), (encode_read(1, 2),), on_answer)
-    assert not codes
-    with trio.fail_after(SECONDS_MAX):
-        await done.wait()
-    return codes[0]
-
-
-@pytest.mark.parametrize("behavior", ["garbage", "end", "another's answer"])
-async def test_a_peer_that_is_no_bookie_is_a_failed_bookie(
-    behavior: str, nursery: trio.Nursery
-) -> None:
-    async def serve(stream: trio.SocketStream) -> None:
-        await stream.receive_some()
-        if behavior == "garbage":
-            await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        elif behavior == "another's answer":
-            reply = "00000018 02010000 00000000 0000000000000009 0000000000000009"
-            await stream.send_all(bytes.fromhex(reply))
-
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    nursery.start_soon(trio.serve_listeners, serve, listeners)
-    port = listeners[0].socket.getsockname()[1]
-
-    async def find_address(bookie: str) -> tuple[str, int]:
-        return "127.0.0.1", port
-
-    connection = BookieConnection("x", find_address, ConnectionLimits())
-    nursery.start_soon(connection.run)
-    for _ in range(2):
-        assert await ask(connection) is None
-
-
-async def test_what_waits_for_a_bookie_is_bounded(nursery: trio.Nursery) -> None:
-    async def find_address(bookie: str) -> tuple[str, int]:
-        await trio.sleep_forever()
-        raise AssertionError
-
-    limits = ConnectionLimits(waiting_bytes_max=100)
-    connection = BookieConnection("x", find_address, limits)
-    nursery.start_soon(connection.run)
-    refused: list[Code | None] = []
-    for _ in range(6):
-        connection.send(
-            (Operation.READ, 1, 2), (encode_read(1, 2),), lambda code, data: refused.append(code)
-        )
-    with trio.fail_after(SECONDS_MAX):
-        await until(lambda: len(refused) >= 2)
-    await trio.testing.wait_all_tasks_blocked()
-    assert refused == [None, None]
-
-
-async def test_a_bookie_whose_address_is_not_known_is_a_failed_bookie(
-    nursery: trio.Nursery,
-) -> None:
-    server = MemoryZooKeeper()
-    registry = BookieRegistry(server.open_session(), "/ledgers")
-    connection = BookieConnection("nameless", registry.find_address, ConnectionLimits())
-    nursery.start_soon(connection.run)
-    assert await ask(connection) is None
-    assert await registry.find_address("host:3181") == ("host", 3181)

@@ -25,8 +25,6 @@ import trio
 
 BEHIND_SECONDS: Final = 0.05
 """Longer than a reader takes to ask again."""
-BULK_BYTES_MIN: Final = 64 * 1024
-"""A connection from which that much came at once is one that sends much."""
 
 
 class BulkTurns:

@@ -12,6 +12,7 @@ from segstore.process.cluster_assembly import Surroundings, open_cluster_contain
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.membership import Membership, make_membership
 from segstore.runtime.lasting_nursery import open_lasting_nursery
+from segstore.runtime.reactor import current_reactor
 
 
 async def serve_in_cluster(
@@ -31,6 +32,7 @@ async def serve_in_cluster(
     member = membership or make_membership(config.cluster, (config.host, config.port))
     async with open_lasting_nursery() as nursery:
         nursery.start_soon(member.run)
+        await nursery.start(current_reactor().run)
         async with open_cluster_containers(
             config, member, nursery, surroundings or Surroundings()
         ) as open_container:

@@ -42,8 +42,8 @@ from segstore.network.request_lanes import RequestLanes, Ticket
 from segstore.network.scan_handlers import SCAN_HANDLERS
 from segstore.network.send_buffer import SendBuffer
 from segstore.network.table_handlers import TABLE_HANDLERS
-from segstore.network.transport import Transport
 from segstore.process.config import ConnectionSettings
+from segstore.runtime.transport import Transport
 
 _HANDLERS: Final[Mapping[type, Handler]] = {
     **SEGMENT_HANDLERS,

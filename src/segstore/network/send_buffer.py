@@ -24,8 +24,8 @@ from typing import Final, Protocol
 import trio
 
 from segstore.network.buffer_bytes import REPLY_BYTES_FREE, ReplyBytes
-from segstore.network.transport import SENT_BYTES_MAX, SendNow
 from segstore.runtime.reactor import DeferredWork, current_reactor
+from segstore.runtime.transport import SENT_BYTES_MAX, SendNow
 
 JOINED_BYTES_MAX: Final = 256 * 1024
 _BYTES: Final = (bytes, memoryview)

@@ -37,13 +37,13 @@ from segstore.network.connection import ServerConnection
 from segstore.network.handler_table import Store
 from segstore.network.outstanding_bytes import OutstandingTotal
 from segstore.network.read_pacing import HeldReads
-from segstore.network.transport import ReceiveBuffer, SocketTransport, StreamTransport, Transport
 from segstore.process.config import ConnectionSettings, SegmentStoreConfig
 from segstore.process.registry import ContainerRegistry, OpenContainer
 from segstore.runtime.alarm import TimerAlarm
 from segstore.runtime.clock import wall_clock_ms
 from segstore.runtime.descriptors import descriptor_limit, share_out
 from segstore.runtime.reactor import current_reactor
+from segstore.runtime.transport import ReceiveBuffer, SocketTransport, StreamTransport, Transport
 
 if TYPE_CHECKING:  # clusters' clients take long to import
     from segstore.process.membership import Membership

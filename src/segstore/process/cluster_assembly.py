@@ -28,7 +28,6 @@ import structlog
 import trio
 
 from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookkeeper
-from bookkeeper_client.connections import OpenStream
 from bookkeeper_client.errors import BookKeeperError
 from bookkeeper_client.quorums import Quorums
 from bookkeeper_client.racks import Racks
@@ -40,8 +39,10 @@ from segstore.process.container_opening import ContainerOpening, scrub_policy
 from segstore.process.registry import OpenContainer
 from segstore.process.tier_two import name_start, open_shared_storage
 from segstore.runtime.clock import wall_clock_ms
+from segstore.runtime.transport import OpenStream
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.bookkeeper import BookKeeperLogFactory, BookKeeperLogSettings
+from segstore.tiers.bookkeeper.transports import make_opener
 from zookeeper_client.api import ZooKeeper, ZooKeeperError
 
 RETRY_SECONDS = 1.0
@@ -144,7 +145,7 @@ async def _open_client(
                 settings=surroundings.bookkeeper,
                 racks=racks,
                 random=surroundings.random,
-                open_stream=surroundings.open_stream,
+                open_transport=make_opener(surroundings.open_stream),
             )
         except (BookKeeperError, ZooKeeperError) as error:
             logger.warning("bookies are looked for later", error=str(error))

@@ -16,8 +16,8 @@ from contextlib import suppress
 
 import trio
 
-from bookkeeper_client.connections import OpenStream
 from pravega_wire import commands as wire
+from segstore.runtime.transport import OpenStream
 from segstore.testing.wire_client import PeerClosedError, WireClient
 
 RECORD_BYTES = 8

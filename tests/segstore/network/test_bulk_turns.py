@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pravega_wire import commands as wire
-from segstore.network.bulk_turns import BEHIND_SECONDS, BULK_BYTES_MIN, BulkTurns
-from segstore.network.transport import ReceiveBuffer, SocketTransport
+from segstore.network.bulk_turns import BEHIND_SECONDS, BulkTurns
 from segstore.process.config import ConnectionSettings
 from segstore.runtime.reactor import current_reactor
+from segstore.runtime.transport import BULK_BYTES_MIN, ReceiveBuffer, SocketTransport
 from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
 

@@ -6,8 +6,8 @@ import trio.testing
 
 from segstore.network.buffer_bytes import ReplyBytes
 from segstore.network.send_buffer import JOINED_BYTES_MAX, SendBuffer
-from segstore.network.transport import SENT_BYTES_MAX, SendNow
 from segstore.runtime.reactor import Reactor, current_reactor
+from segstore.runtime.transport import SENT_BYTES_MAX, SendNow
 
 
 @pytest.fixture

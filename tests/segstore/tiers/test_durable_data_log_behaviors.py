@@ -13,6 +13,7 @@ import trio
 from bookkeeper_client.client import open_bookkeeper
 from bookkeeper_client.testing.memory_bookies import LEDGERS_ROOT, open_memory_bookies
 from segstore.errors import DataLogError
+from segstore.runtime.reactor import current_reactor
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import (
     LOG_ENTRY_BYTES_MAX,
@@ -24,6 +25,7 @@ from segstore.tiers.api import (
 )
 from segstore.tiers.bookkeeper import BookKeeperLogFactory, BookKeeperLogSettings
 from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog
+from segstore.tiers.bookkeeper.transports import make_opener
 from segstore.tiers.journal import JournalSettings, open_journal
 from segstore.tiers.journal.runner import InlineRunner
 from segstore.tiers.memory import MemoryDataLogFactory
@@ -39,7 +41,16 @@ async def run_in_place(function: Callable[[], T]) -> T:
     return function()
 
 
-@pytest.fixture(params=["memory", "journal", "simulated journal", "ledgers", "short ledgers"])
+@pytest.fixture(
+    params=[
+        "memory",
+        "journal",
+        "simulated journal",
+        "ledgers",
+        "ledgers in steps",
+        "short ledgers",
+    ]
+)
 async def open_factory(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[OpenFactory]:
@@ -53,7 +64,12 @@ async def open_factory(
             async def opened_on_bookies() -> AsyncIterator[DurableDataLogFactory]:
                 session = bookies.zookeeper.open_session()
                 async with trio.open_nursery() as nursery:
-                    client = await open_bookkeeper(session, LEDGERS_ROOT, nursery)
+                    if request.param == "ledgers in steps":
+                        await nursery.start(current_reactor().run)
+                    open_transport = make_opener(trio.open_tcp_stream)
+                    client = await open_bookkeeper(
+                        session, LEDGERS_ROOT, nursery, open_transport=open_transport
+                    )
                     yield BookKeeperLogFactory(session, "/logs", client, settings)
                     nursery.cancel_scope.cancel()
 

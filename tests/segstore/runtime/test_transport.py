@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from segstore.network.transport import ReceiveBuffer, SocketTransport, StreamTransport
 from segstore.runtime.reactor import current_reactor
+from segstore.runtime.transport import ReceiveBuffer, SocketTransport, StreamTransport
 
 
 class Pair:

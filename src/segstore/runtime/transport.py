@@ -16,18 +16,19 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeAlias
 
 import trio
 
-from segstore.network.bulk_turns import BULK_BYTES_MIN, BulkTurns
 from segstore.runtime.reactor import DeferredWork, Reactor
 
 OnReceived = Callable[[bytes], bool]
 """Is given what was received, or nothing at the end; returns whether to be called with what comes
 next."""
 
+BULK_BYTES_MIN: Final = 64 * 1024
+"""A connection from which that much came at once is one that sends much."""
 _ENDED: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _KEEP_ALIVE_IDLE_SECONDS: Final = 60
 _KEEP_ALIVE_INTERVAL_SECONDS: Final = 15
@@ -54,6 +55,8 @@ class ReceiveBuffer:
         self.view = self._narrow if is_narrow else self._wide
 
 
+OpenStream: TypeAlias = Callable[[str, int], Awaitable[trio.abc.HalfCloseableStream]]
+"""Connects to a host and port. Raises ``OSError``."""
 SendNow = Callable[[bytes | memoryview], int]
 """Sends what is taken at once and returns how many bytes that is."""
 
@@ -102,21 +105,37 @@ class Transport(Protocol):
         ...
 
 
+class Turns(Protocol):
+    """Lets connections that send much take turns."""
+
+    @property
+    def are_needed(self) -> bool:
+        """Whether a connection that sends much has to wait for its turn now."""
+        ...
+
+    async def wait_for_turn(self, count: int) -> None:
+        """Return when about ``count`` bytes may be received."""
+        ...
+
+
 class SocketTransport:
     """A TCP socket. ``buffer`` and ``bulk_turns`` may be shared by all transports of a loop, whose
-    ``reactor`` runs from now on until the transport is closed."""
+    ``reactor`` runs from now on until the transport is closed.
+
+    Without ``bulk_turns`` the transport waits for nobody.
+    """
 
     def __init__(
         self,
         stream: trio.SocketStream,
         buffer: ReceiveBuffer,
         reactor: Reactor,
-        bulk_turns: BulkTurns | None = None,
+        bulk_turns: Turns | None = None,
     ) -> None:
         self._stream = stream
         self._reactor = reactor
         self._buffer = buffer
-        self._bulk_turns = BulkTurns(0) if bulk_turns is None else bulk_turns
+        self._bulk_turns = bulk_turns
         self._bulk_bytes = 0
         self._waits_for_turn = False
         self._descriptor = stream.socket.fileno()
@@ -142,7 +161,7 @@ class SocketTransport:
             await self._wait_until_ready()
             if self._error is not None:
                 raise trio.BrokenResourceError(str(self._error)) from self._error
-            if self._bulk_bytes:
+            if self._bulk_bytes and self._bulk_turns is not None:
                 self._waits_for_turn = True
                 try:
                     await self._bulk_turns.wait_for_turn(self._bulk_bytes)
@@ -183,7 +202,8 @@ class SocketTransport:
 
     def _receive_now(self) -> bool:
         """Receive in a step of the reactor; returns whether the task has to go on."""
-        if self._bulk_bytes and self._bulk_turns.are_needed:
+        turns = self._bulk_turns
+        if self._bulk_bytes and turns is not None and turns.are_needed:
             return True  # ``receive`` waits for its turn
         data = self._read()
         if data is None:

@@ -1,0 +1,81 @@
+"""What carries the bytes of a connection to a bookie, and how one is opened.
+
+Owns: ``Transport``, of which an embedding program may have a kind of its own, and the usual kind,
+``StreamTransport``, on any stream of trio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+import trio
+
+RECEIVE_BYTES = 256 * 1024
+
+OnReceived = Callable[[bytes], bool]
+"""Is given what was received, or nothing at the end; returns whether to be called with what comes
+next."""
+SendNow = Callable[[bytes], int]
+"""Sends what is taken at once and returns how many bytes that is. Raises
+``trio.BrokenResourceError``."""
+
+
+class Transport(Protocol):
+    """One connection. What breaks it raises ``trio.BrokenResourceError``, and using it after
+    ``aclose`` raises ``trio.ClosedResourceError``; or both end what is received."""
+
+    @property
+    def send_now(self) -> SendNow | None:
+        """A function that sends without waiting; None when only ``send`` can be used."""
+        ...
+
+    async def send(self, data: bytes | memoryview) -> None:
+        """Send all of ``data``."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Return some bytes, or none when the bookie has finished."""
+        ...
+
+    async def receive_with(self, on_received: OnReceived) -> None:
+        """Call ``on_received`` with what comes, until it returns False; may return earlier.
+
+        Raises what ``on_received`` raises.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close at once. Idempotent."""
+        ...
+
+
+OpenTransport: TypeAlias = Callable[[str, int], Awaitable[Transport]]
+"""Connects to a host and port. Raises ``OSError``."""
+
+
+class StreamTransport:
+    """A stream of trio, sent to and received from by tasks alone."""
+
+    send_now = None
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    async def send(self, data: bytes | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def receive(self) -> bytes:
+        return bytes(await self._stream.receive_some(RECEIVE_BYTES))
+
+    async def receive_with(self, on_received: OnReceived) -> None:
+        while on_received(await self.receive()):
+            pass
+
+    async def aclose(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+
+async def open_tcp_transport(host: str, port: int) -> Transport:
+    """Connect over TCP."""
+    return StreamTransport(await trio.open_tcp_stream(host, port))
