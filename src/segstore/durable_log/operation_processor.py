@@ -4,8 +4,9 @@ Owns: the operation queue of a container, the data frame being filled, and the f
 
 Invariants:
 1. Operations become durable, take effect and complete in queue order.
-2. A frame leaves when it is full, or when the log has nothing of this container in flight: under
-   load frames fill up while the log is busy, without load an operation leaves at once.
+2. A frame leaves when it is full, when the log has nothing of this container in flight, or when
+   fewer and shorter frames are in flight than the log makes durable at the same time: under load
+   frames fill up while the log is busy, without load an operation leaves at once.
 3. Bytes in flight are bounded; beyond the bound operations wait in the queue.
 4. A failed log write fails everything in flight and queued, and ends ``run`` with the error.
 5. While the throttle or the cache holds writes back, operations that free memory and those of
@@ -57,6 +58,9 @@ from segstore.tiers.api import DurableDataLog, LogAddress
 
 IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Maximum of bytes in frames that are not durable yet."""
+OVERLAPPING_BYTES_MAX: Final = 128 * 1024
+"""With so many bytes in flight a frame waits to be full, even where entries overlap: this is the
+throughput at which an entry's own cost matters more than its wait."""
 CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024
 """A checkpoint is written after this many bytes of log, so that recovery reads little more."""
 BATCH_BLOCK_BYTES: Final = 1024 * 1024
@@ -82,6 +86,7 @@ class OperationProcessor:
         on_checkpoint: Callable[[int, LogAddress], None],
     ) -> None:
         self._log = log
+        self._overlapping_entries = log.overlapping_entries
         self._state = state
         self._pending = pending
         self._cache_manager = cache_manager
@@ -178,9 +183,17 @@ class OperationProcessor:
         is_held_back = bool(queue) and not self._process_head(self._grant())
         if is_held_back:
             self._process_passing()
-        if not self._in_flight and not self._frame.is_empty:
+        if not self._frame.is_empty and (not self._in_flight or self._may_overlap()):
             self._submit()
         return is_held_back
+
+    def _may_overlap(self) -> bool:
+        """Return whether a frame that is not full becomes durable sooner when it leaves beside
+        those in flight."""
+        return (
+            len(self._in_flight) < self._overlapping_entries
+            and self._in_flight_bytes < OVERLAPPING_BYTES_MAX
+        )
 
     def _process_head(self, grant: float) -> bool:
         """Process operations from the head of the queue; returns False when the next has to wait.

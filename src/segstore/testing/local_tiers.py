@@ -85,6 +85,11 @@ class ObservedLog:
         return self._log.bytes_since_truncation
 
     @property
+    def overlapping_entries(self) -> int:
+        """See ``DurableDataLog``."""
+        return self._log.overlapping_entries
+
+    @property
     def held_bytes(self) -> int:
         """See ``DurableDataLog``."""
         return self._log.held_bytes

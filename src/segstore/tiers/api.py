@@ -77,6 +77,14 @@ class DurableDataLog(Protocol):
         ...
 
     @property
+    def overlapping_entries(self) -> int:
+        """How many entries become durable soonest when they are on their way at the same time.
+
+        1 where the log writes one batch after another, and what comes meanwhile waits anyway.
+        """
+        ...
+
+    @property
     def held_bytes(self) -> int:
         """How much of tier 1 cannot be freed before this log is truncated; at least its own bytes.
 

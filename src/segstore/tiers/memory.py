@@ -115,6 +115,11 @@ class MemoryDataLog:
         return self._bytes
 
     @property
+    def overlapping_entries(self) -> int:
+        """All that is queued is stored at once."""
+        return 1
+
+    @property
     def held_bytes(self) -> int:
         """The same: every log has its own memory."""
         return self._bytes

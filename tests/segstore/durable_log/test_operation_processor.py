@@ -15,6 +15,7 @@ from _fast.cache import StreamingCache
 from _fast.data_frame import DataFrame, FrameReader
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
+from segstore.durable_log.operation_processor import OVERLAPPING_BYTES_MAX
 from segstore.durable_log.update_transaction import PendingState
 from segstore.errors import (
     BadAttributeUpdateError,
@@ -63,7 +64,8 @@ class HandLog:
     bytes_since_truncation = 0
     held_bytes = 0
 
-    def __init__(self) -> None:
+    def __init__(self, overlapping_entries: int = 1) -> None:
+        self.overlapping_entries = overlapping_entries
         self.held = False
         self.broken = False
         self.waiting: deque[tuple[Buffer, bytes, OnDurable]] = deque()
@@ -186,6 +188,68 @@ async def test_nothing_shows_or_is_answered_before_its_frame_is_durable() -> Non
         assert values == {WRITER: 6, EVENT_COUNT: 6}
 
 
+async def test_as_many_frames_overlap_as_the_log_has_time_for() -> None:
+    log, answers = HandLog(overlapping_entries=3), Answers()
+    async with opened(log) as container:
+        log.held = True
+        for number in range(6):
+            container.append_nowait(
+                "s", b"x" * 10, attribute_updates=usual(number), on_complete=answers.of(number)
+            )
+            await settle()
+            assert len(log.waiting) == min(3, number + 1)
+        assert answers.all == []
+        log.complete()
+        assert answers.all == [(0, 10)]
+        await settle()
+        # What came while three were on their way shares a frame.
+        assert len(log.waiting) == 3
+        for _ in range(3):
+            log.complete()
+        assert answers.all == [(n, 10 * (n + 1)) for n in range(6)]
+        assert not log.waiting
+        assert container.segment_info("s").length == 60
+
+
+async def test_frames_do_not_overlap_when_much_is_in_flight() -> None:
+    log, answers = HandLog(overlapping_entries=3), Answers()
+    async with opened(log) as container:
+        log.held = True
+        for number, length in enumerate([OVERLAPPING_BYTES_MAX, 1, 1]):
+            container.append_nowait("s", b"x" * length, on_complete=answers.of(number))
+            await settle()
+        assert len(log.waiting) == 1
+        log.complete()
+        await settle()
+        assert len(log.waiting) == 1
+        log.complete()
+        assert [label for label, _ in answers.all] == [0, 1, 2]
+
+
+async def test_a_checkpoint_waits_for_all_frames_that_overlap() -> None:
+    log, answers = HandLog(overlapping_entries=3), Answers()
+    async with opened(log) as container:
+        log.held = True
+        for number in range(2):
+            container.append_nowait("s", b"x", on_complete=answers.of(number))
+            await settle()
+        container._processor.request_checkpoint()
+        container.append_nowait("s", b"x", on_complete=answers.of(2))
+        await settle()
+        assert len(log.waiting) == 2
+        log.complete()
+        await settle()
+        assert len(log.waiting) == 1
+        log.complete()
+        await settle()
+        # The checkpoint, and what waited behind it.
+        assert len(log.waiting) == 2
+        assert len(answers.all) == 2
+        log.complete()
+        log.complete()
+        assert answers.all == [(number, number + 1) for number in range(3)]
+
+
 async def test_refusals_are_answered_in_order_and_leave_no_trace() -> None:
     log, answers = HandLog(), Answers()
     async with opened(log) as container:
@@ -262,8 +326,11 @@ async def append_until_the_log_fails(log: HandLog, answers: Answers) -> None:
         await trio.sleep_forever()
 
 
-async def test_a_failed_log_write_fails_everything_in_order_and_ends_the_container() -> None:
-    log, answers = HandLog(), Answers()
+@pytest.mark.parametrize("overlapping_entries", [1, 2, 4])
+async def test_a_failed_log_write_fails_everything_in_order_and_ends_the_container(
+    overlapping_entries: int,
+) -> None:
+    log, answers = HandLog(overlapping_entries), Answers()
     with pytest.raises(ExceptionGroup) as failure:
         await append_until_the_log_fails(log, answers)
     assert failure.group_contains(DataLogError)

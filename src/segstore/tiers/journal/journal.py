@@ -333,6 +333,11 @@ class ContainerLog:
         return self._state.byte_count.total
 
     @property
+    def overlapping_entries(self) -> int:
+        """One batch is written after another."""
+        return 1
+
+    @property
     def held_bytes(self) -> int:
         """The journal from the first file on in which an entry of this log is needed."""
         return self._journal._held_bytes(self._container_id, self._state)
