@@ -63,18 +63,18 @@ OnDone = Callable[[Exception | None], None]
 
 @dataclass(frozen=True, slots=True)
 class BookKeeperSettings:
-    """How long a client waits for what, in seconds."""
+    """Times, in seconds, that a client waits."""
 
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     slow_seconds: float = 2.0
-    """A bookie that takes longer to read gets company."""
+    """Time after which a read asks one more bookie."""
     look_seconds: float = 1.0
-    """How often to look for bookies while one is missing."""
+    """Interval of looks for bookies while one is missing."""
     confirm_seconds_max: float = 60.0
-    """A writer whose oldest entry is not confirmed in this time is given up."""
+    """Maximum time for which a writer's oldest entry is not confirmed; the writer then fails."""
     doubt_seconds: float = 30.0
-    """What bookies confirm so long after they confirmed something last may be told by some that
-    have forgotten that the ledger was fenced, since it has been deleted: see ``data_log``."""
+    """Time after a confirmation from which on another one is in doubt: some bookies may have
+    forgotten that the ledger was fenced, since it has been deleted. See ``data_log``."""
 
 
 async def open_bookkeeper(
@@ -87,9 +87,9 @@ async def open_bookkeeper(
     random: Random | None = None,
     open_transport: OpenTransport = open_tcp_transport,
 ) -> BookKeeper:
-    """Open a client of the bookies below this root of ZooKeeper. ``BookKeeperError``.
+    """Open a client of the bookies below this root of ZooKeeper. Raises ``BookKeeperError``.
 
-    Its connections live as long as the nursery, which is to be cancelled at the end.
+    Its connections live as long as the nursery, which the caller cancels at the end.
     """
     store = LedgerStore(zookeeper, ledgers_root)
     await store.check_layout()
@@ -168,7 +168,7 @@ class BookKeeper:
     async def recover_ledger(
         self, ledger_id: int, *, password: bytes, digest_type: DigestType = DigestType.CRC32C
     ) -> ReadableLedger:
-        """Fence a ledger, give it its end if it has none, and open it to be read.
+        """Fence a ledger, close it if it is open, and return it for reads.
 
         ``digest_type`` is for ledgers whose metadata do not tell. Raises ``BookKeeperError``: other
         than for ``NoSuchLedgerError`` and ``UnauthorizedError`` it may be tried again later.
@@ -200,14 +200,16 @@ class BookKeeper:
     async def draw_bookies(
         self, beside: Collection[str] = (), instead_of: Collection[str] = ()
     ) -> list[str]:
-        """The bookies that take writes, in an order drawn by lot in which the first ones are in as
-        many racks as possible: see ``Racks.spread``."""
+        """Return the bookies that accept writes, in random order.
+
+        The first ones are in as many racks as possible: see ``Racks.spread``.
+        """
         bookies = await self.registry.find_writable()
         self._random.shuffle(bookies)
         return self._racks.spread(bookies, beside, instead_of)
 
     def connection(self, bookie: str) -> BookieConnection:
-        """The connection to a bookie, made when it is first needed."""
+        """Return the connection to a bookie; make it when it is first needed."""
         found = self._connections.get(bookie)
         if found is None:
             found = BookieConnection(
@@ -219,7 +221,7 @@ class BookKeeper:
 
 
 class _Driver:
-    """Carries out what one machine wants, and tells it what became of that."""
+    """Carries out the effects of one machine, and calls the machine with each outcome."""
 
     def __init__(
         self,
@@ -240,12 +242,12 @@ class _Driver:
         self._machine = machine
         self._master_key = make_master_key(password)
         self._is_patient = is_patient
-        """Whether to wait for a ZooKeeper that is away, for as long as it takes."""
+        """Whether to wait, without a limit, for a ZooKeeper that does not answer."""
         self._is_looking = False
         self._looked_at = float("-inf")
 
     def carry_out(self) -> None:
-        """Take off the machine's effects; call it after each call of the machine."""
+        """Remove and carry out the machine's effects; call this after each call of the machine."""
         effects = self._machine.effects
         while effects:
             self._carry_out(effects.popleft())
@@ -263,7 +265,7 @@ class _Driver:
             case FetchMetadata():
                 self._client.nursery.start_soon(self._fetch)
             case FindBookies():
-                self._look_soon()
+                self._request_bookies()
             case Closed():
                 self.closed = effect.metadata
                 self.ended.set()
@@ -332,12 +334,12 @@ class _Driver:
         self._machine.fail(error)
         self.carry_out()
 
-    def _look_soon(self) -> None:
+    def _request_bookies(self) -> None:
         if not self._is_looking:
             self._is_looking = True
-            self._client.nursery.start_soon(self._look)
+            self._client.nursery.start_soon(self._look_for_bookies)
 
-    async def _look(self) -> None:
+    async def _look_for_bookies(self) -> None:
         """Look for bookies now and then, as long as the machine wants some."""
         while True:
             await trio.sleep_until(self._looked_at + self._client.settings.look_seconds)
@@ -357,7 +359,7 @@ class _Driver:
 
 
 class WritableLedger:
-    """A ledger that this client has made, and alone writes."""
+    """A ledger that this client created and that no other client writes."""
 
     def __init__(
         self, client: BookKeeper, ledger_id: int, writer: LedgerWriter, password: bytes
@@ -373,21 +375,21 @@ class WritableLedger:
 
     @property
     def length(self) -> int:
-        """Bytes of all payloads that were added."""
+        """Return the number of bytes of all payloads that were added."""
         return self._writer.length
 
     @property
     def quorums(self) -> Quorums:
-        """On how many bookies the ledger is; fewer than were asked for if it is narrow."""
+        """Return how many bookies the ledger is on; fewer than were asked for if it is narrow."""
         return self._writer.quorums
 
     @property
     def lost_bookies(self) -> list[str]:
-        """The bookies that the ledger does without at present: it is under-replicated."""
+        """Return the bookies that get no entries at present: the ledger is under-replicated."""
         return self._writer.lost_bookies
 
     def add_nowait(self, payload: Sequence[Buffer], on_done: OnDone) -> int:
-        """Send an entry, and tell its id. Raises the error that ended the ledger.
+        """Send an entry, and return its id. Raises the error that ended the ledger.
 
         ``on_done`` is called when the entry is durable, in the order of the entries, or with the
         error after which it may be in the ledger or not; never within this call. The buffers are
@@ -415,7 +417,7 @@ class WritableLedger:
         return entry_id
 
     async def close(self) -> None:
-        """Give the ledger its end, when all entries are durable. Raises what ended it instead."""
+        """Close the ledger when all entries are durable. Raises the error that ended it instead."""
         self._writer.close()
         self._driver.carry_out()
         await self._driver.ended.wait()
@@ -423,7 +425,7 @@ class WritableLedger:
             raise self._driver.error
 
     def abandon(self, error: Exception) -> None:
-        """Write no more; a recovery will find the ledger's end."""
+        """Stop writing; a recovery finds the ledger's end."""
         self._writer.fail(error)
         self._driver.carry_out()
 
@@ -437,7 +439,7 @@ class WritableLedger:
             self._waiting.popleft()[2](error)
 
     async def _watch(self) -> None:
-        """Give the ledger up when its oldest entry waits for too long."""
+        """Abandon the ledger when its oldest entry is not confirmed in time."""
         limit = self._client.settings.confirm_seconds_max
         while not self._driver.ended.is_set():
             with trio.move_on_after(limit / 10):

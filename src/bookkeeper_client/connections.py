@@ -25,16 +25,16 @@ from zookeeper_client.api import ZooKeeperError
 logger = logging.getLogger(__name__)
 
 SEND_BYTES = 256 * 1024
-"""How much is joined into one write, if so much waits."""
+"""Maximum bytes that are joined into one write."""
 
 OnAnswer = Callable[[Code | None, bytes], None]
 Key = tuple[Operation, int, int]
-"""What a reply is known by: the operation, the ledger and the entry."""
+"""Identity of a reply: the operation, the ledger and the entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """When a bookie is given up."""
+    """Limits at which a bookie counts as failed."""
 
     connect_seconds_max: float = 5.0
     answer_seconds_max: float = 10.0
@@ -70,15 +70,15 @@ class BookieConnection:
         self._has_unsent = trio.Event()
         """Set while the task has to connect, or to send."""
         self._send_now: SendNow | None = None
-        """Is used only while nothing waits to be sent."""
+        """Sends at once; used only while nothing waits to be sent."""
         self._rest: bytes | memoryview = b""
-        """What ``_send_now`` did not take."""
+        """The bytes that ``_send_now`` did not send."""
         self._decoder = ReplyDecoder()
         self._address: tuple[str, int] | None = None
-        """Where it was found last."""
+        """Address at which the bookie was found last."""
 
     def send(self, key: Key, frame: Sequence[Buffer], on_answer: OnAnswer) -> None:
-        """Send a request, or queue it."""
+        """Send a request, or queue it. ``on_answer`` gets the answer, or None if there is none."""
         size = sum(map(len, frame))
         if self._waiting_bytes + size > self._limits.waiting_bytes_max:
             trio.lowlevel.current_trio_token().run_sync_soon(on_answer, None, b"")
@@ -115,7 +115,7 @@ class BookieConnection:
             await transport.aclose()
 
     async def _find(self) -> tuple[str, int]:
-        """Where the bookie listens; while ZooKeeper is away, where it did."""
+        """Return where the bookie listens; while ZooKeeper is away, where it listened last."""
         with trio.move_on_after(self._limits.connect_seconds_max / 2):
             try:
                 self._address = await self._find_address(self._bookie)

@@ -1,4 +1,4 @@
-"""The bytes of an entry as bookies keep it: who it is, what was confirmed before it, a digest.
+"""The bytes of an entry as bookies keep it: its ids, what was confirmed before it, a digest.
 
 Owns: that layout, the digests, and the two keys that a password becomes. Big endian:
 
@@ -29,7 +29,7 @@ _INT64 = struct.Struct(">Q")
 
 
 class DigestType(IntEnum):
-    """How entries are checked, numbered as in a ledger's metadata."""
+    """Checks of entries, numbered as in a ledger's metadata."""
 
     CRC32 = 1
     HMAC = 2
@@ -50,7 +50,7 @@ class Entry:
 
 
 def make_master_key(password: bytes) -> bytes:
-    """What bookies know a ledger's users by."""
+    """Return the key by which bookies recognize a ledger's users."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 
@@ -65,12 +65,13 @@ class EntryFormat:
     def encode(
         self, entry_id: int, *, last_confirmed: int, length: int, payload: Sequence[Buffer]
     ) -> list[Buffer]:
-        """The entry, in pieces: the payload's are not copied."""
+        """Return the entry in pieces, without copying the payload."""
         head = _HEAD.pack(self.ledger_id, entry_id, last_confirmed, length)
         return [head + self._digest(head, payload), *payload]
 
     def decode(self, data: Buffer, entry_id: int) -> Entry:
-        """The entry that was asked for, or ``DigestMismatchError``.
+        """Return the entry that was asked for; raise ``DigestMismatchError`` if it is another one
+        or damaged.
 
         After a question for ``LAST_ENTRY`` it may be any entry of the ledger.
         """

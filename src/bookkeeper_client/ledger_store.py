@@ -71,7 +71,7 @@ class LedgerStore:
         raise BookKeeperError(f"no ledger could be made in {_TRIES_MAX} tries")
 
     async def fetch(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
-        """A ledger's metadata and their version, None if there is no such ledger."""
+        """Return a ledger's metadata and their version, None if there is no such ledger."""
         for attempt in range(_TRIES_MAX):
             try:
                 data, version = await self._zookeeper.get(self._path(ledger_id))
@@ -119,7 +119,9 @@ class LedgerStore:
             await self._zookeeper.create(path, data)
 
     async def _draw_id(self) -> int:
-        """Ids of 31 bits; of 63, once these are used up and somebody has made the node for it."""
+        """Return an id of 31 bits; one of 63 bits once a BookKeeper client that ran out of short
+        ids has made the node for long ones.
+        """
         long = f"{self._root}/idgen-long"
         try:
             high = [name for name in await self._zookeeper.children(long) if name[:4] == "HOB-"]

@@ -36,7 +36,7 @@ _SHORT_LEDGER_ID_MAX = 2**31 - 2
 
 
 class State(IntEnum):
-    """What may happen to a ledger, numbered as in its metadata."""
+    """States of a ledger, numbered as in its metadata."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -45,7 +45,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The bookies that have the entries from one on, in the order of their indices."""
+    """The bookies, in the order of their indices, of the entries from ``first_entry_id`` on."""
 
     first_entry_id: int
     bookies: tuple[str, ...]
@@ -53,7 +53,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """All that is known of a ledger besides its entries."""
+    """The metadata of a ledger: all that is known of it except its entries."""
 
     quorums: Quorums
     state: State
@@ -64,7 +64,7 @@ class LedgerMetadata:
     custom: Mapping[str, bytes]
     creation_token: int | None = None
     last_entry_id: int = NO_ENTRY_ID
-    """Of a closed ledger; -1 if it is empty."""
+    """Last entry of a closed ledger; -1 if it is empty."""
     length: int = 0
     """Bytes of all payloads of a closed ledger."""
     read_from: bytes = field(default=b"", repr=False, compare=False)
@@ -72,11 +72,11 @@ class LedgerMetadata:
 
     @property
     def last_segment(self) -> Segment:
-        """The segment that an open ledger's entries go to."""
+        """Return the segment to which an open ledger's entries go."""
         return self.segments[-1]
 
     def segment_of(self, entry_id: int) -> Segment:
-        """The segment that has the entry."""
+        """Return the segment that has the entry."""
         found = self.segments[0]
         for segment in self.segments[1:]:
             if segment.first_entry_id > entry_id:
@@ -85,15 +85,17 @@ class LedgerMetadata:
         return found
 
     def begin_recovery(self) -> LedgerMetadata:
-        """The same, out of its writer's hands."""
+        """Return these metadata in the state in which a recovery owns the ledger, and its writer
+        does not.
+        """
         return replace(self, state=State.IN_RECOVERY)
 
     def close(self, last_entry_id: int, length: int) -> LedgerMetadata:
-        """The same with an end, which nobody ever changes."""
+        """Return these metadata closed at an end, which never changes again."""
         return replace(self, state=State.CLOSED, last_entry_id=last_entry_id, length=length)
 
     def change_bookies(self, first_entry_id: int, bookies: tuple[str, ...]) -> LedgerMetadata:
-        """The same with other bookies for the entries from ``first_entry_id`` on."""
+        """Return these metadata with other bookies for the entries from ``first_entry_id`` on."""
         kept = self.segments
         if kept[-1].first_entry_id == first_entry_id:
             kept = kept[:-1]
@@ -101,7 +103,7 @@ class LedgerMetadata:
 
 
 def encode_metadata(metadata: LedgerMetadata) -> bytes:
-    """The bytes of a ledger's node."""
+    """Return the bytes of a ledger's node."""
     message = LedgerMetadataFormat()
     message.ParseFromString(metadata.read_from)
     message.quorumSize = metadata.quorums.write
@@ -132,7 +134,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_metadata(data: bytes) -> LedgerMetadata:
-    """What a ledger's node says, or ``MetadataError``."""
+    """Return the metadata in the bytes of a ledger's node, or raise ``MetadataError``."""
     head, newline, body = data.partition(b"\n")
     if not head.startswith(_MAGIC) or not newline:
         raise MetadataError("these are not the metadata of a ledger")
@@ -209,7 +211,7 @@ def _cut_delimited(body: bytes) -> bytes:
 
 
 def ledger_path(ledger_id: int) -> str:
-    """A ledger's node below the root of all, in BookKeeper's hierarchical layout."""
+    """Return a ledger's node below the root of all, in BookKeeper's hierarchical layout."""
     if not 0 <= ledger_id <= LEDGER_ID_MAX:
         raise ValueError(f"no ledger has the id {ledger_id}")
     if ledger_id <= _SHORT_LEDGER_ID_MAX:

@@ -28,7 +28,8 @@ Buffer = bytes | bytearray | memoryview
 
 VERSION = 2
 FRAME_BYTES_MAX = 5 * 1024 * 1024
-"""A bookie's default ``nettyMaxFrameSizeBytes``: it drops connections that send longer frames."""
+"""Maximum length of a frame, in bytes: a bookie's default ``nettyMaxFrameSizeBytes``. It drops
+connections that send longer ones."""
 
 LAST_ENTRY = -1
 """A read of this entry answers with the last entry that the bookie has of the ledger."""
@@ -42,24 +43,24 @@ _REPLY_HEAD = struct.Struct(">iiqq")
 
 
 class Operation(IntEnum):
-    """What a message is about."""
+    """Operations that a message asks for."""
 
     ADD = 1
     READ = 2
 
 
 class Flag(IntFlag):
-    """How a bookie is to do it."""
+    """Ways in which a bookie carries out a request."""
 
     FENCING = 1
-    """Of a read: refuse later adds, other than those of a recovery."""
+    """On a read: refuse later adds, except those of a recovery."""
     RECOVERY = 2
-    """Of an add: accept it although the ledger is fenced."""
+    """On an add: accept it although the ledger is fenced."""
     HIGH_PRIORITY = 4
 
 
 class Code(IntEnum):
-    """What became of a request, as the bookie tells it."""
+    """Outcome of a request, as the bookie reports it."""
 
     OK = 0
     NO_LEDGER = 1
@@ -81,14 +82,16 @@ class Reply:
     code: Code | None
     ledger_id: int
     entry_id: int
-    """As it was asked for: ``LAST_ENTRY`` for a read of that."""
+    """The entry id of the request: ``LAST_ENTRY`` if the request asked for that."""
     entry: bytes = b""
 
 
 def encode_add(
     master_key: bytes, entry: Sequence[Buffer], *, is_recovery: bool = False
 ) -> list[Buffer]:
-    """A request to add an entry, without a copy of it. ``ValueError`` if it is too long."""
+    """Return a request to add an entry, without copying the entry. Raises ``ValueError`` if it is
+    too long.
+    """
     length = 4 + MASTER_KEY_BYTES + sum(map(len, entry))
     if length > FRAME_BYTES_MAX:
         raise ValueError(f"a frame of {length} bytes, at most {FRAME_BYTES_MAX} can be sent")
@@ -97,12 +100,12 @@ def encode_add(
 
 
 def encode_read(ledger_id: int, entry_id: int) -> bytes:
-    """A request to read an entry; ``LAST_ENTRY`` asks for the last one stored."""
+    """Return a request to read an entry; ``LAST_ENTRY`` asks for the last one stored."""
     return _READ.pack(_READ.size - 4, _packet_head(Operation.READ, 0), ledger_id, entry_id)
 
 
 def encode_fencing_read(ledger_id: int, entry_id: int, master_key: bytes) -> bytes:
-    """A request to fence a ledger, and to read an entry then."""
+    """Return a request to fence a ledger, and to read an entry then."""
     head = _packet_head(Operation.READ, Flag.FENCING | Flag.HIGH_PRIORITY)
     return _FENCING_READ.pack(_FENCING_READ.size - 4, head, ledger_id, entry_id, master_key)
 
@@ -118,7 +121,7 @@ class ReplyDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: Buffer) -> list[Reply]:
-        """Take bytes, and return the replies that are complete now."""
+        """Decode the next bytes of the stream, and return the replies that are complete now."""
         buffer = self._buffer
         buffer += data
         replies = []

@@ -19,25 +19,31 @@ class Quorums:
             raise ValueError(f"quorums of {self.ensemble}, {self.write} and {self.ack} bookies")
 
     def narrowed(self, count: int) -> Quorums:
-        """The same on at most ``count`` bookies, which are enough to confirm an entry: as many as
-        before confirm one."""
+        """Return these quorums on at most ``count`` bookies; as many as before confirm an
+        entry.
+        """
         return Quorums(min(self.ensemble, count), min(self.write, count), self.ack)
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """The indices of the bookies that an entry goes to, in the order in which to read."""
+        """Return the indices of the bookies that an entry goes to, in the order in which to
+        read.
+        """
         size = self.ensemble
         return tuple((entry_id + i) % size for i in range(self.write))
 
     def is_covered(self, unknown: AbstractSet[int]) -> bool:
-        """Whether no entry can be confirmed any more by the bookies nothing is known of alone.
+        """Return whether the bookies of which nothing is known can no longer confirm an entry by
+        themselves.
 
-        Of no write set may as many be unknown as confirm an entry: so each entry that was
-        confirmed is at one of the others, and each one that is sent now is refused there.
+        Then no write set has an ack quorum of unknown bookies. So each entry that was confirmed is
+        on one of the other bookies, and each entry that is sent now is refused by one of them.
         """
         return all(
             len(unknown & set(self.write_set(start))) < self.ack for start in range(self.ensemble)
         )
 
     def proves_absence(self, absent_count: int) -> bool:
-        """Whether an entry was never confirmed, given how many bookies of its write set lack it."""
+        """Return whether an entry was never confirmed, given how many bookies of its write set lack
+        it.
+        """
         return absent_count > self.write - self.ack

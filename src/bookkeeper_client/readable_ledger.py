@@ -1,7 +1,7 @@
-"""Reads a ledger that has its end: one entry, or many in order with reads ahead of who takes them.
+"""Reads a ledger that is closed: one entry, or many in order, which are read ahead.
 
-Owns: ``ReadableLedger``. A read needs no task: answers carry it on, and who waits for it notices
-that a bookie is slow.
+Owns: ``ReadableLedger``. A read needs no task: answers continue it, and the caller that waits
+for it notices that a bookie is slow.
 
 Invariants:
 1. A bookie that was slow is asked after the others until it answers: one that stands still delays
@@ -25,7 +25,7 @@ from bookkeeper_client.reading import EntryRead
 
 AHEAD_MIN: Final = 4
 AHEAD_MAX: Final = 128
-"""Bounds of how many entries are read at the same time."""
+"""Minimum and maximum number of entries that are read at the same time."""
 
 FindConnection = Callable[[str], BookieConnection]
 
@@ -51,7 +51,7 @@ class _PendingRead:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is a result."""
+        """Return whether there is a result."""
         return self._machine.has_ended
 
     def _ask(self) -> None:
@@ -70,20 +70,20 @@ class _PendingRead:
             self._ended.set()
 
     async def wait(self) -> None:
-        """Return when it has ended."""
+        """Wait until the read has ended."""
         if not self._machine.has_ended:
             self._ended = trio.Event()
             await self._ended.wait()
 
     def on_slow(self) -> None:
-        """Ask one more bookie, unless it has ended."""
+        """Ask one more bookie, unless the read has ended."""
         if not self._machine.has_ended:
             self._slow.update(self._machine.silent)
             self._machine.on_slow()
             self._ask()
 
     def result(self) -> Entry:
-        """The entry, when it has ended. Raises ``BookKeeperError``."""
+        """Return the entry, when it has ended. Raises ``BookKeeperError``."""
         if self._machine.error is not None:
             raise self._machine.error
         assert self._machine.entry is not None
@@ -91,7 +91,7 @@ class _PendingRead:
 
 
 class ReadableLedger:
-    """A ledger that has its end."""
+    """A ledger that is closed."""
 
     def __init__(
         self,
@@ -108,15 +108,18 @@ class ReadableLedger:
         self._find_connection = find_connection
         self._slow_seconds = slow_seconds
         self._slow: set[str] = set()
-        """Bookies that took too long, and have not answered since."""
+        """Bookies that took too long and have not answered since."""
 
     @property
     def last_entry_id(self) -> int:
-        """The last entry; -1 if there is none."""
+        """Return the id of the last entry; -1 if there is none."""
         return self.metadata.last_entry_id
 
     async def length_before(self, entry_id: int) -> int:
-        """Bytes of all payloads before an entry. ``UnreadableEntryError``."""
+        """Return how many bytes all payloads before an entry have.
+
+        Raises ``UnreadableEntryError``.
+        """
         entry = await self._read(entry_id)
         return entry.length - len(entry.payload)
 
@@ -128,7 +131,7 @@ class ReadableLedger:
         """Yield the entries from one on, in their order, as many at once as have arrived.
 
         Meanwhile about ``bytes_ahead`` of what follows are asked for, and so many may lie in what
-        is yielded. ``UnreadableEntryError``.
+        is yielded. Raises ``UnreadableEntryError``.
         """
         if self.last_entry_id < first:
             await trio.lowlevel.checkpoint()

@@ -52,12 +52,12 @@ class EntryRead:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is a result."""
+        """Return whether there is a result."""
         return self.entry is not None or self.error is not None
 
     @property
     def silent(self) -> AbstractSet[str]:
-        """The bookies that were asked and have not answered."""
+        """Return the bookies that were asked and have not answered."""
         return self._silent
 
     def on_slow(self) -> None:
@@ -66,7 +66,7 @@ class EntryRead:
             self._ask_next()
 
     def on_read(self, bookie: str, code: Code | None, data: Buffer = b"") -> None:
-        """A bookie has answered, or failed to."""
+        """Process a bookie's answer, or that it failed to answer."""
         if self.has_ended or bookie not in self._silent:
             return
         self._silent.discard(bookie)

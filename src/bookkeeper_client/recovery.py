@@ -70,51 +70,52 @@ class LedgerRecovery:
         self.effects: deque[Effect] = deque()
         self._entries = entries
         self._found = metadata
-        """The metadata as the recovery began: where the writer's entries are."""
+        """The metadata when the recovery began: they say where the writer's entries are."""
         self._metadata = metadata
-        """The same, with the bookies that entries were written to again."""
+        """The same metadata, with the bookies to which entries were written again."""
         self._version = version
         self._wanted: LedgerMetadata | None = None
         self._stage = _Stage.MARK
         self._entry_id = NO_ENTRY_ID
-        """The entry at hand, from ``recover`` on."""
+        """The entry that is recovered now, from the stage ``recover`` on."""
         self._last = NO_ENTRY_ID
-        """The last entry that is surely to stay."""
+        """The last entry that certainly stays in the ledger."""
         self._confirmed = NO_ENTRY_ID
-        """The same as the fenced bookies told it."""
+        """The last confirmed entry, as the fenced bookies reported it."""
         self.is_length_certain = True
-        """Whether the length is exact; else no bookie could tell, and it is what they had seen."""
+        """Whether the length is exact; otherwise no bookie knew it, and it is the longest they had
+        seen."""
         self._length: int | None = 0
-        """Of the ledger up to ``_last``, if that is known."""
+        """Length of the ledger up to ``_last``, if that is known."""
         self._length_seen = 0
-        """Of the ledger up to the last entry that the fenced bookies have."""
+        """Length of the ledger up to the last entry that the fenced bookies have."""
         self._silent: set[int] = set()
-        """The indices that have not answered."""
+        """Indices of the bookies that have not answered."""
         self._absent: set[int] = set()
-        """The indices whose bookie says that it lacks the entry."""
+        """Indices of the bookies that answered that they lack the entry."""
         self._rewritten: list[Buffer] = []
-        """The entry at hand as it is written again."""
+        """The recovered entry as it is written again."""
         self._rewritten_length = 0
         self._kept: set[int] = set()
-        """The indices whose bookie has the entry that is written again."""
+        """Indices of the bookies that stored the entry that is written again."""
         self._lost: set[int] = set()
-        """The indices whose bookie did not take it."""
+        """Indices of the bookies that did not store it."""
         self._begin(metadata, version)
 
     @property
     def kept_bookies(self) -> list[str]:
-        """The bookies beside which others are wanted."""
+        """Return the bookies beside which others are wanted."""
         bookies = self._metadata.last_segment.bookies
         return [each for index, each in enumerate(bookies) if index not in self._lost]
 
     @property
     def lost_bookies(self) -> list[str]:
-        """The bookies instead of which others are wanted."""
+        """Return the bookies instead of which others are wanted."""
         return [self._metadata.last_segment.bookies[index] for index in sorted(self._lost)]
 
     @property
     def wants_bookies(self) -> bool:
-        """Whether ``on_bookies_found`` is waited for."""
+        """Return whether the recovery waits for ``on_bookies_found``."""
         return self._stage is _Stage.ADD and not self._can_still_add()
 
     def fail(self, error: Exception) -> None:
@@ -126,7 +127,7 @@ class LedgerRecovery:
     # ---- What became of the effects --------------------------------------------------------------
 
     def on_stored(self, version: int) -> None:
-        """The metadata are as wanted."""
+        """Continue after the metadata were stored."""
         if self._wanted is None:
             return
         self._metadata, self._wanted = self._wanted, None
@@ -137,12 +138,12 @@ class LedgerRecovery:
             self._fence()
 
     def on_store_doubtful(self) -> None:
-        """The metadata may have been stored or not: look."""
+        """Read the metadata again: they may have been stored or not."""
         if self._wanted is not None:
             self.effects.append(FetchMetadata())
 
     def on_fetched(self, metadata: LedgerMetadata | None, version: int) -> None:
-        """These are the metadata now; None if there are none."""
+        """Continue with the metadata as they are now, None if there are none."""
         if self._wanted is None:
             return
         if metadata is None:
@@ -156,7 +157,7 @@ class LedgerRecovery:
             self._begin(metadata, version)
 
     def on_read(self, bookie: str, entry_id: int, code: Code | None, data: Buffer = b"") -> None:
-        """A bookie has answered, or failed to."""
+        """Process a bookie's answer to a read, or that it failed to answer."""
         if self._stage not in (_Stage.FENCE, _Stage.READ, _Stage.MEASURE):
             return
         if entry_id != (LAST_ENTRY if self._stage is _Stage.FENCE else self._entry_id):
@@ -178,13 +179,13 @@ class LedgerRecovery:
             except DigestMismatchError:
                 code = None
         {
-            _Stage.FENCE: self._take_fenced,
-            _Stage.READ: self._take_copy,
-            _Stage.MEASURE: self._take_measure,
+            _Stage.FENCE: self._process_fencing_read,
+            _Stage.READ: self._process_read,
+            _Stage.MEASURE: self._process_length_read,
         }[self._stage](index, entry, is_absent=code in _ABSENT)
 
     def on_added(self, bookie: str, entry_id: int, code: Code | None) -> None:
-        """A bookie has answered, or failed to."""
+        """Process a bookie's answer to an add, or that it failed to answer."""
         if self._stage is not _Stage.ADD or entry_id != self._entry_id:
             return
         bookies = self._metadata.last_segment.bookies
@@ -252,7 +253,7 @@ class LedgerRecovery:
         for bookie in segment.bookies:
             self.effects.append(SendRead(bookie, LAST_ENTRY, is_fencing=True))
 
-    def _take_fenced(self, index: int, entry: Entry | None, *, is_absent: bool) -> None:
+    def _process_fencing_read(self, index: int, entry: Entry | None, *, is_absent: bool) -> None:
         if entry is not None:
             self._length_seen = max(self._length_seen, entry.length)
             if entry.last_confirmed > self._last:
@@ -273,7 +274,7 @@ class LedgerRecovery:
     # ---- Recover ---------------------------------------------------------------------------------
 
     def _read(self, entry_id: int) -> None:
-        """Ask the whole write set, fencing it."""
+        """Ask all bookies of the write set for the entry; the reads fence them."""
         self._stage = _Stage.READ
         self._ask(entry_id)
 
@@ -285,7 +286,7 @@ class LedgerRecovery:
         for index in self._metadata.quorums.write_set(entry_id):
             self.effects.append(SendRead(bookies[index], entry_id, is_fencing=True))
 
-    def _take_copy(self, index: int, entry: Entry | None, *, is_absent: bool) -> None:
+    def _process_read(self, index: int, entry: Entry | None, *, is_absent: bool) -> None:
         if entry is not None:
             self._add(entry)
             return
@@ -328,7 +329,7 @@ class LedgerRecovery:
         else:
             self._close(self._length)
 
-    def _take_measure(self, index: int, entry: Entry | None, *, is_absent: bool) -> None:
+    def _process_length_read(self, index: int, entry: Entry | None, *, is_absent: bool) -> None:
         if entry is not None:
             self._close(entry.length)
         elif not self._silent:

@@ -20,7 +20,9 @@ class BookieRegistry:
         self._available = f"{root}/available"
 
     async def find_writable(self) -> list[str]:
-        """The ids of the bookies that take writes; one that has just died may be among them."""
+        """Return the ids of the bookies that accept writes; one that has just died may be among
+        them.
+        """
         try:
             names = await self._zookeeper.children(self._available)
         except NoNodeError:
@@ -28,7 +30,7 @@ class BookieRegistry:
         return [name for name in names if name != _READ_ONLY]
 
     async def find_address(self, bookie: str) -> tuple[str, int]:
-        """The host and port of a bookie, or ``BookKeeperError``."""
+        """Return the host and port of a bookie, or raise ``BookKeeperError``."""
         for path in (f"{self._available}/{bookie}", f"{self._available}/{_READ_ONLY}/{bookie}"):
             try:
                 data, _ = await self._zookeeper.get(path)

@@ -7,15 +7,16 @@ Invariants:
    it, every earlier one is confirmed, and no change of the ensemble is under way.
 2. An answer counts only from a bookie that has a place in the present ensemble.
 3. The metadata's last segment says where the entries that are not confirmed go: while the metadata
-   are being changed nothing is confirmed, so that no entry is, at bookies that nobody will ask.
+   are being changed nothing is confirmed, so that no entry is confirmed by bookies that no recovery
+   asks.
 4. A bookie that refuses since the ledger is fenced ends the writer. It leaves the ledger's end to
    the client that fenced it.
 
-A bookie that fails leaves its place empty: entries go on to the others. When another bookie takes
-writes, it gets the place by a change of the metadata, from the first entry that is not confirmed
-on, and those entries; else the same one gets it back once it answers, with the entries that are
-not confirmed. What it missed is then on fewer bookies, as when an answer had been lost. While no
-write set can be confirmed the writer waits: its owner limits how long.
+A bookie that fails leaves its place empty: entries still go to the others. When another bookie
+takes writes, it gets the place by a change of the metadata, from the first entry that is not
+confirmed on, and those entries; else the same one gets it back once it answers, with the entries
+that are not confirmed. What it missed is then on fewer bookies, as when an answer had been lost.
+While no write set can be confirmed the writer waits: its owner limits how long.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class _Pending:
     def __init__(self, entry: Sequence[Buffer], length: int) -> None:
         self.entry = entry
         self.length = length
-        """Of the ledger up to and including this entry."""
+        """Length of the ledger up to and including this entry."""
         self.answered = 0
-        """The indices of the bookies that have it, as bits."""
+        """Indices of the bookies that have the entry, as bits."""
 
 
 class LedgerWriter:
@@ -64,7 +65,7 @@ class LedgerWriter:
     def __init__(self, metadata: LedgerMetadata, version: int, entries: EntryFormat) -> None:
         self.effects: deque[Effect] = deque()
         self.error: Exception | None = None
-        """Why nothing can be added any more."""
+        """The reason why nothing can be added any more."""
         self.last_confirmed = -1
         self._confirmed_length = 0
         self._next_id = 0
@@ -78,45 +79,45 @@ class LedgerWriter:
         """The metadata that are being stored."""
         self._is_closing = False
         self._lost: set[int] = set()
-        """The indices whose bookie has failed."""
+        """Indices of the bookies that have failed."""
         self._bookies: list[str] = []
         self._index_of: dict[str, int] = {}
-        self._take_bookies(metadata.last_segment.bookies)
+        self._set_bookies(metadata.last_segment.bookies)
 
     # ---- What the owner asks ---------------------------------------------------------------------
 
     @property
     def pending_count(self) -> int:
-        """How many entries are not confirmed."""
+        """Return how many entries are not confirmed."""
         return len(self._pending)
 
     @property
     def length(self) -> int:
-        """Bytes of all payloads that were added."""
+        """Return the number of bytes of all payloads that were added."""
         return self._length
 
     @property
     def quorums(self) -> Quorums:
-        """On how many bookies the ledger is, and how many of them confirm an entry."""
+        """Return how many bookies the ledger is on, and how many of them confirm an entry."""
         return self._quorums
 
     @property
     def lost_bookies(self) -> list[str]:
-        """The bookies that entries do without at present."""
+        """Return the bookies that get no entries at present."""
         return [self._bookies[index] for index in sorted(self._lost)]
 
     @property
     def kept_bookies(self) -> list[str]:
-        """The bookies beside which others are wanted."""
+        """Return the bookies beside which others are wanted."""
         return [each for index, each in enumerate(self._bookies) if index not in self._lost]
 
     @property
     def wants_bookies(self) -> bool:
-        """Whether ``on_bookies_found`` may help."""
+        """Return whether ``on_bookies_found`` may help."""
         return bool(self._lost) and self.error is None and self._wanted is None
 
     def add(self, payload: Sequence[Buffer]) -> int:
-        """Send an entry, and tell its id. Raises the error that ended the writer."""
+        """Send an entry, and return its id. Raises the error that ended the writer."""
         if self.error is not None:
             raise self.error
         if self._is_closing:
@@ -135,13 +136,13 @@ class LedgerWriter:
         return entry_id
 
     def close(self) -> None:
-        """Give the ledger an end once all entries are confirmed. Nothing can be added any more."""
+        """Close the ledger once all entries are confirmed. Nothing can be added any more."""
         if self.error is None and not self._is_closing:
             self._is_closing = True
             self._close_if_idle()
 
     def fail(self, error: Exception) -> None:
-        """End without an end of the ledger, which a recovery finds out."""
+        """Stop without closing the ledger; a recovery finds its end."""
         if self.error is None:
             self.error = error
             self._pending.clear()
@@ -150,7 +151,7 @@ class LedgerWriter:
     # ---- What became of the effects --------------------------------------------------------------
 
     def on_added(self, bookie: str, entry_id: int, code: Code | None) -> None:
-        """A bookie has answered, or failed to."""
+        """Process a bookie's answer to an add, or that it failed to answer."""
         if self.error is not None:
             return
         if code is Code.FENCED:
@@ -171,7 +172,7 @@ class LedgerWriter:
             self._confirm()
 
     def on_bookies_found(self, available: Sequence[str]) -> None:
-        """Fill the places of lost bookies with others, else with the same if it is back."""
+        """Replace lost bookies by others, or use the same ones again if they are back."""
         if not self.wants_bookies:
             return
         spare = [bookie for bookie in available if bookie not in self._index_of]
@@ -187,7 +188,7 @@ class LedgerWriter:
             self._store(self._metadata.change_bookies(first, tuple(bookies)))
 
     def on_stored(self, version: int) -> None:
-        """The metadata are as wanted."""
+        """Continue after the metadata were stored."""
         if self._wanted is None or self.error is not None:
             return
         self._metadata, self._wanted = self._wanted, None
@@ -197,7 +198,7 @@ class LedgerWriter:
             self.effects.append(Closed(self._metadata))
             return
         before = self._bookies
-        self._take_bookies(self._metadata.last_segment.bookies)
+        self._set_bookies(self._metadata.last_segment.bookies)
         for index, bookie in enumerate(self._bookies):
             if bookie != before[index]:
                 self._lost.discard(index)
@@ -210,12 +211,12 @@ class LedgerWriter:
         self._close_if_idle()
 
     def on_store_doubtful(self) -> None:
-        """The metadata may have been stored or not: look."""
+        """Read the metadata again: they may have been stored or not."""
         if self._wanted is not None and self.error is None:
             self.effects.append(FetchMetadata())
 
     def on_fetched(self, metadata: LedgerMetadata | None, version: int) -> None:
-        """These are the metadata now; None if there are none."""
+        """Continue with the metadata as they are now, None if there are none."""
         if self._wanted is None or self.error is not None:
             return
         if metadata is None:
@@ -232,7 +233,7 @@ class LedgerWriter:
 
     # ---- Inside ----------------------------------------------------------------------------------
 
-    def _take_bookies(self, bookies: Sequence[str]) -> None:
+    def _set_bookies(self, bookies: Sequence[str]) -> None:
         self._bookies = list(bookies)
         self._index_of = {bookie: index for index, bookie in enumerate(bookies)}
 

@@ -1,1 +1,1 @@
-"""What hosts of a cluster tell each other in ZooKeeper: who lives, who has which container."""
+"""The records of a cluster in ZooKeeper: which hosts live, and which containers each one has."""

@@ -7,7 +7,7 @@ Invariants, for every map and every set of hosts:
    none; every host is in the map.
 2. No host has two containers more than another.
 3. As few containers move as these allow: one moves only if its host is gone or has more than its
-   share. Who has the most already gets the larger share.
+   share. The hosts that have the most already get the larger shares.
 4. Equal maps and hosts give equal maps, and a map that comes out goes in unchanged.
 """
 
@@ -26,7 +26,7 @@ AnyHost = TypeVar("AnyHost", Host, int)
 def balance_containers(
     current: Mapping[AnyHost, frozenset[int]], hosts: Set[AnyHost], container_count: int
 ) -> dict[AnyHost, frozenset[int]]:
-    """Give all containers to the hosts, of which there must be at least one."""
+    """Return a map that gives all containers to the hosts; there must be at least one host."""
     every = frozenset(range(container_count))
     kept = {host: sorted(current.get(host, frozenset()) & every) for host in hosts}
     share, larger_count = divmod(container_count, len(hosts))

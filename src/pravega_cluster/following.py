@@ -24,9 +24,10 @@ from zookeeper_client.api import (
 )
 
 LOOK_SECONDS = 10.0
-"""How often to look although no change was told."""
+"""Interval, in seconds, of looks at the nodes without a notification."""
 RETRY_SECONDS = 1.0
-"""The pause after a call without an answer, and after a session that could not be opened."""
+"""Pause, in seconds, after a call without an answer, and after a session that could not be
+opened."""
 
 T = TypeVar("T")
 OpenSession: TypeAlias = Callable[[trio.Nursery], AbstractAsyncContextManager[ZooKeeper]]
@@ -36,7 +37,9 @@ log = structlog.get_logger(__name__)
 
 
 async def wait_for_change(zookeeper: ZooKeeper, changed: trio.Event, seconds_max: float) -> None:
-    """Wait for an event, but not longer than the session or the time. ``SessionLostError``."""
+    """Wait for an event, but not longer than the session or the time. Raises
+    ``SessionLostError``.
+    """
 
     async def wait_for_end() -> None:
         await zookeeper.lost.wait()
@@ -51,7 +54,7 @@ async def wait_for_change(zookeeper: ZooKeeper, changed: trio.Event, seconds_max
 
 
 def raise_if_lost(zookeeper: ZooKeeper) -> None:
-    """``SessionLostError`` if the session has ended."""
+    """Raise ``SessionLostError`` if the session has ended."""
     if zookeeper.lost.is_set():
         raise SessionLostError("the session with ZooKeeper has ended")
 
@@ -63,7 +66,7 @@ async def follow(
     *,
     look_seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Use what is read, now, after each change, and every ``look_seconds``.
+    """Call ``use`` with what ``read`` returns: now, after each change, and every ``look_seconds``.
 
     ``read`` gets what it has to pass on as ``on_change``. What it cannot decode is logged and
     passed over: the last that could be read stays in use. Ends by ``SessionLostError``.

@@ -1,4 +1,4 @@
-"""Who of several processes leads: a queue of nodes in ZooKeeper, the original's.
+"""The choice of a leader among several processes: a queue of nodes in ZooKeeper, the original's.
 
 Owns: ``LeaderLatch``.
 
@@ -8,11 +8,11 @@ The names are those of Curator's leader selector, so that controllers of the ori
 turns: of a name only the number behind ``lock-`` counts.
 
 Invariants:
-1. This session has one node at most. After a lost answer it is found by its uuid, and made anew
+1. This session has one node at most. After a lost answer it is found by its uuid, and created again
    only if it is not there.
-2. Who waits watches the node right before its own: one end wakes one process.
-3. ``leads`` is true of the moment in which ZooKeeper answered. Who acts on it needs a condition of
-   its own, see ``monitor``.
+2. A process that waits watches the node right before its own: one end wakes one process.
+3. ``leads`` is true of the moment in which ZooKeeper answered. A caller that acts on it needs a
+   condition of its own, see ``monitor``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class LeaderLatch:
-    """One process's place in the queue, in one session."""
+    """The place of one process in the queue, in one session."""
 
     def __init__(
         self, zookeeper: ZooKeeper, path: str, *, random: Random, data: bytes = b""
@@ -51,7 +51,7 @@ class LeaderLatch:
         self._prefix = f"_c_{uuid.UUID(int=random.getrandbits(128), version=4)}-{_LOCK}"
 
     async def wait_to_lead(self) -> None:
-        """Wait for this process's turn. Ends by ``SessionLostError`` if the session does."""
+        """Wait for this process's turn. Raises ``SessionLostError`` if the session ends."""
         while True:
             changed = trio.Event()
             seconds = LOOK_SECONDS
@@ -66,19 +66,21 @@ class LeaderLatch:
             await wait_for_change(self._zookeeper, changed, seconds)
 
     async def leads(self) -> bool:
-        """Whether this process's node is the first now. Raises ``ZooKeeperError``."""
+        """Return whether this process's node is the first one now. Raises ``ZooKeeperError``."""
         queue = await self._queue()
         return bool(queue) and queue[0].startswith(self._prefix)
 
     async def give_up(self) -> None:
-        """Leave the queue. Raises ``ZooKeeperError``; then the node goes with the session."""
+        """Leave the queue. Raises ``ZooKeeperError``; the node then goes with the session."""
         for name in await self._queue():
             if name.startswith(self._prefix):
                 with suppress(NoNodeError):
                     await self._zookeeper.delete(f"{self._path}/{name}")
 
     async def _stand_first(self, on_change: OnChange) -> bool:
-        """Join the queue if need be; whether nobody is before. Else watch who is right before."""
+        """Join the queue if necessary, and return whether no process is before this one. If one is,
+        call ``on_change`` when the node right before this one changes.
+        """
         queue = await self._queue()
         own = [place for place, name in enumerate(queue) if name.startswith(self._prefix)]
         if not own:
@@ -100,7 +102,7 @@ class LeaderLatch:
         return False
 
     async def _queue(self) -> list[str]:
-        """The names of all nodes in their order; strange ones are passed over."""
+        """Return the names of all nodes in their order; foreign names are skipped."""
         try:
             names = await self._zookeeper.children(self._path)
         except NoNodeError:

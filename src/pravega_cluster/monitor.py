@@ -1,6 +1,6 @@
 """The leader among the controllers keeps the map of containers as the living hosts need it.
 
-Owns: ``ContainerMonitor``: when the map is balanced anew, and how it is written.
+Owns: ``ContainerMonitor``: when the map is balanced again, and how it is written.
 
 The leader looks at hosts and map, and writes the map that ``balance_containers`` gives. It does so
 at once after a change, but waits for ``GATHER_SECONDS`` first, in which a host that registers again
@@ -10,8 +10,8 @@ wrote the last time.
 Invariants:
 1. The map is written on condition of the version that was read after this process was found to
    lead, so of two that believe to lead only one writes upon a map that both have seen.
-2. Without a host the map stays as it is: nobody could serve any container, and hosts that come back
-   go on with what they had.
+2. Without a host the map stays as it is: no host could serve any container, and hosts that come
+   back continue with what they had.
 3. While ZooKeeper cannot be reached nothing is concluded: calls wait or fail, and leadership goes
    with the session.
 4. A map that is damaged is not written over.
@@ -41,13 +41,13 @@ from zookeeper_client.api import (
 
 GATHER_SECONDS = 0.5
 MISSING = -1
-"""The version of a map that is not there."""
+"""Version of a map that does not exist."""
 
 log = structlog.get_logger(__name__)
 
 
 class _Plan(NamedTuple):
-    """What the map is, in which version, and what it should be."""
+    """The map as it is, its version, and the map as it should be."""
 
     current: ContainerMap
     version: int
@@ -74,7 +74,7 @@ class ContainerMonitor:
         self._wrote_at = -float("inf")
 
     async def run(self) -> None:
-        """Lead whenever it is this process's turn. Ends by ``SessionLostError``."""
+        """Keep the map whenever it is this process's turn to lead. Raises ``SessionLostError``."""
         while True:
             latch = LeaderLatch(self._zookeeper, self._paths.leader, random=self._random)
             await latch.wait_to_lead()
@@ -83,7 +83,7 @@ class ContainerMonitor:
             log.warning("leads no more")
 
     async def _lead(self, latch: LeaderLatch) -> None:
-        """Keep the map until another leads."""
+        """Keep the map until another process leads."""
         while True:
             changed = trio.Event()
             seconds = LOOK_SECONDS
@@ -105,7 +105,7 @@ class ContainerMonitor:
             await wait_for_change(self._zookeeper, changed, seconds)
 
     async def _plan(self, latch: LeaderLatch, on_change: OnChange | None = None) -> _Plan | None:
-        """What the map is and should be; None if another leads."""
+        """Return the map as it is and as it should be; None if another process leads."""
         if not await latch.leads():
             return None
         found = await read_map(self._zookeeper, self._paths, on_change)

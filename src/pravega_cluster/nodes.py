@@ -7,7 +7,7 @@ Owns: the paths below a cluster's root ``/pravega/<name>``, ``read_hosts``, ``re
     <root>/cluster/controllers/<ip>:<port>:<endpoint>      ephemeral, a controller that lives
     <root>/cluster/segmentContainerHostMapping             who has which container
     <root>/cluster/faulthandlerleader/                     who may change that: see ``latch``
-    <root>/segstore/identity                               what stores note of the cluster
+    <root>/segstore/identity                               what stores record of the cluster
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class VersionedMap(NamedTuple):
 
 
 def find_paths(cluster: str) -> ClusterPaths:
-    """The nodes of the cluster with this name."""
+    """Return the paths of the cluster with this name."""
     if not cluster or "/" in cluster or "\0" in cluster or cluster in (".", ".."):
         raise ClusterRecordError(f"{cluster!r} cannot be the name of a cluster")
     return ClusterPaths(f"/pravega/{cluster}")
@@ -78,7 +78,9 @@ def find_paths(cluster: str) -> ClusterPaths:
 async def read_hosts(
     zookeeper: ZooKeeper, path: str, on_change: OnChange | None = None
 ) -> frozenset[Host]:
-    """The hosts that are registered below a path; names that are none of a host are passed over."""
+    """Return the hosts that are registered below a path; names that are not a host's are
+    skipped.
+    """
     try:
         names = await zookeeper.children(path, on_change)
     except NoNodeError:
@@ -96,9 +98,10 @@ async def read_hosts(
 async def read_map(
     zookeeper: ZooKeeper, paths: ClusterPaths, on_change: OnChange | None = None
 ) -> VersionedMap | None:
-    """The map of containers; None before there is one. Then ``on_change`` is called when it comes.
+    """Return the map of containers, None before there is one; ``on_change`` is then called when it
+    comes.
 
-    Raises ``ClusterRecordError`` for one that is damaged.
+    Raises ``ClusterRecordError`` for a damaged one.
     """
     while True:
         try:
@@ -118,7 +121,7 @@ async def read_map(
 async def read_container_count(
     zookeeper: ZooKeeper, paths: ClusterPaths, on_change: OnChange | None = None
 ) -> int | None:
-    """How many containers the cluster has; None before a store has said so.
+    """Return how many containers the cluster has; None before a store has said so.
 
     Raises ``ClusterRecordError`` if that cannot be read.
     """

@@ -36,21 +36,23 @@ class ClusterRecordError(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Host:
-    """Where a segment store or a controller is reached."""
+    """Address of a segment store or a controller."""
 
     ip: str
     port: int
     endpoint: str = ""
-    """Empty for a segment store; for a controller what no other process has."""
+    """Empty for a segment store; for a controller an id that no other process has."""
 
     @property
     def node_name(self) -> str:
-        """Its name among the registered: ends with a colon for a segment store."""
+        """Return the name under which the host registers: for a segment store it ends with a
+        colon.
+        """
         return f"{self.ip}:{self.port}:{self.endpoint}"
 
     @property
     def address(self) -> tuple[str, int]:
-        """What a client connects to."""
+        """Return the address to which clients connect."""
         return self.ip, self.port
 
 
@@ -59,7 +61,7 @@ ContainerMap: TypeAlias = Mapping[Host, frozenset[int]]
 
 
 def parse_node_name(name: str) -> Host:
-    """The host with this name among the registered, else ``ClusterRecordError``."""
+    """Return the registered host with this name, or raise ``ClusterRecordError``."""
     ip, _, rest = name.rpartition(":")[0].rpartition(":")
     endpoint = name.rpartition(":")[2]
     if not ip or not (rest.isascii() and rest.isdecimal()) or int(rest) > PORT_MAX:
@@ -68,13 +70,13 @@ def parse_node_name(name: str) -> Host:
 
 
 def encode_host(host: Host) -> bytes:
-    """The bytes of a host."""
+    """Return the bytes of a host."""
     data = write_text(host.ip) + _INT32.pack(host.port) + write_text(host.endpoint)
     return write_versioned([data])
 
 
 def decode_host(data: bytes) -> Host:
-    """The host in bytes, else ``ClusterRecordError``."""
+    """Return the host in bytes, or raise ``ClusterRecordError``."""
     try:
         return _read_host(VersionedReader(data))
     except RemoteProtocolError as error:
@@ -82,7 +84,7 @@ def decode_host(data: bytes) -> Host:
 
 
 def encode_map(container_map: ContainerMap) -> bytes:
-    """The bytes of a map; equal maps have equal bytes."""
+    """Return the bytes of a map; equal maps have equal bytes."""
     parts = [write_compact_int(len(container_map))]
     for host in sorted(container_map):
         containers = sorted(container_map[host])
@@ -92,7 +94,7 @@ def encode_map(container_map: ContainerMap) -> bytes:
 
 
 def decode_map(data: bytes) -> dict[Host, frozenset[int]]:
-    """The map in bytes, else ``ClusterRecordError``."""
+    """Return the map in bytes, or raise ``ClusterRecordError``."""
     found: dict[Host, frozenset[int]] = {}
     taken: set[int] = set()
     try:

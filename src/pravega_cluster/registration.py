@@ -4,8 +4,8 @@ Owns: ``keep_registered`` and ``unregister``.
 
 Invariants:
 1. The node that counts is this session's. One of an earlier session with the same name, as after a
-   quick restart, is waited out: it goes with its session, and then this session's is made. Nobody
-   deletes a node that is not of its own session.
+   quick restart, is waited out: it goes with its session, and then this session's is made. No
+   process deletes a node of another session.
 2. A node that vanishes while the session lives is made again.
 """
 
@@ -38,7 +38,7 @@ async def keep_registered(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Keep a host registered below a path; started when it is. Ends by ``SessionLostError``."""
+    """Keep a host registered below a path; started when it is. Raises ``SessionLostError``."""
     path = f"{parent}/{host.node_name}"
     is_registered = is_told = False
     while True:
@@ -75,7 +75,7 @@ async def unregister(zookeeper: ZooKeeper, parent: str, host: Host) -> None:
 
 
 async def _hold(zookeeper: ZooKeeper, path: str, data: bytes, on_change: OnChange) -> bool:
-    """Make the node if there is none; whether it is this session's."""
+    """Create the node if there is none, and return whether it is this session's."""
     try:
         await zookeeper.create(path, data, is_ephemeral=True)
     except NodeExistsError:

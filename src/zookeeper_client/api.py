@@ -2,9 +2,9 @@
 
 Invariants:
 1. One object is one session: when ``lost`` is set it never works again, and its ephemeral nodes
-   are gone or about to go. Who wants to go on opens another.
+   are gone or about to go. A caller that wants to continue opens another.
 2. ``ConnectionLostError`` is doubt: what was asked may have happened or may still happen, before
-   the session ends. Who changes something conditionally reads it again and compares.
+   the session ends. A caller that changes something conditionally reads it again and compares.
 3. Conditions are versions of nodes; ``ANY_VERSION`` is none.
 """
 
@@ -67,7 +67,7 @@ class ZooKeeper(Protocol):
 
     @property
     def lost(self) -> trio.Event:
-        """Set when the session has ended, or must be taken for ended."""
+        """Set when the session has ended, or must be treated as ended."""
         ...
 
     async def create(
@@ -81,7 +81,7 @@ class ZooKeeper(Protocol):
         ...
 
     async def is_own(self, path: str) -> bool:
-        """Whether a node is an ephemeral one of this session."""
+        """Return whether a node is an ephemeral one of this session."""
         ...
 
     async def set(self, path: str, data: bytes, version: int) -> int:
@@ -93,7 +93,9 @@ class ZooKeeper(Protocol):
         ...
 
     async def children(self, path: str, on_change: OnChange | None = None) -> list[str]:
-        """The names of a node's children, sorted. Changes are of the names, not of the bytes."""
+        """Return the names of a node's children, sorted. Changes concern the names, not the
+        bytes.
+        """
         ...
 
 

@@ -95,11 +95,13 @@ class KazooSession:
     # ---- The session -----------------------------------------------------------------------------
 
     def on_state_in_thread(self, state: str) -> None:
-        """Called by kazoo in a thread of its own, whenever the connection changes."""
+        """Wake the event loop for a change of the connection; kazoo calls this in its own
+        thread.
+        """
         self._wake(lambda: self._on_state(state))
 
     def end(self) -> None:
-        """Take the session for lost."""
+        """Treat the session as lost."""
         self.lost.set()
         self._stop_timer()
 
@@ -170,10 +172,10 @@ class KazooSession:
         return sorted(names)
 
     def _watch(self, on_change: OnChange | None) -> Callable[[Any], None] | None:
-        """What kazoo calls in its thread: for a change, and when it has forgotten the watch.
+        """Return what kazoo calls in its thread: for a change, and when it has forgotten the watch.
 
-        That is when the connection is gone, also if the session goes on: what changes until the
-        next one would never be told.
+        It forgets when the connection is gone, even if the session continues: changes until the
+        next connection would never be told.
         """
         if on_change is None:
             return None

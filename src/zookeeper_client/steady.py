@@ -1,12 +1,12 @@
 """A ``ZooKeeper`` that outlives sessions, for users whose nodes are not of one session.
 
-Owns: ``SteadyZooKeeper``. The session of now is given to it by who opens sessions.
+Owns: ``SteadyZooKeeper``. The task that opens sessions gives it the present one.
 
 Invariants:
 1. A call goes to one session, at most once. Without a session it waits for one, but not for long.
 2. The end of a session is doubt for a call, as a lost connection is: what was asked may have
-   happened. Who changes something conditionally reads it again and compares.
-3. A watch is called at the latest when the session it was set in ends: who is called looks again.
+   happened. A caller that changes something conditionally reads it again and compares.
+3. A watch is called at the latest when the session it was set in ends: the callback looks again.
 4. Ephemeral nodes belong to the session of the call that made them.
 """
 
@@ -30,7 +30,7 @@ from zookeeper_client.api import (
 T = TypeVar("T")
 
 WAIT_SECONDS_MAX = 10.0
-"""How long a call waits for a session."""
+"""Maximum time, in seconds, that a call waits for a session."""
 
 
 class SteadyZooKeeper:
@@ -45,7 +45,7 @@ class SteadyZooKeeper:
 
     @property
     def has_session(self) -> bool:
-        """Whether a call would be sent now."""
+        """Return whether a call would be sent now."""
         return self._session is not None and not self._session.lost.is_set()
 
     @contextmanager
@@ -118,14 +118,14 @@ class SteadyZooKeeper:
 
 
 class _Watch:
-    """Calls ``on_change`` once."""
+    """A watch that calls ``on_change`` once."""
 
     def __init__(self, watches: set[_Watch], on_change: OnChange) -> None:
         self._watches = watches
         self._on_change = on_change
 
     def tell(self) -> None:
-        """What was watched has changed."""
+        """Call ``on_change``, unless it was called before."""
         if self in self._watches:
             self._watches.discard(self)
             self._on_change()

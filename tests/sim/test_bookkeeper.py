@@ -60,12 +60,12 @@ def find_failure() -> str:
 
 def plant_unreachable_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bookie that does not answer is taken for one that lacks the entry."""
-    real = LedgerRecovery._take_copy
+    real = LedgerRecovery._process_read
 
-    def take(self: LedgerRecovery, index: int, entry: Any, *, is_absent: bool) -> None:
+    def process(self: LedgerRecovery, index: int, entry: Any, *, is_absent: bool) -> None:
         real(self, index, entry, is_absent=entry is None)
 
-    monkeypatch.setattr(LedgerRecovery, "_take_copy", take)
+    monkeypatch.setattr(LedgerRecovery, "_process_read", process)
 
 
 def plant_one_absence_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

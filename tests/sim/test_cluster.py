@@ -73,14 +73,14 @@ def test_bookies_that_have_forgotten_a_fence_acknowledge_nothing() -> None:
 
 def plant_unreachable_as_absent(patch: pytest.MonkeyPatch) -> None:
     """A bookie that does not answer is taken for one that lacks the entry."""
-    real = LedgerRecovery._take_copy
+    real = LedgerRecovery._process_read
 
-    def take(self: LedgerRecovery, index: int, entry: Any, *, is_absent: bool) -> None:
+    def process(self: LedgerRecovery, index: int, entry: Any, *, is_absent: bool) -> None:
         real(self, index, entry, is_absent=entry is None)
 
     # Where one bookie without an entry proves that it was never acknowledged, and many are away.
     with_two = partial(simulate, replicas=(3, 2, 2))
-    patch.setattr(LedgerRecovery, "_take_copy", take)
+    patch.setattr(LedgerRecovery, "_process_read", process)
     patch.setitem(globals(), "simulate", with_two)
     patch.setattr(Simulation, "_stop_bookie", Simulation._crash_bookie)
     patch.setattr(Simulation, "_reset_bookie", Simulation._crash_bookie)

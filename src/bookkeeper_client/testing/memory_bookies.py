@@ -64,15 +64,15 @@ class MemoryBookie:
         self._scope.cancel()
 
     def pause(self) -> None:
-        """Answer nothing for the time being."""
+        """Answer no requests until ``resume``."""
         self._goes_on = trio.Event()
 
     def resume(self) -> None:
-        """Answer all that has come."""
+        """Answer all requests that have arrived."""
         self._goes_on.set()
 
     def entry_count(self, ledger_id: int) -> int:
-        """How many entries of a ledger there are."""
+        """Return how many entries of a ledger there are."""
         found = self._ledgers.get(ledger_id)
         return 0 if found is None else len(found.entries)
 
@@ -161,7 +161,7 @@ class MemoryBookies:
 
 @asynccontextmanager
 async def open_memory_bookies(*names: str) -> AsyncIterator[MemoryBookies]:
-    """A ZooKeeper in memory with these bookies, laid out as ``initnewcluster`` does it."""
+    """Open a ZooKeeper in memory with these bookies, laid out as ``initnewcluster`` does it."""
     zookeeper = MemoryZooKeeper()
     session = zookeeper.open_session()
     await ensure_path(session, f"{LEDGERS_ROOT}/available/readonly")

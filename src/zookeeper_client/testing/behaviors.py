@@ -28,7 +28,7 @@ WAIT_SECONDS_MAX = 20.0
 
 
 async def expect(kind: type[ZooKeeperError], call: Awaitable[object]) -> None:
-    """The call fails in this way."""
+    """Check that the call fails in this way."""
     try:
         await call
     except kind:

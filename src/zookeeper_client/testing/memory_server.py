@@ -30,7 +30,7 @@ from zookeeper_client.api import (
 
 
 class Loss(Enum):
-    """What becomes of a call."""
+    """Outcome of a call."""
 
     NONE = "it is answered"
     ANSWER = "it takes effect, and its answer is lost"
@@ -43,7 +43,7 @@ class _Node:
     owner: MemorySession | None = None
     version: int = 0
     made_count: int = 0
-    """How many sequential children it has had."""
+    """Number of sequential children that were created below the node."""
     children: dict[str, _Node] = field(default_factory=dict)
     data_watches: list[tuple[MemorySession, OnChange]] = field(default_factory=list)
     child_watches: list[tuple[MemorySession, OnChange]] = field(default_factory=list)
@@ -57,7 +57,7 @@ class MemoryZooKeeper:
         self._root = _Node(b"")
 
     def open_session(self) -> MemorySession:
-        """A session as ``open_zookeeper`` makes one."""
+        """Open a session as ``open_zookeeper`` does."""
         return MemorySession(self)
 
     def end_session(self, session: MemorySession) -> None:
@@ -67,7 +67,7 @@ class MemoryZooKeeper:
             self._drop_nodes_of(session, self._root)
 
     def find(self, path: str) -> _Node:
-        """The node of a path. ``NoNodeError``."""
+        """Return the node of a path. Raises ``NoNodeError``."""
         node = self._root
         for name in _split(path):
             if name not in node.children:
@@ -82,7 +82,7 @@ class MemoryZooKeeper:
                 self.drop(node, name)
 
     def drop(self, parent: _Node, name: str) -> None:
-        """Take a node away, and tell who watches it."""
+        """Remove a node, and call its watches and those of its parent's children."""
         node = parent.children.pop(name)
         tell(node.data_watches)
         tell(node.child_watches)
@@ -182,7 +182,7 @@ class MemorySession:
 
     @contextmanager
     def _carry_out(self, path: str) -> Iterator[bool]:
-        """Carry out a call; the block is told when it is not to take effect."""
+        """Carry out a call in the block, which gets True when the call must not take effect."""
         if self.lost.is_set():
             raise SessionLostError("the session has ended")
         loss = self._server.lose_answer(path)
