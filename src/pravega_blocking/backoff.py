@@ -13,13 +13,15 @@ DELAY_SECONDS_MAX = 5.0
 
 
 def delays(first: float, *, maximum: float = DELAY_SECONDS_MAX) -> Iterator[float]:
-    """Seconds to wait before each further attempt: ``first``, then twice as long each time."""
+    """Yield the seconds to wait before each further attempt: ``first``, then twice as long each
+    time.
+    """
     for attempt in itertools.count():
         yield min(maximum, first * 2.0 ** min(attempt, 60))
 
 
 class Patience:
-    """How long to go on trying. Each success starts the time again."""
+    """The time for which attempts are repeated. Each success starts the time again."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -27,11 +29,13 @@ class Patience:
         self._delays = delays(0.02, maximum=1.0)
 
     def renew(self) -> None:
-        """Something worked: the next failure is the first one again."""
+        """Record a success: the next failure counts as the first one."""
         self._since = None
 
     def wait(self) -> bool:
-        """Sleep before the next attempt; False, without sleeping, when patience is at its end."""
+        """Sleep before the next attempt, and return True; return False at once when the time is
+        over.
+        """
         now = time.monotonic()
         if self._since is None:
             self._since = now

@@ -48,14 +48,15 @@ from pravega_wire.transaction_ids import NO_TIME, halves_of_id, id_of_halves
 
 CALL_SECONDS = 60.0
 CONNECT_SECONDS = 10.0
-"""How long one attempt to connect may take: a busy server accepts long before it answers."""
+"""Maximum time, in seconds, of one attempt to connect: a busy server accepts long before it
+answers."""
 PATIENCE_SECONDS = 1.0
-"""Default time without a controller after which a call fails."""
+"""Default time, in seconds, without a controller after which a call fails."""
 SCALE_POLL_SECONDS = 0.1
 
 
 RETRIED_ERRORS = (ControllerFailureError, UnavailableError, TimedOutError, ProtocolError, OSError)
-"""Errors that readers and writers take for a server that is restarting."""
+"""Errors that readers and writers treat as those of a server that is restarting."""
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
 _MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -110,7 +111,7 @@ class Successor:
 
 @dataclass(frozen=True, slots=True)
 class CurrentSegments:
-    """The segments that take events now, by key range; none when the stream is sealed."""
+    """The segments that accept events now, by key range; none when the stream is sealed."""
 
     ranges: tuple[SegmentRange, ...]
     delegation_token: str
@@ -118,7 +119,7 @@ class CurrentSegments:
 
 @dataclass(frozen=True, slots=True)
 class HeadSegments:
-    """Where a stream begins: offsets by segment id."""
+    """The cut at which a stream begins: offsets by segment id."""
 
     offsets: Mapping[int, int]
     delegation_token: str
@@ -207,7 +208,9 @@ class ControllerClient:
             token = page.continuationToken.token
 
     def list_streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
-        """The names of a scope's streams, internal ones too; with ``tag`` only those it marks."""
+        """Return the names of a scope's streams, internal ones too; with ``tag`` only those that
+        have it.
+        """
         token = ""
         while True:
             page = self._list_streams_page(scope, tag, token)
@@ -257,7 +260,7 @@ class ControllerClient:
         return settings_of_message(reply)
 
     def seal_stream(self, scope: str, stream: str) -> None:
-        """Let the stream take no more events; sealing it twice is no error."""
+        """Seal a stream, which then accepts no more events; sealing it twice is no error."""
         reply = self._call("sealStream", _info(scope, stream), pb.UpdateStreamStatus, scope, stream)
         _check(pb.UpdateStreamStatus.Status.Name(reply.status), "seal", scope, stream)
 
@@ -269,7 +272,9 @@ class ControllerClient:
         _check(pb.DeleteStreamStatus.Status.Name(reply.status), "delete", scope, stream)
 
     def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """Drop everything before the stream cut (segment id -> offset)."""
+        """Truncate a stream at a stream cut (segment id -> offset): events before it are
+        deleted.
+        """
         request = pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(cut))
         reply = self._call("truncateStream", request, pb.UpdateStreamStatus, scope, stream)
         _check(pb.UpdateStreamStatus.Status.Name(reply.status), "truncate", scope, stream)
@@ -277,14 +282,14 @@ class ControllerClient:
     # ---- Segments --------------------------------------------------------------------------------
 
     def current_segments(self, scope: str, stream: str) -> CurrentSegments:
-        """The segments that take events now, in key order."""
+        """Return the segments that accept events now, in key order."""
         request = _info(scope, stream, pb.StreamInfo.AccessOperation.READ_WRITE)
         reply = self._call("getCurrentSegments", request, pb.SegmentRanges, scope, stream)
         ranges = sorted(map(_range_of_message, reply.segmentRanges), key=lambda item: item.low)
         return CurrentSegments(tuple(ranges), reply.delegationToken)
 
     def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRange, ...]:
-        """The segments that took events in an epoch, in key order."""
+        """Return the segments that accepted events in an epoch, in key order."""
         info = _info(scope, stream, pb.StreamInfo.AccessOperation.READ)
         request = pb.GetEpochSegmentsRequest(streamInfo=info, epoch=epoch)
         reply = self._call("getEpochSegments", request, pb.SegmentRanges, scope, stream)
@@ -325,7 +330,7 @@ class ControllerClient:
         )
 
     def segment_address(self, scope: str, stream: str, segment_id: int) -> tuple[str, int]:
-        """Host and port of the segment store that serves a segment."""
+        """Return host and port of the segment store that serves a segment."""
         request = pb.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
         reply = self._call("getURI", request, pb.NodeUri, scope, stream)
         return reply.endpoint, reply.port
@@ -401,21 +406,23 @@ class ControllerClient:
         return pb.PingTxnStatus.Status.Name(reply.status).lower()
 
     def transaction_state(self, scope: str, stream: str, identifier: bytes) -> str:
-        """A transaction's state in small letters; ``unknown`` where there is none."""
+        """Return a transaction's state in small letters; ``unknown`` where there is none."""
         request = pb.TxnRequest(streamInfo=_info(scope, stream), txnId=_txn_id(identifier))
         reply = self._call("checkTransactionState", request, pb.TxnState, scope, stream)
         return pb.TxnState.State.Name(reply.state).lower()
 
     def commit_transaction(self, scope: str, stream: str, identifier: bytes) -> bool:
-        """Decide to commit a transaction; False if it was decided otherwise."""
+        """Record that a transaction commits, and return True; return False if it aborts instead."""
         return self._end_transaction("commitTransaction", scope, stream, identifier)
 
     def abort_transaction(self, scope: str, stream: str, identifier: bytes) -> bool:
-        """Decide to abort a transaction; False if it was decided otherwise."""
+        """Record that a transaction aborts, and return True; return False if it commits instead."""
         return self._end_transaction("abortTransaction", scope, stream, identifier)
 
     def completed_transactions(self, scope: str, stream: str) -> list[tuple[bytes, str]]:
-        """The transactions that ended last, oldest first: id, and ``committed`` or ``aborted``."""
+        """Return the transactions that ended last, oldest first: id, and ``committed`` or
+        ``aborted``.
+        """
         request = pb.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
         reply = self._call(
             "listCompletedTransactions", request, pb.ListCompletedTxnResponse, scope, stream
@@ -462,7 +469,7 @@ class ControllerClient:
         return [item.segmentId.segmentId for item in reply.segmentRanges]
 
     def list_tables(self, scope: str) -> Iterator[str]:
-        """The names of a scope's key-value tables."""
+        """Return the names of a scope's key-value tables."""
         token = ""
         while True:
             request = pb.KVTablesInScopeRequest(
@@ -502,13 +509,13 @@ class ControllerClient:
     # ---- Reader groups ---------------------------------------------------------------------------
 
     def list_groups(self, scope: str) -> Iterator[str]:
-        """The names of a scope's reader groups: each has a stream of its own for its state."""
+        """Return the names of a scope's reader groups, each of which has a stream for its state."""
         for stream in self.list_streams(scope):
             if stream.startswith(READER_GROUP_PREFIX):
                 yield stream.removeprefix(READER_GROUP_PREFIX)
 
     def group_settings(self, scope: str, group: str) -> pb.ReaderGroupConfiguration:
-        """A reader group's configuration, as the controller keeps it."""
+        """Return a reader group's configuration, as the controller has it."""
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group)
         reply = self._call(
             "getReaderGroupConfig", request, pb.ReaderGroupConfigResponse, scope, group

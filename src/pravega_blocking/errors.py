@@ -11,7 +11,7 @@ class PravegaError(Exception):
 
 
 class UsageError(PravegaError):
-    """The client was asked for something that makes no sense."""
+    """The client was asked for something that has no meaning."""
 
 
 class NotFoundError(PravegaError):
@@ -23,7 +23,7 @@ class AlreadyExistsError(PravegaError):
 
 
 class UnavailableError(PravegaError):
-    """A server cannot be reached, or stayed away for too long."""
+    """A server cannot be reached, or did not answer for too long."""
 
 
 class TimedOutError(PravegaError):
@@ -35,7 +35,7 @@ class ConflictError(PravegaError):
 
 
 class StreamSealedError(ConflictError):
-    """The stream takes no more events."""
+    """The stream accepts no more events."""
 
 
 class RefusedError(PravegaError):

@@ -76,8 +76,8 @@ class _Cursor:
     def is_at_end(self) -> bool:
         return self.is_sealed or (self.end is not None and self.offset >= self.end)
 
-    def take(self, data: bytes) -> list[ReadEvent]:
-        """The events that these bytes complete."""
+    def feed(self, data: bytes) -> list[ReadEvent]:
+        """Add the next bytes of the segment, and return the events that they complete."""
         first = self.offset - len(self.pending)
         buffer = self.pending + data if self.pending else data
         consumed = 0
@@ -90,14 +90,14 @@ class _Cursor:
         return events
 
     def skip_to(self, offset: int) -> None:
-        """Continue behind the truncated part."""
+        """Continue after the truncated part."""
         self.offset = offset
         self.pending = b""
 
 
 @dataclass(slots=True)
 class _Link:
-    """A connection to a segment store, and when it last gave or was asked for a sign of life."""
+    """A connection to a segment store, and the times of its last answer and last keep-alive."""
 
     connection: SegmentConnection
     heard: float
@@ -144,22 +144,22 @@ class EventReader:
         self.close()
 
     def close(self) -> None:
-        """Drop the connections. Idempotent."""
+        """Close the connections. Idempotent."""
         for address in list(self._links):
             self._drop(address)
 
     @property
     def is_finished(self) -> bool:
-        """Whether every event has been returned and no more can come."""
+        """Return whether every event has been returned and no more can come."""
         return not self._events and not self._cursors
 
     @property
     def has_event(self) -> bool:
-        """Whether ``next_event`` has one at hand, without asking any server."""
+        """Return whether ``next_event`` can return an event without asking a server."""
         return bool(self._events)
 
     def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
-        """The next event; None when ``timeout`` seconds pass without one, or when finished.
+        """Return the next event; None when ``timeout`` seconds pass without one, or when finished.
 
         Raises ``PravegaError`` where the stream does not hold events, ``UnavailableError`` when
         servers stay away.
@@ -173,7 +173,7 @@ class EventReader:
         return self._events.popleft() if self._events else None
 
     def _attempt(self, timeout: float | None) -> None:
-        """Ask for data and take what arrives within ``timeout`` seconds."""
+        """Ask for data, and process what arrives within ``timeout`` seconds."""
         try:
             # A segment that opens may be at its end already, hence the loop.
             while ended := [cursor for cursor in self._cursors.values() if cursor.is_at_end]:
@@ -244,17 +244,17 @@ class EventReader:
             link.heard = time.monotonic()
             self._patience.renew()
             for reply in replies:
-                self._take_reply(reply, address)
+                self._process_reply(reply, address)
         self._keep_alive()
 
-    def _take_reply(self, reply: Reply, address: Address) -> None:
+    def _process_reply(self, reply: Reply, address: Address) -> None:
         cursor = self._cursor_of(reply)
         if cursor is None:
             return
         cursor.is_requested = False
         if isinstance(reply, SegmentRead):
             try:
-                self._events.extend(cursor.take(reply.data))
+                self._events.extend(cursor.feed(reply.data))
             except RemoteProtocolError as error:
                 raise PravegaError(
                     f"segment {cursor.name} does not hold events, perhaps a byte stream: {error}"
@@ -278,7 +278,9 @@ class EventReader:
             raise ProtocolError(f"unexpected {type(reply).__name__}")
 
     def _cursor_of(self, reply: Reply) -> _Cursor | None:
-        """The cursor that waits for this reply; None for a late reply to a dropped one."""
+        """Return the cursor that waits for this reply; None for a late reply to a request that was
+        dropped.
+        """
         name = getattr(reply, "segment", "")
         for cursor in self._cursors.values():
             if cursor.name == name and cursor.is_requested:
@@ -311,7 +313,7 @@ class EventReader:
 
     @contextmanager
     def _dropping(self, address: Address) -> Iterator[None]:
-        """Drop the connection when using it fails."""
+        """Close the connection if the block fails to use it."""
         try:
             yield
         except (ProtocolError, OSError):

@@ -78,11 +78,11 @@ class EventWriter:
 
     @property
     def acknowledged_events(self) -> int:
-        """How many events are known to be stored."""
+        """Return how many events are known to be stored."""
         return self._retired_events + sum(w.acknowledged_events for w in self._writers())
 
     def close(self) -> None:
-        """Drop the connections, without waiting for anything."""
+        """Close the connections, without waiting for anything."""
         for writer in self._writers():
             writer.disconnect()
 
@@ -98,12 +98,12 @@ class EventWriter:
             self._drive(writer, drain=False)
 
     def send(self) -> None:
-        """Send every event that waits for its batch to fill, without waiting for their storing."""
+        """Send every event that waits for its batch to fill, without waiting until it is stored."""
         for writer in self._writers():
             self._drive(writer, drain=False)
 
     def flush(self) -> None:
-        """Return when every event written so far is stored."""
+        """Wait until every event written so far is stored."""
         # Successors of a segment that ended meanwhile have work again, hence the loop.
         while busy := [writer for writer in self._writers() if not writer.is_idle]:
             for writer in busy:
@@ -112,7 +112,7 @@ class EventWriter:
                 self._drive(writer, drain=True)
 
     def _writers(self) -> list[SegmentWriter]:
-        """Each segment writer once: a successor by merge serves several ranges."""
+        """Return each segment writer once: a successor by merge serves several ranges."""
         return list({writer.name: writer for _, writer in self._routes}.values())
 
     def _new_writer(self, segment: int) -> SegmentWriter:
@@ -129,14 +129,16 @@ class EventWriter:
         return self._routes[-1][1]
 
     def _drive(self, writer: SegmentWriter, *, drain: bool) -> None:
-        """Send the batch and take the replies that must be; ``drain`` takes all that are due."""
+        """Send the batch and receive the replies that must be received; with ``drain`` all that are
+        due.
+        """
         try:
             writer.drive(self._patience, drain=drain)
         except SegmentEndedError:
             self._replace(writer)
 
     def _replace(self, ended: SegmentWriter) -> None:
-        """Put the successors in the place of a segment that has ended, and give them its events."""
+        """Replace a segment that has ended by its successors, and give them its events."""
         (segment,) = {item.segment_id for item, writer in self._routes if writer is ended}
         successors = self._ask_successors(segment)
         events = ended.release()

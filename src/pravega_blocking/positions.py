@@ -9,7 +9,7 @@ import enum
 
 
 class Start(enum.StrEnum):
-    """Where to begin reading a stream."""
+    """Positions at which a reader begins."""
 
     HEAD = "head"
     TAIL = "tail"

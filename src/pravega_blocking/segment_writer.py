@@ -64,7 +64,7 @@ class _Block:
 
 
 class SegmentWriter:
-    """The events on their way to the segment ``name``. Use it in one thread.
+    """Sends events to the segment ``name``. Use it in one thread.
 
     ``locate`` says where the segment is served; it is asked before each connection.
     """
@@ -86,7 +86,7 @@ class SegmentWriter:
         self._request_id = 0
 
     def add(self, event: Event) -> bool:
-        """Take an event; return whether enough have gathered to be sent.
+        """Add an event to the batch, and return whether the batch is ready to be sent.
 
         Raises ``UsageError`` for one over ``EVENT_BYTES_MAX``.
         """
@@ -99,11 +99,12 @@ class SegmentWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every event that was added is stored."""
+        """Return whether every event that was added is stored."""
         return not self._batch and not self._in_flight
 
     def drive(self, patience: Patience, *, drain: bool) -> None:
-        """Send the batch and take the replies that must be; ``drain`` takes all that are due.
+        """Send the batch and receive the replies that must be received; with ``drain`` all that are
+        due.
 
         Raises ``SegmentEndedError`` when the segment takes no more events, ``UnavailableError``
         when servers stay away for longer than ``patience``.
@@ -112,7 +113,7 @@ class SegmentWriter:
             try:
                 self._send_batch()
                 while self._must_wait(drain=drain):
-                    self._take_reply()
+                    self._receive_reply()
                     patience.renew()
                 return
             except SegmentEndedError:
@@ -126,7 +127,7 @@ class SegmentWriter:
                     ) from error
 
     def release(self) -> list[Event]:
-        """Give up everything that is not known to be stored, in order."""
+        """Remove and return every event that is not known to be stored, in order."""
         events = [event for block in self._in_flight for event in block.events] + self._batch
         self._in_flight.clear()
         self._in_flight_bytes = 0
@@ -135,7 +136,9 @@ class SegmentWriter:
         return events
 
     def disconnect(self) -> None:
-        """Drop the connection. Unacknowledged events are sent again on the next one. Idempotent."""
+        """Close the connection. Unacknowledged events are sent again on the next one.
+        Idempotent.
+        """
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -150,17 +153,19 @@ class SegmentWriter:
         return self._in_flight_bytes > IN_FLIGHT_BYTES_MAX or len(self._in_flight) > BLOCKS_MAX
 
     def _send_batch(self) -> None:
-        """Send what has gathered, connecting first if need be."""
+        """Send the batch; connect first if there is no connection."""
         connection = self._connected()
         while self._batch:
-            block = self._take_block()
+            block = self._next_block()
             # In flight before it is sent: a send that fails half-way may have reached the server.
             self._in_flight.append(block)
             self._in_flight_bytes += block.byte_count
             self._send(connection, block)
 
-    def _take_block(self) -> _Block:
-        """The next events to send together: all, or as many as surely fit into one command."""
+    def _next_block(self) -> _Block:
+        """Remove the next events from the batch, to send together: all, or as many as fit one
+        command.
+        """
         count, byte_count = len(self._batch), self._batch_bytes
         if byte_count > BATCH_BYTES + EVENT_BYTES_MAX:
             count = byte_count = 0
@@ -173,8 +178,8 @@ class SegmentWriter:
         self._event_number += count
         return _Block(events, self._event_number, byte_count)
 
-    def _take_reply(self) -> None:
-        """Wait for one reply and act on it."""
+    def _receive_reply(self) -> None:
+        """Wait for one reply and process it."""
         assert self._connection is not None
         reply = self._connection.receive(timeout=REPLY_SECONDS)
         if not isinstance(reply, DataAppended):
@@ -182,7 +187,9 @@ class SegmentWriter:
         self._acknowledge(reply.event_number)
 
     def _connected(self) -> SegmentConnection:
-        """The connection; a new one has been set up and holds everything in flight."""
+        """Return the connection; set up a new one if there is none, and send it everything in
+        flight.
+        """
         if self._connection is not None:
             return self._connection
         connection = SegmentConnection(*self._locate(), timeout=REPLY_SECONDS)

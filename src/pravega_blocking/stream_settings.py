@@ -93,7 +93,7 @@ _RETENTION_TYPE_OF = {number: kind for kind, number in _RETENTION_TYPES.items()}
 
 
 def settings_to_message(scope: str, stream: str, settings: StreamSettings) -> pb.StreamConfig:
-    """The message that creates or updates a stream with these settings."""
+    """Return the message that creates or updates a stream with these settings."""
     scaling, retention = settings.scaling, settings.retention
     message = pb.StreamConfig(
         streamInfo=pb.StreamInfo(scope=scope, stream=stream),
@@ -119,7 +119,7 @@ def settings_to_message(scope: str, stream: str, settings: StreamSettings) -> pb
 
 
 def settings_of_message(message: pb.StreamConfig) -> StreamSettings:
-    """The settings that a stream has."""
+    """Return the settings in the message of a stream's configuration."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     return StreamSettings(
         scaling=Scaling(
@@ -140,17 +140,17 @@ def settings_of_message(message: pb.StreamConfig) -> StreamSettings:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of a text such as ``90s``, ``12h`` or ``7d``."""
+    """Return the milliseconds of a text such as ``90s``, ``12h`` or ``7d``."""
     return _parse(text, _MILLISECONDS, "a duration such as 90s, 12h or 7d")
 
 
 def parse_size_bytes(text: str) -> int:
-    """Bytes of a text such as ``500MB`` (powers of ten) or ``10GiB`` (powers of two)."""
+    """Return the bytes of a text such as ``500MB`` (powers of ten) or ``10GiB`` (powers of two)."""
     return _parse(text, _BYTES, "a size such as 500MB or 10GiB")
 
 
 def format_size(size: int) -> str:
-    """A size for people: three digits and a unit of a power of ten."""
+    """Return a size for people: three digits and a unit of a power of ten."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:

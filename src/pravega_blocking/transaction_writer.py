@@ -4,7 +4,8 @@ Owns: one writer for each segment of the transaction, and the map from routing k
 
 Invariants:
 1. Events of one routing key keep their order: they go to one segment, over one connection.
-2. ``flush`` returns when every event is durable. Nothing can be read before somebody commits.
+2. ``flush`` returns when every event is durable. Nothing can be read before the transaction is
+   committed.
 """
 
 from __future__ import annotations
@@ -54,39 +55,39 @@ class TransactionWriter:
         self._next = int.from_bytes(os.urandom(2), "big") % len(self._writers)
 
     def write(self, events: Sequence[bytes | str], keys: Sequence[str | None] | None) -> None:
-        """Write events, each with its routing key; those without one go wherever there is room.
+        """Write events, each with its routing key; an event without a key goes to any segment.
 
         Raises ``UsageError`` for an event that cannot be stored, ``RefusedError`` when the
         transaction has ended, ``UnavailableError`` when servers stay away.
         """
         if keys is None:
             # All in a row to one segment: their order is kept, and the next go to another.
-            writer = self._take_turn()
+            writer = self._next_writer()
             for event in events:
                 if writer.add((0.0, _bytes_of(event))):
                     self._drive(writer, drain=False)
             return
         for event, key in zip(events, keys, strict=True):
             if key is None:
-                writer = self._take_turn()
+                writer = self._next_writer()
             else:
                 writer = self._writers[bisect_right(self._lows, routing_key_hash(key)) - 1]
             if writer.add((0.0, _bytes_of(event))):
                 self._drive(writer, drain=False)
 
     def flush(self) -> None:
-        """Return when every event is durable."""
+        """Wait until every event is durable."""
         for writer in self._writers:
             self._drive(writer, drain=False)
         for writer in self._writers:
             self._drive(writer, drain=True)
 
     def close(self) -> None:
-        """Drop all connections. Idempotent."""
+        """Close all connections. Idempotent."""
         for writer in self._writers:
             writer.disconnect()
 
-    def _take_turn(self) -> SegmentWriter:
+    def _next_writer(self) -> SegmentWriter:
         self._next = (self._next + 1) % len(self._writers)
         return self._writers[self._next]
 

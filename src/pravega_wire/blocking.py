@@ -70,11 +70,13 @@ class SegmentConnection:
         self._socket.close()
 
     def fileno(self) -> int:
-        """The socket's file descriptor, to wait for several connections at once."""
+        """Return the socket's file descriptor, with which a caller waits for several
+        connections.
+        """
         return self._socket.fileno()
 
     def next_request_id(self) -> int:
-        """A request id that this connection has not given before."""
+        """Return a request id that this connection has not returned before."""
         return next(self._request_ids)
 
     def send(self, command: Request) -> None:
@@ -92,8 +94,9 @@ class SegmentConnection:
             raise ConnectionLostError(f"{self._peer} is gone: {error}") from error
 
     def receive(self, *, timeout: float | None = None) -> Reply:
-        """Return the next reply, to whichever request; ``timeout`` in seconds overrides the usual
-        one."""
+        """Return the next reply, to any request; ``timeout``, in seconds, replaces the
+        connection's.
+        """
         seconds = self.timeout if timeout is None else timeout
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._replies:

@@ -47,7 +47,7 @@ _INT64 = struct.Struct(">q")
 
 
 def encode(command: Command) -> bytes:
-    """The whole frame of a command, else ``LocalProtocolError`` when it cannot be sent."""
+    """Return the whole frame of a command; raise ``LocalProtocolError`` if it cannot be sent."""
     try:
         return _ENCODERS[type(command)](command)
     except (struct.error, TypeError, AttributeError) as error:
@@ -55,7 +55,7 @@ def encode(command: Command) -> bytes:
 
 
 def decode(code: int, payload: Buffer) -> Command:
-    """The command of a frame's type code and payload, else ``RemoteProtocolError``."""
+    """Return the command of a frame's type code and payload, or raise ``RemoteProtocolError``."""
     buffer = memoryview(payload) if isinstance(payload, bytearray) else payload
     return decode_at(code, buffer, 0, len(buffer))
 
@@ -85,8 +85,9 @@ def too_long(name: str) -> LocalProtocolError:
 def decode_count(
     buffer: bytes | memoryview, position: int, end: int, item_bytes_min: int, count_max: int
 ) -> tuple[int, int]:
-    """Decode a list's int32 count; refuses one that cannot fit into the rest, or is above the
-    limit."""
+    """Decode a list's int32 count, and return it with the position after it. Raises
+    ``RemoteProtocolError`` for a count that cannot fit into the rest, or is above ``count_max``.
+    """
     if position + 4 > end:
         raise truncated("a list")
     (count,) = _INT32.unpack_from(buffer, position)
@@ -183,7 +184,9 @@ class _Slot:
 
 
 def _kind(hint: Any) -> Any:
-    """The encoding behind a resolved type hint: an annotation of ``fields``, a class or a list."""
+    """Return the encoding of a resolved type hint: an annotation of ``fields``, a class or a
+    list.
+    """
     if get_origin(hint) is Annotated:
         return get_args(hint)[1]
     if get_origin(hint) is tuple:
@@ -194,7 +197,7 @@ def _kind(hint: Any) -> Any:
 
 
 def slots_of(cls: type[msgspec.Struct]) -> list[_Slot]:
-    """The fields of a class of the table in wire order."""
+    """Return the fields of a class of the table in wire order."""
     hints = get_type_hints(cls, vars(commands), include_extras=True)
     names: tuple[str, ...] = cls.__struct_fields__
     required = len(names) - len(cls.__struct_defaults__)
@@ -205,7 +208,7 @@ def slots_of(cls: type[msgspec.Struct]) -> list[_Slot]:
 
 
 def bytes_min(kind: Any) -> int:
-    """The fewest bytes that a value of this kind takes."""
+    """Return the minimum length, in bytes, of a value of this kind."""
     match kind:
         case Fixed(format):
             return struct.calcsize(">" + format)
@@ -256,14 +259,16 @@ class _Run:
         self.formats += format
         self.terms.append(term)
 
-    def take(self) -> tuple[str, list[str]]:
+    def pop_all(self) -> tuple[str, list[str]]:
         taken = self.formats, self.terms
         self.formats, self.terms = "", []
         return taken
 
 
 def _generate_encoder(cls: type) -> Callable[..., bytes]:
-    """``encode(value) -> bytes``: a whole frame for a command, the bare fields for a part."""
+    """Generate ``encode(value) -> bytes``: a whole frame for a command, the bare fields for a
+    part.
+    """
     name = cls.__name__
     source = _Source("encode_fields", "def encode_fields(c):")
     run, parts, blobs = _Run(), list[str](), list[str]()
@@ -273,7 +278,7 @@ def _generate_encoder(cls: type) -> Callable[..., bytes]:
         run.add("i", "size")
 
     def flush(blob: str) -> None:
-        formats, terms = run.take()
+        formats, terms = run.pop_all()
         if formats:
             parts.append(f"{source.struct_of(formats)}.pack({', '.join(terms)})")
         if blob:
@@ -338,7 +343,9 @@ def _encode_counted_text(text: str) -> bytes:
 
 
 def _generate_decoder(cls: type) -> Callable[..., Any]:
-    """``decode(buffer, p, end)``: the command, or for a part a pair with the position after it."""
+    """Generate ``decode(buffer, p, end)``, which returns the command, or for a part a pair with the
+    position after it.
+    """
     name, framed = cls.__name__, issubclass(cls, Command)
     source = _Source("decode_fields", "def decode_fields(buffer, p, end):")
     source.names["cls"] = cls
@@ -346,7 +353,7 @@ def _generate_decoder(cls: type) -> Callable[..., Any]:
     run = _Run()
 
     def flush() -> None:
-        formats, terms = run.take()
+        formats, terms = run.pop_all()
         if not formats:
             return
         source.add(f"q = p + {struct.calcsize('>' + formats)}")

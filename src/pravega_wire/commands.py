@@ -21,26 +21,26 @@ WIRE_VERSION = 16
 OLDEST_COMPATIBLE_VERSION = 5
 
 COMMAND_BYTES_MAX = 0xFF_FFFF
-"""The longest frame, its 8-byte header included."""
+"""Maximum length of a frame, in bytes, with its header of 8 bytes."""
 REQUEST_ITEMS_MAX = 4096
-"""Items of one list in a request. Official clients send 256 keys of a table at most, and official
-controllers 100 segments to merge."""
+"""Maximum number of items in one list of a request. Official clients send at most 256 keys of a
+table, and official controllers 100 segments to merge."""
 
 INT64_MIN = -(2**63)
 
 NULL_ATTRIBUTE_VALUE = INT64_MIN
-"""The value of an attribute that is not set; also a new writer's last event number."""
+"""Value of an attribute that is not set; also a new writer's last event number."""
 
 NO_VERSION = INT64_MIN
-"""A table key's version that any stored version matches."""
+"""Version of a table key that matches any stored version."""
 
 NOT_EXISTS = -1
-"""A table key's version that matches only when the key is absent."""
+"""Version of a table key that matches only when the key is absent."""
 
 
 @dataclass_transform(frozen_default=True)
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """A value inside of commands."""
+    """A value inside commands."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -64,7 +64,7 @@ _CommandType = TypeVar("_CommandType", bound=type[Command])
 
 
 def command(code: int) -> Callable[[_CommandType], _CommandType]:
-    """Enter the class in ``COMMANDS`` under ``code``."""
+    """Return a decorator that registers a class in ``COMMANDS`` under ``code``."""
 
     def declare(cls: _CommandType) -> _CommandType:
         assert code not in COMMANDS, f"code {code} is taken"
@@ -170,7 +170,7 @@ HELLO = Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)
 
 @command(100)
 class KeepAlive(Request, Reply):
-    """Sent by an idle client; the server echoes each."""
+    """A sign of life of an idle client; the server echoes each one."""
 
 
 # ---- Administration ------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class Padding(Command):
 
 @command(-2)
 class PartialEvent(Command):
-    """The head of an event that goes on in the block's end."""
+    """The head of an event that continues in the block's end."""
 
     data: Raw
 

@@ -67,7 +67,7 @@ _PAYLOAD_MAX = {
 }
 
 WRITERS_MAX = 0x1_0000
-"""Writers of one connection; clients open a new connection long before."""
+"""Maximum number of writers on one connection; clients open a new connection long before."""
 
 
 class Connection:
@@ -83,24 +83,24 @@ class Connection:
         self._pending = bytearray()
         self._error: str | None = None
         self.needed_bytes = 0
-        """How much memory the incomplete command takes once it is complete, as far as its header
-        tells; with the append block that is open. 0 when there is neither."""
+        """Number of bytes of memory that the incomplete command takes once it is complete, as far
+        as its header tells, and that the open append block takes. 0 when there is neither."""
         self._frame_bytes = 0
 
     @property
     def pending_bytes(self) -> int:
-        """How many received bytes wait for the rest of their command."""
+        """Return how many received bytes wait for the rest of their command."""
         return len(self._pending)
 
     def close(self) -> None:
-        """Forget what was received, and accept no more."""
+        """Discard what was received, and refuse all further data."""
         self._error = "it was closed"
         self._pending = bytearray()
         self._appends = None
         self.needed_bytes = 0
 
     def receive_data(self, data: Buffer) -> list[Command | Append]:
-        """Take bytes from the peer; returns every command that is now complete, in order.
+        """Add bytes from the peer, and return every command that is now complete, in order.
 
         Raises ``RemoteProtocolError`` when the peer broke the protocol; what came before in the
         same call is lost with the connection.
@@ -109,11 +109,11 @@ class Connection:
             raise RemoteProtocolError(f"the connection is dead: {self._error}")
         try:
             if not self._pending and isinstance(data, bytes):
-                return self._take_all(data)
+                return self._decode_all(data)
             self._pending += data
             if len(self._pending) < self._frame_bytes:
                 return []
-            return self._take_pending()
+            return self._decode_pending()
         except FrameError as error:
             self._error = str(error)
             raise RemoteProtocolError(self._error) from error
@@ -122,34 +122,34 @@ class Connection:
             raise
 
     def forget_writer(self, writer_id: bytes) -> None:
-        """As a server: accept no more appends of this writer until it sends SetupAppend again."""
+        """Refuse further appends of this writer until it sends SetupAppend again. For servers."""
         assert self._appends is not None, "only a server knows writers"
         self._appends.forget(writer_id)
 
     def send(self, command: Command) -> bytes:
-        """The bytes to send for a command, else ``LocalProtocolError``."""
+        """Return the bytes to send for a command, or raise ``LocalProtocolError``."""
         if not isinstance(command, self._sent):
             raise LocalProtocolError(f"not ours to send: {type(command).__name__}")
         return encode(command)
 
-    def _take_all(self, data: bytes) -> list[Command | Append]:
+    def _decode_all(self, data: bytes) -> list[Command | Append]:
         commands, position = self._decode(data)
         if position < len(data):
             self._pending += data[position:] if position else data
-            self._note_needed()
+            self._update_needed_bytes()
         elif self._appends is not None and (self._appends.open_bytes or self.needed_bytes):
-            self._note_needed()
+            self._update_needed_bytes()
         return commands
 
-    def _take_pending(self) -> list[Command | Append]:
+    def _decode_pending(self) -> list[Command | Append]:
         with memoryview(self._pending) as view:
             commands, position = self._decode(view)
         if position:
             del self._pending[:position]
-        self._note_needed()
+        self._update_needed_bytes()
         return commands
 
-    def _note_needed(self) -> None:
+    def _update_needed_bytes(self) -> None:
         pending = self._pending
         self._frame_bytes = len(pending)
         if len(pending) >= HEADER_BYTES:
@@ -180,7 +180,7 @@ def append_block(
     request_id: int,
     framed: bool = True,
 ) -> bytes:
-    """The frames of one append of these events: an AppendBlock and its AppendBlockEnd.
+    """Return the frames of one append of these events: an AppendBlock and its AppendBlockEnd.
 
     ``framed=False`` sends the bytes without event headers, as byte streams do.
     """

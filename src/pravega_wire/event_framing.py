@@ -14,17 +14,17 @@ _EVENT_CODE = 0
 
 
 def frame_event(data: Buffer) -> bytes:
-    """One event as it lies in a segment."""
+    """Return one event in the form that it has in a segment."""
     return HEADER.pack(_EVENT_CODE, len(data)) + bytes(data)
 
 
 def frame_events(events: Iterable[Buffer]) -> bytes:
-    """Many events as they lie in a segment, one behind the other."""
+    """Return many events, one after the other, in the form that they have in a segment."""
     return b"".join([frame_event(event) for event in events])
 
 
 def iterate_events(buffer: Buffer) -> Iterator[bytes]:
-    """The complete events at the start of ``buffer``; an incomplete one at its end is left out.
+    """Yield the complete events at the start of ``buffer``, without an incomplete one at its end.
 
     Raises ``RemoteProtocolError`` where something else than an event stands.
     """
@@ -33,7 +33,7 @@ def iterate_events(buffer: Buffer) -> Iterator[bytes]:
 
 
 def iterate_event_spans(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, int]]:
-    """Like ``iterate_events``, but only where each event's bytes start and end.
+    """Yield only where the bytes of each event start and end; otherwise like ``iterate_events``.
 
     The next event's frame begins where the last one's bytes end.
     """

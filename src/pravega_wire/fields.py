@@ -3,7 +3,7 @@
 Owns: the vocabulary in which ``commands`` is written, and the modified UTF-8 of its strings.
 
 Invariants:
-1. An alias such as ``I64`` is a plain Python type to everybody but the codec, which reads the
+1. An alias such as ``I64`` is a plain Python type for all code but the codec, which reads the
    encoding from its annotation.
 2. Every integer is big endian. ``Fixed`` is one ``struct`` format; its size never varies.
 3. ``Text`` values can always be encoded as UTF-8: unpaired surrogates are refused both ways.
@@ -50,7 +50,7 @@ I32: TypeAlias = Annotated[int, Fixed("i")]
 I64: TypeAlias = Annotated[int, Fixed("q")]
 Bool: TypeAlias = Annotated[bool, Fixed("?")]
 Uuid: TypeAlias = Annotated[bytes, Fixed("16s")]
-"""16 bytes: the most significant half first."""
+"""16 bytes, the most significant half first."""
 Text: TypeAlias = Annotated[str, Prefixed("H", text=True)]
 """uint16 byte length and modified UTF-8, at most 65535 bytes."""
 Bytes: TypeAlias = Annotated[bytes, Prefixed("i", text=False)]
@@ -63,7 +63,7 @@ _DIFFERS = re.compile("[\0\U00010000-\U0010ffff]")
 
 
 def encode_text(text: str) -> bytes:
-    """The modified UTF-8 of ``text``, without its length.
+    """Return the modified UTF-8 of ``text``, without its length.
 
     Raises ``LocalProtocolError`` for more than 65535 bytes or an unpaired surrogate.
     """
@@ -82,7 +82,7 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(encoded: bytes | memoryview) -> str:
-    """The text of modified UTF-8, as of plain UTF-8 (which some clients send).
+    """Return the text of modified UTF-8, or of plain UTF-8, which some clients send.
 
     Raises ``RemoteProtocolError`` for anything else.
     """
@@ -101,7 +101,7 @@ def _to_surrogates(match: re.Match[str]) -> str:
 
 
 def _decode_modified(encoded: bytes) -> str:
-    """The slow path: a NUL in two bytes, or pairs of three-byte surrogates."""
+    """Decode text with a NUL in two bytes, or with pairs of three-byte surrogates."""
     try:
         units = encoded.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
         return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")

@@ -21,7 +21,7 @@ __all__ = [
 
 
 def seed_of(name: str) -> int:
-    """The seed that a purpose's name stands for: the 32-bit signed polynomial hash of its text."""
+    """Return the seed for a purpose: the 32-bit signed polynomial hash of its name."""
     value = 0
     for character in name:
         value = (31 * value + ord(character)) & 0xFFFF_FFFF
@@ -46,13 +46,13 @@ def table_key_hash(primary_key: bytes) -> float:
 
 @lru_cache(maxsize=1024)
 def container_hash(primary_segment_name: str, container_count: int) -> int:
-    """The container of a segment whose name has lost its epoch, transaction and such."""
+    """Return the container of a segment, given the part of its name that chooses the container."""
     digest = _text_hash(primary_segment_name, _SEGMENT_TO_CONTAINER)
     return consistent_hash(int.from_bytes(digest[:8], "little", signed=True), container_count)
 
 
 def attribute_id_of_name(name: str) -> bytes:
-    """The 16-byte id of a segment attribute that clients know by a name."""
+    """Return the 16-byte id of a segment attribute that clients know by a name."""
     return _text_hash(name, _SEGMENT_ATTRIBUTE)
 
 
@@ -61,5 +61,5 @@ def _text_hash(text: str, seed: int) -> bytes:
 
 
 def _fraction(digest: bytes) -> float:
-    """The upper 52 bits of the first half, as a fraction of one."""
+    """Return the upper 52 bits of the first half, as a fraction of one."""
     return (int.from_bytes(digest[:8], "little") >> 12) / 2**52

@@ -21,7 +21,8 @@ SYSTEM_PREFIX = f"{INTERNAL_SCOPE}/"
 """Prefix of the qualified names of segments that the cluster itself needs."""
 NAME_LENGTH_MAX = 255
 USER_NAME_LENGTH_MAX = 250
-"""Shorter than ``NAME_LENGTH_MAX`` so that a name can take an internal prefix or suffix."""
+"""Maximum length of a user's name, in characters: a name of ``NAME_LENGTH_MAX`` has room for an
+internal prefix or suffix."""
 
 EPOCH_DELIMITER = ".#epoch."
 TRANSACTION_DELIMITER = "#transaction."
@@ -50,7 +51,7 @@ class InvalidNameError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """A stream segment's name, taken apart. ``scope`` may be empty."""
+    """The parts of a stream segment's name. ``scope`` may be empty."""
 
     scope: str
     stream: str
@@ -66,34 +67,34 @@ class SegmentName:
 
 
 def segment_id(number: int, epoch: int) -> int:
-    """The int64 id of a segment, from its number and the epoch of its creation."""
+    """Return the int64 id of a segment, from its number and the epoch of its creation."""
     if not (0 <= number <= _INT32_MAX and 0 <= epoch <= _INT32_MAX):
         raise InvalidNameError(f"segment number {number} or epoch {epoch} is out of range")
     return epoch << 32 | number
 
 
 def segment_number(identifier: int) -> int:
-    """The number in a segment id."""
+    """Return the number in a segment id."""
     return identifier & 0xFFFF_FFFF
 
 
 def segment_epoch(identifier: int) -> int:
-    """The epoch in a segment id."""
+    """Return the epoch in a segment id."""
     return identifier >> 32
 
 
 def transaction_epoch(transaction_id: bytes) -> int:
-    """The epoch in which a transaction was begun."""
+    """Return the epoch in which a transaction was begun."""
     return int.from_bytes(transaction_id[:4], "big", signed=True)
 
 
 def scoped_name(scope: str, name: str) -> str:
-    """``scope/name``, or the bare name without a scope."""
+    """Return ``scope/name``, or the bare name without a scope."""
     return f"{scope}/{name}" if scope else name
 
 
 def segment_name(scope: str, stream: str, identifier: int) -> str:
-    """The name of a stream's segment."""
+    """Return the name of a stream's segment."""
     number, epoch = segment_number(identifier), segment_epoch(identifier)
     return f"{scoped_name(scope, stream)}/{number}{EPOCH_DELIMITER}{epoch}"
 
@@ -104,34 +105,34 @@ def key_value_table_stream(table: str) -> str:
 
 
 def table_name(scope: str, *tokens: str) -> str:
-    """The name of a controller's metadata table."""
+    """Return the name of a controller's metadata table."""
     return "/".join((scope, TABLES_STREAM, *tokens))
 
 
 def reader_group_stream(group: str) -> str:
-    """The internal stream that holds a reader group's state."""
+    """Return the name of the internal stream that holds a reader group's state."""
     return READER_GROUP_PREFIX + group
 
 
 def mark_stream(stream: str) -> str:
-    """The internal stream that holds a stream's watermarks."""
+    """Return the name of the internal stream that holds a stream's watermarks."""
     return MARK_PREFIX + stream
 
 
 def transaction_segment_name(parent_name: str, transaction_id: bytes) -> str:
-    """The name of a transaction's segment beside its parent."""
+    """Return the name of a transaction's segment beside its parent."""
     assert len(transaction_id) == 16
     return parent_name + TRANSACTION_DELIMITER + transaction_id.hex()
 
 
 def transient_segment_name(parent_name: str, writer_id: bytes, random: bytes) -> str:
-    """The name of a segment that lives only until it is merged into its parent."""
+    """Return the name of a segment that exists only until it is merged into its parent."""
     assert len(writer_id) == len(random) == 16
     return f"{parent_name}{TRANSIENT_DELIMITER}{writer_id.hex()}.{random.hex()}"
 
 
 def index_segment_name(name: str) -> str:
-    """The name of the segment in which the original keeps a segment's event index."""
+    """Return the name of the segment in which the original keeps a segment's event index."""
     return name + INDEX_SUFFIX
 
 
@@ -144,7 +145,9 @@ def is_transient_segment(name: str) -> bool:
 
 
 def parent_segment_name(name: str) -> str | None:
-    """The segment that a transaction or transient segment will be merged into, else None."""
+    """Return the segment that a transaction or transient segment is merged into, None for
+    others.
+    """
     for delimiter in (TRANSACTION_DELIMITER, TRANSIENT_DELIMITER):
         position = _delimiter_position(name, delimiter)
         if position >= 0:
@@ -153,7 +156,7 @@ def parent_segment_name(name: str) -> str | None:
 
 
 def primary_segment_name(name: str) -> str:
-    """The part of a segment's name that chooses its container: no transaction, no epoch."""
+    """Return the part of a segment's name that chooses its container: no transaction, no epoch."""
     while (parent := parent_segment_name(name)) is not None:
         name = parent
     head, delimiter, _ = name.rpartition(EPOCH_DELIMITER)
@@ -161,7 +164,7 @@ def primary_segment_name(name: str) -> str:
 
 
 def parse_segment_name(name: str) -> SegmentName:
-    """Take a stream segment's name apart, else ``InvalidNameError``."""
+    """Parse a stream segment's name. Raises ``InvalidNameError`` for any other name."""
     match = _SEGMENT.fullmatch(name)
     if match is None:
         raise InvalidNameError(f"not a stream segment's name: {name!r}")
@@ -179,7 +182,7 @@ def parse_segment_name(name: str) -> SegmentName:
 
 
 def container_of(name: str, container_count: int) -> int:
-    """The container that a segment belongs to.
+    """Return the container that a segment belongs to.
 
     The metadata segments of a container belong to the container that their name ends with.
     """
@@ -191,22 +194,28 @@ def container_of(name: str, container_count: int) -> int:
 
 
 def validate_user_name(name: str) -> str:
-    """The name, if a user may give it to a stream, reader group, table, reader or writer."""
+    """Return a name that a user may give to a stream, reader group, table, reader or writer. Raises
+    ``InvalidNameError`` for any other name.
+    """
     return _validate(name, _USER_NAME, USER_NAME_LENGTH_MAX)
 
 
 def validate_user_scope_name(name: str) -> str:
-    """The name, if a user may give it to a scope."""
+    """Return a name that a user may give to a scope; raise ``InvalidNameError`` for any other."""
     return _validate(name, _USER_NAME, NAME_LENGTH_MAX)
 
 
 def validate_scope_name(name: str) -> str:
-    """The name, if a scope may have it; internal ones start with an underscore."""
+    """Return a name that a scope may have; raise ``InvalidNameError`` for any other. Internal names
+    start with an underscore.
+    """
     return _validate(name, _INTERNAL_NAME, NAME_LENGTH_MAX)
 
 
 def validate_stream_name(name: str) -> str:
-    """The name, if a stream may have it; internal ones start with an underscore."""
+    """Return a name that a stream may have; raise ``InvalidNameError`` for any other. Internal
+    names start with an underscore.
+    """
     return _validate(name, _INTERNAL_NAME, NAME_LENGTH_MAX)
 
 

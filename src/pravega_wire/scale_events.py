@@ -29,14 +29,14 @@ from pravega_wire.versioned import (
 )
 
 REQUEST_STREAM = "_requeststream"
-"""The stream of the internal scope that the events are written to."""
+"""Name of the stream, in the internal scope, to which the events are written."""
 
 EVENT_TYPE = 2
 _INT64 = struct.Struct(">q")
 
 
 class ScaleDirection(enum.IntEnum):
-    """Whether a segment has too much to do, or too little."""
+    """Direction in which the load of a segment asks its stream to scale."""
 
     UP = 0
     DOWN = 1
@@ -53,7 +53,7 @@ class AutoScaleEvent:
     time_ms: int
     """Time of the observation, in milliseconds since 1970."""
     splits: int = 0
-    """Count of segments that the load needs; meaningless for ``DOWN``."""
+    """Number of segments that the load needs; meaningless for ``DOWN``."""
     silent: bool = False
     """Whether nothing was written for so long that no more events about the segment will come."""
     request_id: int = 0
@@ -64,7 +64,7 @@ class AutoScaleEvent:
 
 
 def encode_auto_scale(event: AutoScaleEvent) -> bytes:
-    """The payload of an event."""
+    """Return the payload of an event."""
     data = (
         write_text(event.scope)
         + write_text(event.stream)
@@ -81,7 +81,7 @@ def encode_auto_scale(event: AutoScaleEvent) -> bytes:
 
 
 def decode_auto_scale(payload: bytes) -> AutoScaleEvent | None:
-    """The event in a payload; None for another of the events between controllers.
+    """Return the event in a payload; None for another kind of event between controllers.
 
     Raises ``RemoteProtocolError`` for bytes that are none of them.
     """

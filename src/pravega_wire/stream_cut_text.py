@@ -19,7 +19,8 @@ from pravega_wire.names import segment_epoch, segment_id, segment_number
 
 VERSION = "0"
 TEXT_BYTES_MAX = 16 * 1024 * 1024
-"""Hundreds of thousands of segments; a short text must not become gigabytes."""
+"""Maximum length of a text after decompression, in bytes: enough for hundreds of thousands of
+segments. A short text must not become gigabytes."""
 
 
 class StreamCutTextError(ValueError):
@@ -34,7 +35,7 @@ def encode_cut_text(name: str, cut: Mapping[int, int]) -> str:
 
 
 def decode_cut_text(text: str) -> tuple[str, dict[int, int]]:
-    """Return name and cut of a text; ``StreamCutTextError`` if it is none."""
+    """Return the stream's name and the cut of a text. Raises ``StreamCutTextError``."""
     try:
         packed = base64.b64decode(text.strip(), validate=True)
         inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)

@@ -21,28 +21,28 @@ FORMAT = 0
 _HEAD = struct.Struct(">BBB")
 _REVISION = struct.Struct(">Bi")
 COMPACT_INT_MAX = 0x3FFF_FFFE
-"""The largest number that ``write_compact_int`` takes."""
+"""Maximum number that ``write_compact_int`` encodes."""
 COMPACT_LONG_MAX = 0x3FFF_FFFF_FFFF_FFFE
-"""The largest number that ``write_compact_long`` takes."""
+"""Maximum number that ``write_compact_long`` encodes."""
 _COMPACT_LONG_BYTES = (1, 2, 4, 8)
-"""The length of the number, by its first two bits."""
+"""Lengths of a number, in bytes, by its first two bits."""
 
 
 def write_versioned(revisions: Iterable[bytes], *, version: int = 0) -> bytes:
-    """The record whose revisions, from 0 on, hold these data."""
+    """Return the record whose revisions, from 0 on, hold these data."""
     parts = list(revisions)
     body = b"".join(_REVISION.pack(n, len(data)) + data for n, data in enumerate(parts))
     return _HEAD.pack(FORMAT, version, len(parts)) + body
 
 
 def write_text(text: str) -> bytes:
-    """Text of at most 65,535 bytes behind its length."""
+    """Return a text of at most 65,535 bytes, after its length."""
     data = encode_text(text)
     return struct.pack(">H", len(data)) + data
 
 
 def write_compact_int(value: int) -> bytes:
-    """A number from 0 to ``COMPACT_INT_MAX`` in one, two or four bytes."""
+    """Return a number from 0 to ``COMPACT_INT_MAX`` in one, two or four bytes."""
     if not 0 <= value <= COMPACT_INT_MAX:
         raise ValueError(f"{value} has no compact form")
     if value <= 0x7F:
@@ -53,7 +53,7 @@ def write_compact_int(value: int) -> bytes:
 
 
 def write_compact_long(value: int) -> bytes:
-    """A number from 0 to ``COMPACT_LONG_MAX`` in one, two, four or eight bytes."""
+    """Return a number from 0 to ``COMPACT_LONG_MAX`` in one, two, four or eight bytes."""
     if not 0 <= value <= COMPACT_LONG_MAX:
         raise ValueError(f"{value} has no compact form")
     fits = (value < 1 << 8 * length - 2 for length in _COMPACT_LONG_BYTES)
@@ -70,7 +70,7 @@ class VersionedReader:
         self.position = position
 
     def read_revision(self, *, version: int = 0) -> VersionedReader:
-        """The data of revision 0 of the record that begins here; goes on behind the record."""
+        """Return a reader of revision 0 of the record that begins here; advance past the record."""
         found_format, found_version, count = self._unpack(_HEAD)
         if found_format != FORMAT or found_version != version or count < 1:
             raise RemoteProtocolError(

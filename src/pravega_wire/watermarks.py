@@ -35,7 +35,7 @@ class Watermark:
 
 
 def encode_watermark(watermark: Watermark) -> bytes:
-    """The bytes of a watermark."""
+    """Return the bytes of a watermark."""
     parts = [
         _INT64.pack(watermark.lower),
         _INT64.pack(watermark.upper),
@@ -50,7 +50,7 @@ def encode_watermark(watermark: Watermark) -> bytes:
 
 
 def decode_watermark(data: bytes) -> Watermark:
-    """The watermark in bytes, else ``RemoteProtocolError``."""
+    """Return the watermark in bytes, or raise ``RemoteProtocolError``."""
     reader = VersionedReader(data).read_revision()
     lower, upper = reader.read_long(), reader.read_long()
     if upper < lower:
