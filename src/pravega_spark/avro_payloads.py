@@ -62,7 +62,7 @@ _LOGICAL: dict[str, DataType] = {
 
 
 def is_avro(text: str) -> bool:
-    """Say whether the option ``schema`` is an Avro schema of a record."""
+    """Return whether the option ``schema`` is an Avro schema of a record."""
     if not text.lstrip().startswith("{"):
         return False
     try:
@@ -73,7 +73,9 @@ def is_avro(text: str) -> bool:
 
 
 def avro_columns(text: str) -> StructType:
-    """Return the columns of an Avro schema. ``OptionError`` where it has none, or is none."""
+    """Return the columns of an Avro schema. Raises ``OptionError`` where it has none, or is
+    none.
+    """
     named = _parse(text)
     columns = _column_type(named[""], named, ())
     assert isinstance(columns, StructType)
@@ -88,7 +90,8 @@ def avro_columns(text: str) -> StructType:
 
 
 class AvroPayloads:
-    """Reads events into the columns of an Avro schema; their places follow as they are.
+    """Parses events into the columns of an Avro schema, and leaves the columns with their places as
+    they are.
 
     ``mode`` is ``permissive`` (a malformed event becomes nulls) or ``failfast`` (it ends the job).
     """

@@ -55,14 +55,14 @@ class BatchState:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """What is recorded of a batch, and the version to replace it with."""
+    """The record of a batch, and the version with which to replace it."""
 
     state: BatchState
     version: int
 
 
 class CommitLog:
-    """Reads and writes the records of one query's batches. Blocks."""
+    """Reads and writes the records of one query's batches. Its calls block."""
 
     def __init__(self, controller: ControllerClient, scope: str, table: str, query: str) -> None:
         self._controller = controller
@@ -103,7 +103,7 @@ class CommitLog:
         return found if found is not None and found.state == state else None
 
     def remove(self, batch: int) -> None:
-        """Forget a batch that can never be repeated any more."""
+        """Remove the record of a batch that can never be repeated."""
         key = TableKey(self._key(batch))
         self._request(lambda i: RemoveTableKeys(i, self._name, "", (key,)))
 

@@ -83,7 +83,7 @@ def offset_to_cut(stream: str, offset: Mapping[str, Any]) -> dict[int, int]:
 def parse_cut(stream: str, text: str) -> dict[int, int]:
     """Return the cut that a user wrote: an offset or its ``cut`` alone in JSON, or official text.
 
-    ``OptionError`` if it is none, or a cut of another stream.
+    Raises ``OptionError`` for a text without a cut, or for the cut of another stream.
     """
     if not text.lstrip().startswith(("{", "[")):
         return _parse_official(stream, text)
@@ -119,7 +119,7 @@ def epoch_of(segment_id: int) -> int:
 
 
 def is_behind(segment_id: int, end: Cut | None) -> bool:
-    """Say whether a segment lies wholly behind the cut ``end``; never if there is none.
+    """Return whether a segment lies wholly after the cut ``end``; False if there is no such cut.
 
     Segments of the cut and their ancestors were created no later than the youngest of the cut;
     whatever was created after the cut was taken is younger.

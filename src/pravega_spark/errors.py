@@ -9,7 +9,7 @@ from pravega_blocking.errors import PravegaError, UsageError
 
 
 class OptionError(UsageError):
-    """An option is missing or makes no sense."""
+    """An option is missing or has no meaning."""
 
 
 class DataLossError(PravegaError):
@@ -21,11 +21,11 @@ class DamagedError(PravegaError):
 
 
 class TierUnreachableError(PravegaError):
-    """Tier 2 cannot be read from here."""
+    """This process cannot read tier 2."""
 
 
 class TierMissingError(PravegaError):
-    """A file or object of tier 2 is not there."""
+    """A file or object of tier 2 does not exist."""
 
 
 class PlanRefusedError(PravegaError):

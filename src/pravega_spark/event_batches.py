@@ -17,7 +17,7 @@ from pravega_spark.segments import Piece
 
 SCHEMA_DDL = "event binary, scope string, stream string, segment_id bigint, offset bigint"
 BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes of a segment that become one record batch, or a little more."""
+"""Number of bytes of a segment that become one record batch, or a little more."""
 HEADER_BYTES = 8
 
 

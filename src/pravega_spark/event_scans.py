@@ -1,7 +1,7 @@
 """Finds where events begin in bytes of a segment, by walking from event to event.
 
 Owns: ``scan_starts``, and ``EventScan``, which remembers how far it has come: a batch with a limit
-ends between two events, and the next one goes on there, so the driver reads each byte once.
+ends between two events, and the next one continues there, so the driver reads each byte once.
 
 Invariants:
 1. A scan's position is where an event begins or where the bytes end.
@@ -24,13 +24,13 @@ SPAN_NUMBERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Events that follow each other, one or more."""
+    """One or more events that follow each other."""
 
     base: int
     positions: Sequence[int]
-    """The offsets of events' bytes behind their headers, from ``base`` on."""
+    """Offsets of the events' bytes after their headers, relative to ``base``."""
     after: int
-    """The offset behind the last one."""
+    """The offset after the last event."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -45,7 +45,7 @@ class Starts:
         """Return how many of the events end at an offset or before."""
         if self.after <= offset:
             return len(self.positions)
-        # As many as begin there or before, but the one that goes on.
+        # As many as begin there or before, without the one that continues after it.
         return max(0, bisect_right(self.positions, offset - self.base + HEADER_BYTES) - 1)
 
 
@@ -91,7 +91,8 @@ class EventScan:
     def advance(
         self, end: int, *, bytes_max: int, rows_max: int, at_least_one: bool
     ) -> tuple[int, int]:
-        """Go on to ``end``, as far as both limits allow; return the position and the events passed.
+        """Advance to ``end``, as far as both limits allow; return the position and the events
+        passed.
 
         ``end`` is behind the position, between two events, and never less than last time. With
         ``at_least_one`` the first event may be longer than the limit.

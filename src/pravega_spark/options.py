@@ -32,10 +32,10 @@ WIRE = "wire"
 PARTITION_BYTES_MAX = 256 * 1024 * 1024
 
 PATIENCE_SECONDS = 60.0
-"""Time without a controller after which a job fails."""
+"""Time, in seconds, without a controller after which a job fails."""
 LEASE_MS = 600_000
-"""The longest lease that the original's controller grants by default: a task that finished early
-waits with its transaction for the slowest one of its stage."""
+"""Maximum lease, in milliseconds, that the original's controller grants by default: a task that
+finished early waits with its transaction for the slowest one of its stage."""
 COMMIT_TABLE = "spark-commits"
 
 STREAM_NUMBERS = (
@@ -113,7 +113,7 @@ class Options:
 
     @property
     def name(self) -> str:
-        """``scope/stream``."""
+        """Return ``scope/stream``."""
         return f"{self.scope}/{self.stream}"
 
     @classmethod

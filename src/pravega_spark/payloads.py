@@ -33,7 +33,8 @@ _Piece: TypeAlias = tuple[int, pa.Table | None]
 
 
 class JsonPayloads:
-    """Parses events into the columns of ``schema``; their places follow as they are.
+    """Parses events into the columns of ``schema``, and leaves the columns with their places as
+    they are.
 
     ``mode`` is ``permissive`` (a malformed event becomes nulls) or ``failfast`` (it ends the job).
     """

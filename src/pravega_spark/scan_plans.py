@@ -33,11 +33,14 @@ from pravega_wire.errors import ProtocolError
 LEASE_MS = 600_000
 LEASE_ID_BYTES = 16
 HELD_TOGETHER_MAX = 1_000
-"""Chunks of one request: a server takes 4,096 items, and a frame has an end."""
+"""Maximum number of chunks in one request: a server accepts 4,096 items, and a frame has a
+maximum length."""
 ASKS_MAX = 2
-"""A connection may have broken for another reason than the request."""
+"""Maximum number of attempts at a request: a connection may break for another reason than the
+request."""
 REFUSALS_MAX = 3
-"""Requests in a row that fail before the servers count as servers without plans."""
+"""Maximum number of requests in a row that fail before the servers count as servers without
+plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class ScanPlans:
 
     @property
     def are_refused(self) -> bool:
-        """Whether ``REFUSALS_MAX`` requests in a row failed: others are not worth their time."""
+        """Return whether ``REFUSALS_MAX`` requests in a row failed: further ones only cost time."""
         return self._refusals >= REFUSALS_MAX
 
     def request(self, segment_id: int, start: int, end: int, lease_id: bytes) -> ScanPlan | None:
@@ -102,10 +105,10 @@ class ScanPlans:
         return ScanPlan(address, start, min(position, end), tuple(chunks))
 
     def hold(self, segment_id: int, plan: ScanPlan, lease_id: bytes) -> bool:
-        """Let a lease on the plan's chunks last for ``LEASE_MS`` from now on.
+        """Renew a lease on the plan's chunks for ``LEASE_MS`` from now.
 
-        False when the chunks may be gone. Raises ``ProtocolError`` or ``OSError`` when the store
-        cannot be asked.
+        Returns False when the chunks may be gone. Raises ``ProtocolError`` or ``OSError`` when the
+        store cannot be asked.
         """
         names = [chunk.chunk_name for chunk in plan.chunks]
         for first in range(0, len(names), HELD_TOGETHER_MAX):

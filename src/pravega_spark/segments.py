@@ -7,7 +7,7 @@ Invariants:
    the segment store, or raises. Bytes that the user gave up are left out, and each piece says
    where it lies.
 2. The next read is asked for before what came is handed on: the server works while Spark does.
-   A connection is dropped when nobody waits for the answer any more.
+   A connection is dropped when no caller waits for the answer any more.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REPLY_SECONDS = 30.0
 PATIENCE_SECONDS = 60.0
 RETRY_SECONDS = 0.2
 QUESTIONS_MAX = 64
-"""Count of requests for states that are sent before the first answer is awaited."""
+"""Maximum number of requests for states that are sent before the first answer is awaited."""
 
 Address = tuple[str, int]
 Piece: TypeAlias = "tuple[int, Buffer]"
@@ -80,12 +80,12 @@ class SegmentStores:
         self.close()
 
     def close(self) -> None:
-        """Drop all connections. Idempotent."""
+        """Close all connections. Idempotent."""
         while self._connections:
             self._connections.popitem()[1].close()
 
     def address(self, segment_id: int) -> Address:
-        """Return where a segment is served, as last heard."""
+        """Return the address of a segment's store, as it was found last."""
         found = self._addresses.get(segment_id)
         if found is None:
             found = self._addresses[segment_id] = self._locate(segment_id)
@@ -107,7 +107,7 @@ class SegmentStores:
                 segment, connection, request_id = asked[0]
                 state = self._state(segment, connection.receive_reply(request_id))
             except (ProtocolError, OSError) as error:
-                # Answers that nobody waits for any more shall not meet other questions.
+                # Late answers must not be taken for those of other requests.
                 for each, _, _ in asked:
                     self._drop_connection(self._addresses.get(each))
                     waiting.append(each)
@@ -127,7 +127,7 @@ class SegmentStores:
             connection = self._connection(segment_id)
             reply = connection.call(make(connection.next_request_id(), self._name(segment_id)))
         except (ProtocolError, OSError):
-            # It may be back at the same place, and nobody shall wait for a controller here.
+            # It may be back at the same place, and this call must not wait for a controller.
             self._drop_connection(self._addresses.get(segment_id))
             raise
         if isinstance(reply, WrongHost):
@@ -218,7 +218,7 @@ class SegmentStores:
         raise self._refusal(segment_id, reply)
 
     def _refusal(self, segment_id: int, reply: Reply) -> Exception:
-        """Return what an unwanted reply means: an error that is final, or one that may pass."""
+        """Return the error for an unexpected reply: one that is final, or one that may pass."""
         name = self._name(segment_id)
         if isinstance(reply, AuthTokenCheckFailed):
             return RefusedError(f"no permission to read segment {name}")
@@ -227,7 +227,7 @@ class SegmentStores:
         return ProtocolError(f"unexpected {type(reply).__name__} for {name}")
 
     def _skip_lost(self, piece: Slice, offset: int, reply: Reply, fail_on_data_loss: bool) -> int:
-        """Return the offset behind the lost bytes."""
+        """Return the offset after the lost bytes."""
         if isinstance(reply, SegmentIsTruncated):
             end = max(offset, min(reply.start_offset, piece.end))
         else:
@@ -241,7 +241,9 @@ class SegmentStores:
         return end
 
     def _retry(self, segment_id: int, error: Exception, deadline: float) -> None:
-        """Forget the connection and where the segment was; wait a little, or give up."""
+        """Forget a segment's server, and wait before the next attempt; raise the error after the
+        deadline.
+        """
         if isinstance(error, PravegaError):
             raise error
         self._forget(segment_id)
@@ -253,7 +255,7 @@ class SegmentStores:
         time.sleep(RETRY_SECONDS)
 
     def _forget(self, segment_id: int) -> None:
-        """Drop the connection to a segment's old server, and ask again where the segment is."""
+        """Close the connection to a segment's old server, and forget that server."""
         self._drop_connection(self._addresses.pop(segment_id, None))
 
     def _drop_connection(self, address: Address | None) -> None:

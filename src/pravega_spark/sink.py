@@ -42,9 +42,10 @@ from pravega_spark.errors import OptionError
 from pravega_spark.options import Options, open_controller, stream_settings
 
 PING_SHARE = 4
-"""A lease is renewed when this part of it has passed."""
+"""Part of a lease after which it is renewed."""
 RECORDS_KEPT = 100
-"""Spark repeats the last batch only; more are kept for people who look."""
+"""Number of records of batches that are kept: Spark repeats the last batch only, the others are
+for people who look."""
 COMMIT_SECONDS_MAX = 300.0
 _COMMITTED = ("committing", "committed")
 _ENDED = ("aborting", "aborted")
@@ -149,7 +150,7 @@ class EventStreamSink(EventSink, DataSourceStreamArrowWriter):
 
 
 class Committer:
-    """Commits transactions of one stream and sees them through."""
+    """Commits transactions of one stream, and waits until they are committed."""
 
     def __init__(self, options: Options, controller: ControllerClient) -> None:
         self._options = options
@@ -157,7 +158,7 @@ class Committer:
 
     def commit(self, transactions: Sequence[bytes]) -> None:
         """Commit transactions, all of them; or none, and raise ``RefusedError`` that names those
-        that ended. Their leases begin anew first: they last until the last one is committed."""
+        that ended. Their leases are renewed first: they last until the last one is committed."""
         lost = [ident for ident in transactions if not self._renew(ident)]
         if not lost:
             lost = [ident for ident in transactions if not self._commit_one(ident)]
@@ -220,7 +221,9 @@ class Committer:
         return {task: found[task] if task in ended else recorded[task] for task in recorded}
 
     def _renew(self, ident: bytes) -> bool:
-        """Let a transaction's lease begin anew; False if the transaction was aborted before."""
+        """Renew a transaction's lease, and return True; return False if the transaction was
+        aborted.
+        """
         options = self._options
         answer = self._controller.ping_transaction(
             options.scope, options.stream, ident, options.transaction_timeout_ms
@@ -228,7 +231,7 @@ class Committer:
         return answer not in ("aborted", "unknown") or self._state(ident) not in _ENDED
 
     def _commit_one(self, ident: bytes) -> bool:
-        """Decide a commit; False if the transaction was aborted before."""
+        """Record that a transaction commits, and return True; return False if it was aborted."""
         options = self._options
         if self._controller.commit_transaction(options.scope, options.stream, ident):
             return True
@@ -250,7 +253,7 @@ class Committer:
         return state
 
     def _wait(self, transactions: Sequence[bytes]) -> None:
-        """Return when all can be read, if the options ask for that."""
+        """Wait until all can be read, if the options ask for that."""
         options = self._options
         if not options.read_after_write_consistency:
             return
@@ -271,7 +274,9 @@ class Committer:
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse rows that are no events: ``event`` is text or binary, ``routing_key`` text."""
+    """Raise ``OptionError`` unless rows are events: ``event`` is text or binary, ``routing_key``
+    text.
+    """
     fields = {field.name: field.dataType for field in schema.fields}
     if not isinstance(fields.get("event"), BinaryType | StringType):
         raise OptionError(
@@ -327,7 +332,7 @@ def _skip_empty(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _renew(options: Options, controller: ControllerClient, transaction: bytes) -> None:
-    """Let the lease begin anew, so that all of it is left for the tasks that are still at work."""
+    """Renew the lease, so that it is as long as possible while other tasks still work."""
     answer = controller.ping_transaction(
         options.scope, options.stream, transaction, options.transaction_timeout_ms
     )

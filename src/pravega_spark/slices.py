@@ -4,7 +4,7 @@ Owns: ``SliceReader``: where it goes over from one to the other, and the lease o
 
 Invariants:
 1. The bytes of a slice come once each, in order: a reader knows how far it came, and whatever goes
-   on, by a new plan or over the wire, goes on there.
+   on, by a new plan or over the wire, continues there.
 2. A task has a lease of its own on what it reads, which begins before its first byte and ends with
    it. Where that is refused, it asks for another plan.
 """

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 STREAM_INFO_DDL = "head_stream_cut string, tail_stream_cut string"
 STREAMS_DDL = "scope string, stream string"
 TASK_BYTES_MIN = 1024 * 1024
-"""Less is not worth a task of a streaming query: Spark takes longer to start it than to read."""
+"""Minimum bytes for a task of a streaming query: Spark takes longer to start it than to read
+less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class SlicePartition(InputPartition):
 
 @dataclass
 class MetadataPartition(InputPartition):
-    """Rows that the driver has made already."""
+    """Rows that the driver has already made."""
 
     rows: list[tuple[str, str]]
 
@@ -154,7 +155,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins."""
-        return self._offset(self._opened().start(LATEST))
+        return self._offset(self._open_view().start(LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options name; Spark hands it back to ``latestOffset``."""
@@ -165,8 +166,8 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let this run of the query end with what is stored now."""
-        tail = self._opened().tail()
+        """Record the present end of the stream as the end of this run of the query."""
+        tail = self._open_view().tail()
         self._find_end()
         if self._end is None:
             self._end = tail
@@ -175,15 +176,15 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the next batch goes."""
         cut = offset_to_cut(self._options.name, start)
         limited = not isinstance(limit, ReadAllAvailable)
-        return self._offset(self._opened().advance(cut, self._find_end(), limited=limited))
+        return self._offset(self._open_view().advance(cut, self._find_end(), limited=limited))
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return where the stream ends, for the query's progress."""
-        return self._offset(self._opened().last_tail())
+        return self._offset(self._open_view().last_tail())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a partition for each segment with new events, or for several with few."""
-        view, name = self._opened(), self._options.name
+        view, name = self._open_view(), self._options.name
         slices = slices_between(offset_to_cut(name, start), offset_to_cut(name, end))
         return plan_partitions(view, slices, bytes_min=TASK_BYTES_MIN)
 
@@ -196,12 +197,12 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: Spark's checkpoint says what was processed."""
 
     def stop(self) -> None:
-        """Drop the connections."""
+        """Close the connections."""
         if self._view is not None:
             self._view.close()
             self._view = None
 
-    def _opened(self) -> StreamView:
+    def _open_view(self) -> StreamView:
         if self._view is None:
             from pravega_spark.stream_view import StreamView
 
@@ -211,7 +212,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _find_end(self) -> dict[int, int] | None:
         """Return the cut at which this query ends, asking for it once."""
         if not self._end_is_known:
-            self._end = self._opened().end(UNBOUNDED)
+            self._end = self._open_view().end(UNBOUNDED)
             self._end_is_known = True
         return self._end
 
@@ -233,7 +234,7 @@ class MetadataReader(DataSourceReader):
         if options.metadata == "streams":
             with open_controller(options) as controller:
                 listed = controller.list_streams(options.scope)
-                # Those of the system, such as the states of reader groups, begin so.
+                # Names of internal streams, such as the states of reader groups, begin with it.
                 names = sorted(name for name in listed if not name.startswith("_"))
             return [MetadataPartition([(options.scope, name) for name in names])]
         with StreamView(options) as view:

@@ -4,8 +4,8 @@ Owns: the guess at an event's start from a window of bytes.
 
 An event is 8 bytes, four of them 0 and four its length, and so many bytes more. From each place in
 the window that looks like such a header a chain leads from event to event. Chains from places that
-are no headers end soon; those that go on meet the real one at the next real header. So the chain
-that goes on for longest is the real one, and its last header in the window is an event's start.
+are no headers end soon; those that continue meet the real one at the next real header. So the chain
+that continues for longest is the real one, and its last header in the window is an event's start.
 
 It is a guess, since payloads may hold whole events. It needs no proof, because it gets one: a task
 raises an error unless its slice ends where an event does, and the first slice begins where one
@@ -20,12 +20,13 @@ import struct
 HEADER_BYTES = 8
 WINDOW_BYTES_MIN = 64 * 1024
 WINDOW_BYTES_MAX = 16 * 1024 * 1024
-"""No window needs more: the longest event that is written in one piece has 8 MiB."""
+"""Maximum length of a window, in bytes: the longest event that is written in one piece has 8
+MiB."""
 EVENT_BYTES_MAX = 1024 * 1024 * 1024
 CHAIN_EVENTS_MIN = 8
 CHAIN_LEAD = 4
-"""The real chain must have so many times as many events as any other, or be so many times as long:
-zeros look like many empty events, and numbers like a long one."""
+"""Minimum lead of the real chain: it has so many times as many events as any other, or is so
+many times as long. Zeros look like many empty events, and numbers like a long one."""
 
 _ZEROS = re.compile(rb"(?=\0\0\0\0)")
 _LENGTH = struct.Struct(">i")

@@ -47,9 +47,11 @@ from pravega_wire.watermarks import Watermark, decode_watermark
 
 CALLS_AT_ONCE = 16
 DIRECT_BYTES_MIN = 8 * 1024 * 1024
-"""A segment's bytes for which a plan is worth a request, and what is in memory anyway is not."""
+"""Minimum bytes of a segment for which a plan is worth a request; what is in memory anyway does
+not count."""
 SCANNED_TARGET_MAX = 1024 * 1024
-"""Slices that are cut into shorter pieces are read for that, others only around the cuts."""
+"""Maximum length, in bytes, of the pieces for which a slice is read to find its events; around
+longer pieces only the cuts are read."""
 
 
 class StreamView:
@@ -70,7 +72,7 @@ class StreamView:
         self.close()
 
     def close(self) -> None:
-        """Drop all connections. Idempotent."""
+        """Close all connections. Idempotent."""
         self._stores.close()
         self._controller.close()
 
@@ -129,7 +131,7 @@ class StreamView:
 
     def advance(self, start: Cut, end: Cut | None, *, limited: bool) -> dict[int, int]:
         """Return how far a batch from ``start`` goes, within ``end`` and, if asked, the limits."""
-        cut, states = self._enter_successors(start, end)
+        cut, states = self._replace_completed(start, end)
         self._scans = {segment: scan for segment, scan in self._scans.items() if segment in cut}
         has_successors = any(state.is_sealed for state in states.values())
         self._seen_tail = (
@@ -245,17 +247,19 @@ class StreamView:
         successors = self._successors(segments)
         return [segment for segment in segments if not successors[segment]]
 
-    def _enter_successors(
+    def _replace_completed(
         self, start: Cut, end: Cut | None
     ) -> tuple[dict[int, int], dict[int, SegmentState]]:
-        """Replace what was read to its end by what follows; also return the segments' states."""
+        """Replace segments that were read to their end by their successors; also return the
+        segments' states.
+        """
         cut = dict(start)
         while True:
             states = self._stores.states(cut)
             for segment in list(cut):
                 state = states.get(segment)
                 if state is None:
-                    # Nobody can tell any more whether it had been read to its end.
+                    # It is not known any more whether it had been read to its end.
                     self._refuse_loss(segment)
                     states[segment] = SegmentState(0, cut[segment], True)
                 elif cut[segment] < state.start_offset:
@@ -317,12 +321,12 @@ class StreamView:
         scan = self._scans.get(segment)
         if scan is None or scan.position != start:
             scan = self._scans[segment] = EventScan(
-                self._segment_name(segment), partial(self._read_calmly, segment), start
+                self._segment_name(segment), partial(self._read_without_lookahead, segment), start
             )
         return scan
 
-    def _read_calmly(self, segment: int, start: int, end: int) -> Iterator[Piece]:
-        """Yield bytes of a segment; nothing is under way between two pieces."""
+    def _read_without_lookahead(self, segment: int, start: int, end: int) -> Iterator[Piece]:
+        """Yield bytes of a segment; no request is under way between two pieces."""
         return self._stores.read_slice(
             Slice(segment, start, end),
             fail_on_data_loss=self.options.fail_on_data_loss,
@@ -333,8 +337,9 @@ class StreamView:
         return f"{self.options.name}/{segment}"
 
     def _split(self, slices: Sequence[Slice]) -> list[Slice]:
-        """Cut slices between events, so that there are ``min_partitions`` if the events allow it,
-        and none is much longer than ``max_partition_bytes``."""
+        """Split slices between events, so that there are ``min_partitions`` if the events allow it,
+        and none is much longer than ``max_partition_bytes``.
+        """
         options = self.options
         target = options.max_partition_bytes or sum(piece.end - piece.start for piece in slices)
         if len(slices) < options.min_partitions:

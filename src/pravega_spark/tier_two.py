@@ -5,7 +5,7 @@ Owns: how files and objects are found and read, and the check of what was read.
 Invariants:
 1. Nothing is read before the identity of the plan's store has been seen there: a directory of the
    same name on another machine is another one.
-2. Bytes of a block that does not match its checksum are returned to nobody.
+2. Bytes of a block that does not match its checksum are never returned.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from pravega_spark.errors import DamagedError, TierMissingError, TierUnreachable
 from pravega_wire.commands import PlannedChunk, PlannedObject
 
 BLOCK_BYTES = 64 * 1024
-"""Length of a block with a checksum."""
+"""Length of a block with a checksum, in bytes."""
 READ_BYTES = 4 * 1024 * 1024
 READ_BYTES_S3 = 16 * 1024 * 1024
-"""Length of one read of an object: a request takes a while before its first byte comes."""
+"""Length of one read of an object, in bytes: a request takes a while before its first byte
+comes."""
 LOOKS_MAX = 2
-"""Times that a block is read before it is called damaged: bytes may be damaged on their way."""
+"""Maximum number of reads of a block before it is called damaged: bytes may be damaged on their
+way."""
 DEFAULT_REGION = "us-east-1"
 S3_CONNECT_SECONDS = 3.0
 S3_READ_SECONDS = 30.0

@@ -1,6 +1,6 @@
 """Archives a stream to Parquet: each event once, resumable, by the day on which it was archived.
 
-A program of one page: copy it and change what you need. It goes on where it stopped, after Ctrl-C
+A program of one page: copy it and change what you need. It continues where it stopped, after Ctrl-C
 and after kill -9 alike; running it again adds what is new and nothing else. The output is a table
 of the columns ``event``, ``segment_id``, ``offset`` (or those of ``columns``) and the partition
 ``archived_on``.
@@ -15,7 +15,8 @@ from pyspark.sql.functions import col, current_date, from_json
 from pyspark.sql.streaming.query import StreamingQuery
 
 CHECKPOINT = "_checkpoint"
-"""Below the output; Spark's readers of Parquet skip names that begin with an underscore."""
+"""Name of the checkpoint's directory below the output; Spark's readers of Parquet skip names
+that begin with an underscore."""
 
 
 def archive(

@@ -38,7 +38,7 @@ Told = Callable[[Progress], None]
 def run_query(query: StreamingQuery, told: Told) -> Progress:
     """Wait until a query ends and return what it did; ``told`` hears of its progress.
 
-    An interrupt stops the query: its checkpoint lets it go on another time.
+    An interrupt stops the query: its checkpoint lets it continue later.
     """
     began = time.monotonic()
     rows, last_batch, batches = 0, -1, 0

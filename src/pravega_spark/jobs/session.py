@@ -37,8 +37,8 @@ def open_session(
 ) -> Iterator[SparkSession]:
     """Yield a session with the data source registered, and stop it afterwards.
 
-    A session that the caller has already is taken as it is, and goes on. A master that begins with
-    ``sc://`` is a Spark Connect server: nothing of Java is needed here then.
+    A session that the caller has already is used as it is, and stays open. A master that begins
+    with ``sc://`` is a Spark Connect server: nothing of Java is needed here then.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
