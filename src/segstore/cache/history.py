@@ -57,10 +57,10 @@ class HistoryBlocks:
                 self.forget(block)
 
     def promise(self, length: int) -> bool:
-        """Reserve room for reading ahead; returns whether there is room. Only blocks that were read
+        """Reserve room for reading ahead; return whether there is room. Only blocks that were read
         to their end are dropped for it."""
         room = self.bytes_max - self._promised_bytes - length
-        self._let_go(self._read, room)
+        self._forget_beyond(self._read, room)
         if self.kept_bytes > room:
             return False
         self._promised_bytes += length
@@ -73,8 +73,8 @@ class HistoryBlocks:
     def keep(self, offset: int, data: memoryview, place: list[HistoryBlock]) -> HistoryBlock | None:
         """Keep a block, if there may be room."""
         room = self.bytes_max - self._promised_bytes - len(data)
-        self._let_go(self._read, room)
-        self._let_go(self._unread, room)
+        self._forget_beyond(self._read, room)
+        self._forget_beyond(self._unread, room)
         if self.kept_bytes > room:
             return None
         if 2 * len(data) < memoryview(data.obj).nbytes:
@@ -105,6 +105,6 @@ class HistoryBlocks:
         block.place.remove(block)
         self.kept_bytes -= len(block.data)
 
-    def _let_go(self, blocks: OrderedDict[HistoryBlock, None], kept_bytes_max: int) -> None:
+    def _forget_beyond(self, blocks: OrderedDict[HistoryBlock, None], kept_bytes_max: int) -> None:
         while self.kept_bytes > kept_bytes_max and blocks:
             self.forget(next(iter(blocks)))

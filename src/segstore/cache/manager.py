@@ -43,11 +43,12 @@ class CachePolicy:
     target_utilization: float = 0.75
     max_utilization: float = 0.90
     eviction_margin: float = 0.05
-    """Eviction goes this far below the target, so that it does not run for every append."""
+    """Share of the capacity by which an eviction goes below the target, so that it does not run for
+    every append."""
     throttle_margin: float = 0.05
-    """Writers are slowed down from this far above the target on."""
+    """Share of the capacity above the target from which on writers are slowed down."""
     system_margin: float = 0.05
-    """System segments may have this much beyond the maximum."""
+    """Share of the capacity that system segments may use beyond the maximum."""
     history_share: float = 1 / 16
     """Share that history may use beyond the target, so that reads find what was read ahead. It is
     less than the distance from the target to the maximum."""
@@ -73,19 +74,20 @@ class CacheManager:
         self._ticks: int | None = None
         self._draining = False
         self.in_flight_bytes = 0
-        """What the containers have let through and not brought in yet: they add and take it off."""
+        """Number of bytes that the containers have accepted and not yet added to the cache: they
+        add and subtract them."""
         self.writer_limit_bytes = int(capacity * policy.max_utilization)
         self._system_limit_bytes = int(capacity * (policy.max_utilization + policy.system_margin))
         cache.on_full = self._make_room
 
     @property
     def evicted_bytes(self) -> int:
-        """Bytes of all entries that were ever evicted."""
+        """Return the number of bytes of all entries that were ever evicted."""
         return self.generations.evicted_bytes
 
     @property
     def is_above_target(self) -> bool:
-        """Whether something has to be evicted."""
+        """Return whether something has to be evicted."""
         return self._counted_bytes() > self._target_bytes
 
     def advance(self, now: float) -> None:
@@ -97,7 +99,7 @@ class CacheManager:
         self._ticks = ticks if self._ticks is None else max(ticks, self._ticks)
 
     def evict_some(self) -> bool:
-        """Evict some entries that are too old or too many; returns whether there are more."""
+        """Evict some entries that are too old or too many; return whether there are more."""
         generations = self.generations
         count = 0
         if generations.current > self._age_max:
@@ -111,7 +113,8 @@ class CacheManager:
 
     @property
     def held_bytes(self) -> int:
-        """What cannot be evicted: tier 2 does not have it. It slows writers down."""
+        """Return how many bytes cannot be evicted because tier 2 does not have them. They slow
+        writers down."""
         return self.cache.used_bytes - self.generations.evictable_bytes
 
     def has_room(self, block_bytes: int, *, system: bool = False) -> bool:
@@ -169,7 +172,8 @@ class CacheManager:
         )
 
     def _make_room(self) -> bool:
-        """The cache is full in the midst of an operation; returns whether that changed."""
+        """Evict entries because the cache is full in the midst of an operation; return whether any
+        went."""
         evicted = self.generations.evict(
             used_bytes_max=self._low_bytes, count_max=4 * EVICTIONS_PER_CALL
         )
@@ -177,5 +181,5 @@ class CacheManager:
 
 
 def block_bytes(length: int) -> int:
-    """The most that ``length`` bytes of new data take of the cache."""
+    """Return how many bytes of the cache ``length`` bytes of new data use at most."""
     return (length + BLOCK_LENGTH - 1) // BLOCK_LENGTH * BLOCK_LENGTH

@@ -47,7 +47,7 @@ class CommittedState:
         self._on_evicted = on_evicted
 
     def apply(self, operation: Operation) -> None:
-        """Let one durable operation take effect."""
+        """Apply one durable operation."""
         metadata = self.metadata
         if isinstance(operation, CheckpointOperation):
             metadata.sequence_number = operation.sequence_number

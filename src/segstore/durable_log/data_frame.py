@@ -66,7 +66,7 @@ class FrameReplay:
             return self._reader.feed(digest, position)
 
     def feed_whole(self, frame: Buffer, position: int) -> list[AppendBatch | tuple[int, bytes]]:
-        """Do the same with the bytes of a frame whose digest is not enough."""
+        """Read the bytes of a frame whose digest is not enough; return the same as ``feed``."""
         with _damage_told(position):
             return self._reader.feed(digest_frame(frame, whole=True), position)
 

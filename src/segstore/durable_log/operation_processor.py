@@ -62,7 +62,8 @@ OVERLAPPING_BYTES_MAX: Final = 128 * 1024
 """With so many bytes in flight a frame waits to be full, even where entries overlap: this is the
 throughput at which an entry's own cost matters more than its wait."""
 CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024
-"""A checkpoint is written after this many bytes of log, so that recovery reads little more."""
+"""Number of bytes of log after which a checkpoint is written, so that recovery reads little more.
+"""
 BATCH_BLOCK_BYTES: Final = 1024 * 1024
 """Maximum of cache room for the appends that are accepted at once."""
 GRANT_BYTES: Final = BATCH_BLOCK_BYTES
@@ -168,7 +169,7 @@ class OperationProcessor:
                 answers.callback(operation.on_complete, error, -1)
 
     def _advance(self) -> bool:
-        """Put queued operations into frames; returns whether some are held back, for which ``run``
+        """Put queued operations into frames; return whether some are held back, for which ``run``
         has to wait."""
         if self._failure is not None or self._work.defect is not None or self._closed:
             return False
@@ -237,7 +238,7 @@ class OperationProcessor:
             self._cache_manager.in_flight_bytes += payload_bytes
 
     def _accept_appends(self, grant: float) -> float:
-        """Accept many appends from the head of the queue at once; returns the part of the grant
+        """Accept many appends from the head of the queue at once; return the part of the grant
         that they use. Returns 0 if the first operation has to be processed alone.
         """
         queue, first = self._queue, self._queue[0]
@@ -304,7 +305,7 @@ class OperationProcessor:
                 self._enqueue_first(without_room)
 
     async def _wait_for_room(self) -> bool:
-        """Wait a moment for the storage writer to make room; returns whether to go on."""
+        """Wait a moment for the storage writer to make room; return whether to go on."""
         self._request_flush()
         # The whole queue was looked at: only new operations may end the wait early.
         self._work.forget_wake()
@@ -358,7 +359,7 @@ class OperationProcessor:
             barrier.on_complete(None, 0)
 
     def _put(self, operation: Operation) -> list[LogAddress]:
-        """Encode into the current frame; returns the addresses of frames that it filled."""
+        """Encode into the current frame; return the addresses of frames that it filled."""
         addresses = [] if operation.put_into(self._frame) else self._put_parts(operation)
         self._transaction.operations.append(operation)
         return addresses
@@ -385,7 +386,7 @@ class OperationProcessor:
         self._checkpoint_address[checkpoint.sequence_number] = addresses[0]
 
     def _submit(self) -> LogAddress:
-        """Hand the current frame and the operations that end in it to the log."""
+        """Append the current frame to the log, with the operations that end in it."""
         data = self._frame.seal()
         in_flight = self._transaction, self._frame, data
         self._transaction, self._frame = UpdateTransaction(), self._frames.get()
@@ -398,7 +399,7 @@ class OperationProcessor:
         return self._log.append_nowait((data,), self._frame_completed)
 
     def _frame_completed(self, error: DataLogError | None) -> None:
-        """Let the first frame in flight take effect, which is durable, or fail the container."""
+        """Apply the first frame in flight, which is durable, or fail the container."""
         if self._closed or self._work.defect is not None:
             return
         if error is not None:
@@ -463,7 +464,7 @@ def _leave_to_task() -> bool:
 
 
 def completion_number(operation: Operation) -> int:
-    """The number that the caller of an operation gets."""
+    """Return the number that the caller of an operation gets."""
     if isinstance(operation, AppendOperation | MergeOperation):
         return operation.offset + operation.length
     if isinstance(operation, SealOperation):

@@ -47,7 +47,7 @@ class Overtakers:
 
     @property
     def has_seen(self) -> bool:
-        """Whether a part of the queue was scanned already."""
+        """Return whether a part of the queue was scanned already."""
         return self._seen > 0
 
     def reset(self) -> None:

@@ -25,7 +25,7 @@ from segstore.model.metadata import SegmentMetadata
 from segstore.model.operations import AttributeValues
 
 TRANSIENT_ATTRIBUTE_COUNT_MAX: Final = 16
-"""Extended attributes that a transient segment may have (the original's limit)."""
+"""Maximum number of extended attributes of a transient segment (the original's limit)."""
 CHANGES_COUNT_MAX: Final = 512
 """Maximum count of changed attributes that are kept while operations on a segment are in flight."""
 
@@ -74,7 +74,8 @@ class PendingSegment:
         self.in_flight = 0
 
     def value_of(self, attribute_id: AttributeId) -> int | None:
-        """The pending value of an attribute, or the null value; None if only the index knows."""
+        """Return the pending value of an attribute, or the null value; None if only the index knows
+        it."""
         value = self.attributes.get(attribute_id)
         if value is None:
             if self.older is not NOTHING:
@@ -87,7 +88,7 @@ class PendingSegment:
 
     @property
     def event_count(self) -> int:
-        """The pending number of events."""
+        """Return the pending number of events."""
         value = self.value_of(EVENT_COUNT)
         return 0 if value is None or value == NULL_ATTRIBUTE_VALUE else value
 
@@ -123,7 +124,7 @@ def check_value(pending: PendingSegment, value: int) -> None:
 
 
 def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate]) -> AttributeValues:
-    """Turn conditional updates into plain values, or raise ``BadAttributeUpdateError``.
+    """Return plain values for conditional updates. Raises ``BadAttributeUpdateError``.
 
     Raises ``AttributesNotLoadedError`` when a condition needs a value that only the index has.
     """

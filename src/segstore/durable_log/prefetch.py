@@ -98,7 +98,7 @@ class _Line:
 
     @property
     def whole(self) -> _Line:
-        """The line that this one was joined to, or itself."""
+        """Return the line that this one was joined to, or itself."""
         line = self
         while line.part_of is not None:
             line = line.part_of
@@ -148,7 +148,7 @@ class AttributePrefetcher:
 
     @property
     def held_count(self) -> int:
-        """Count of held operations."""
+        """Return the number of held operations."""
         return self._held_count
 
     def must_wait(self, operation: Operation) -> bool:
@@ -272,7 +272,7 @@ class AttributePrefetcher:
     async def _load_segments(
         self, line: _Line, offsets: _Offsets, places: trio.CapacityLimiter
     ) -> dict[str, SegmentStoreError]:
-        """Load the line's inactive segments; returns the errors by name."""
+        """Load the line's inactive segments; return the errors by name."""
         failures: dict[str, SegmentStoreError] = {}
         segments = self._segments
         names = self._missing_names(line)

@@ -27,11 +27,11 @@ class Priority(IntEnum):
     """A higher priority passes where a lower one waits."""
 
     USER = 0
-    """Waits for the delay, and stops at the bounds."""
+    """An operation that waits for the delay, and stops at the bounds."""
     SYSTEM = 1
     """An operation on a system segment: it has room beyond the bounds, and no delay."""
     RELIEF = 2
-    """It takes no memory and may free some: it never waits."""
+    """An operation that uses no memory and may free some: it never waits."""
 
 
 _RELIEF: Final = frozenset(

@@ -156,7 +156,7 @@ class Recovery:
     async def _replay_piece(
         self, segment: SegmentMetadata, piece: ShortPiece | Piece
     ) -> tuple[int, int]:
-        """Make bytes readable unless tier 2 has them; returns their offset and length."""
+        """Make bytes readable unless tier 2 has them; return their offset and length."""
         if len(piece) == 5:
             if piece[0] + piece[1] > segment.storage_length:
                 self._state.read_index.append_logged(segment, piece)

@@ -72,7 +72,8 @@ _SPELLED_LONG: Final = re.compile(rb"[^A-Za-z0-9_$./-]|(?:^|(?<=/))[./]")
 
 _REPLACE: Final = AttributeUpdateType.REPLACE
 LEAVING: Final = 0
-"""Stands for a segment id while an operation that makes the segment inactive is in flight."""
+"""Value in place of a segment id while an operation that makes the segment inactive is in flight.
+"""
 
 
 class NothingIdleError(SegmentError):
@@ -113,7 +114,7 @@ class UpdateTransaction:
 
     @property
     def unanswered(self) -> list[Operation]:
-        """The operations that were not answered yet."""
+        """Return the operations that were not answered yet."""
         operations = self.operations[self.answered_count :]
         count = 0
         for position, each in enumerate(operations, 1):
@@ -139,7 +140,7 @@ class PendingState:
         self.begin()
 
     def begin(self) -> None:
-        """Go on from what the metadata say now, at the beginning and after a recovery."""
+        """Copy the counters from the metadata, at the beginning and after a recovery."""
         metadata = self._metadata
         self._records_id = 0 if metadata.records is None else metadata.records.segment_id
         self._next_sequence_number = metadata.sequence_number + 1
@@ -147,11 +148,11 @@ class PendingState:
 
     @property
     def last_sequence_number(self) -> int:
-        """The newest sequence number given."""
+        """Return the newest sequence number given."""
         return self._next_sequence_number - 1
 
     def next_sequence_number(self) -> int:
-        """Give out one sequence number."""
+        """Return the next sequence number, and count it as used."""
         number = self._next_sequence_number
         self._next_sequence_number = number + 1
         return number
@@ -254,7 +255,7 @@ class PendingState:
         return pending
 
     def _hold(self, pending: PendingSegment) -> int:
-        """Keep the pending segment until the operation commits; returns the segment's id."""
+        """Keep the pending segment until the operation commits; return the segment's id."""
         segment_id = pending.base.segment_id
         pending.in_flight += 1
         self._segments[segment_id] = pending
@@ -356,7 +357,7 @@ class PendingState:
         pending = self._find_records()
         operation.segment_id = self._hold(pending)
         operation.offset = pending.length
-        operation.take([segment.record for segment in leaving])
+        operation.set_records([segment.record for segment in leaving])
         pending.length += len(operation.data)
         for segment in leaving:
             segment.leaving = True

@@ -66,9 +66,9 @@ class Activation:
         self._records.release(loaded)
 
     async def activate(self, name: str, *, unused: bool = False) -> None:
-        """Bring a segment into memory; returns also when no segment has the name.
+        """Bring a segment into memory; return also when no segment has the name.
 
-        ``unused`` means that nobody asked for the segment: it may become inactive again at once.
+        ``unused`` means that no caller asked for the segment: it may become inactive again at once.
         Raises ``StorageError`` and ``ContainerOfflineError``.
         """
         while not self.is_active(name) and not self.is_absent(name):

@@ -32,7 +32,7 @@ from segstore.model.segment_record import (
 )
 
 BYTES_MIN: Final = 4 * 1024 * 1024
-"""Fewer bytes of records are not worth the effort."""
+"""Minimum size, in bytes, of the records that a compaction is done for."""
 STEP_BYTES: Final = 64 * 1024
 """Bytes of records that one step reads."""
 
@@ -59,7 +59,7 @@ class RecordCompaction:
 
     @property
     def is_due(self) -> bool:
-        """Whether names lead to less than half of the bytes, which are many."""
+        """Return whether names lead to less than half of the bytes, which are many."""
         segment = self._metadata.records
         if segment is None:
             return False
@@ -67,7 +67,7 @@ class RecordCompaction:
         return length >= self._bytes_min and length > 2 * segment.attributes[RECORDS_LIVE_BYTES]
 
     async def step(self) -> bool:
-        """Free some of the head; returns whether that went well.
+        """Free some of the head; return whether that went well.
 
         Raises ``StorageError`` and ``ContainerOfflineError``.
         """
@@ -91,7 +91,8 @@ class RecordCompaction:
         return True
 
     async def _head(self, begin: int, length: int) -> tuple[list[str], int]:
-        """The names of the first records, and where the last of these records ends."""
+        """Return the names of the first records, and the offset where the last of these records
+        ends."""
         data = await self._records.read_bytes(begin, min(STEP_BYTES, length - begin))
         names: list[str] = []
         position = 0
@@ -106,7 +107,7 @@ class RecordCompaction:
         return names, begin + position
 
     def _inactive_before(self, names: list[str], end: int) -> list[str]:
-        """The inactive segments whose records lie before an offset, or may."""
+        """Return the inactive segments whose records are before an offset, or may be."""
         found: dict[str, None] = {}
         for name in names:
             if not self._activation.is_active(name):
@@ -116,7 +117,7 @@ class RecordCompaction:
         return list(found)
 
     async def _write_anew(self, names: list[str]) -> None:
-        """Activate segments and evict them at once, unless somebody used them meanwhile."""
+        """Activate segments and evict them at once, unless they were used meanwhile."""
         failures: list[StorageError] = []
 
         async def activate(name: str) -> None:

@@ -36,51 +36,52 @@ TOGETHER_MAX: Final = 64
 BACKLOG_MAX: Final = 10_000
 """Do not evict while more operations than this are unflushed: each look scans all of them."""
 CHANGES_MAX: Final = 2_000
-"""A checkpoint is written after this many operations that are not appends: a recovery begins
+"""Number of operations other than appends after which a checkpoint is written: a recovery begins
 there."""
 QUIET_CHANGES_MAX: Final = 100
 QUIET_SHARE: Final = 10
-"""While nothing changes, a checkpoint is written after ``QUIET_CHANGES_MAX`` operations, or after
-this part of the active segments, all of which a checkpoint contains."""
+"""Share of the active segments. While nothing changes, a checkpoint, which contains all of them, is
+written after so many operations, or after ``QUIET_CHANGES_MAX`` if that is less."""
 INDEX_SECONDS: Final = 0.5
 """Wait before the checkpoint of a quiet container, so that the index of the records is written: a
 checkpoint contains what the index lacks, and a start would write it."""
 CHECKPOINT_SECONDS_MIN: Final = 2.0
 _STAYING: Final = int(SegmentType.TABLE | SegmentType.TRANSIENT)
 CORE_COUNT_MAX: Final = 256
-"""A segment with more core attributes, which anybody can give it, stays: its record would be longer
-than records are (``RECORD_BYTES_MAX``)."""
+"""Maximum number of core attributes of a segment that is evicted: the record of a segment with
+more, which clients can add, would be longer than ``RECORD_BYTES_MAX``."""
 logger = structlog.get_logger(__name__)
 _idle_since = attrgetter("idle_since")
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionPolicy:
-    """When segments become inactive. Times are in seconds."""
+    """Conditions under which segments become inactive. Times are in seconds."""
 
     active_count_max: int = 2_500
     """Maximum count of active segments; above it the ones that were idle for longest are
     evicted."""
     idle_seconds_max: float = 60.0
-    """Idle for longer, a segment leaves however few there are (the original's expiration)."""
+    """Time without use, in seconds, after which a segment becomes inactive, however few there are
+    (the original's expiration)."""
     look_seconds: float = 1.0
     """Interval between looks for idle segments."""
 
 
 ALL_STAY: Final = EvictionPolicy(active_count_max=sys.maxsize, idle_seconds_max=math.inf)
-"""No segment becomes inactive."""
+"""The policy under which no segment becomes inactive."""
 
 
 class Compaction(Protocol):
-    """Takes the records together that count."""
+    """Compacts the records of inactive segments."""
 
     @property
     def is_due(self) -> bool:
-        """Whether it is worth the effort."""
+        """Return whether a compaction would free enough."""
         ...
 
     async def step(self) -> bool:
-        """Do some of it; returns whether to go on."""
+        """Do one step of the work; return whether to continue."""
         ...
 
 
@@ -124,7 +125,8 @@ class Eviction:
             self._change_count = self._metadata.change_count
 
     def look(self, now: float) -> list[int]:
-        """Note who was used since the last look; returns who may leave, the idlest first."""
+        """Record which segments were used since the last look; return those that may be evicted,
+        the one that was idle for longest first."""
         idle = []
         for segment in self._metadata.by_name.values():
             if segment.was_used or segment.last_modified_ms != segment.seen_modified_ms:
@@ -145,12 +147,13 @@ class Eviction:
         for segment in idle:
             if len(leaving) >= excess and segment.idle_since > expired:
                 break
-            if self._may_leave(segment):
+            if self._may_be_evicted(segment):
                 leaving.append(segment.segment_id)
         return leaving
 
     async def evict(self, candidates: list[int]) -> None:
-        """Let those leave that may when their turn comes; raises ``ContainerOfflineError``."""
+        """Evict those segments that still may be when their turn comes. Raises
+        ``ContainerOfflineError``."""
         name = records_name(self._metadata.container_id)
         for start in range(0, len(candidates), TOGETHER_MAX):
             together = candidates[start : start + TOGETHER_MAX]
@@ -164,10 +167,10 @@ class Eviction:
         return [
             segment
             for segment in segments
-            if segment.segment_id not in owed and self._may_leave(segment)
+            if segment.segment_id not in owed and self._may_be_evicted(segment)
         ]
 
-    def _may_leave(self, segment: SegmentMetadata) -> bool:
+    def _may_be_evicted(self, segment: SegmentMetadata) -> bool:
         return (
             not segment.was_used
             and segment.last_modified_ms == segment.seen_modified_ms
@@ -184,7 +187,7 @@ class Eviction:
         )
 
     async def _compact_when_due(self) -> None:
-        """Take records together, a step after the other, as long as tier 2 lets it."""
+        """Compact records, one step after the other, as long as tier 2 allows it."""
         try:
             while self.compaction.is_due:
                 if not await self.compaction.step():
@@ -197,8 +200,9 @@ class Eviction:
             )
 
     async def _checkpoint_when_due(self, *, is_quiet: bool) -> None:
-        """Let a recovery replay no more than it would restore anyway, and little when it is quiet:
-        then nothing else would come after what made segments, and had them leave."""
+        """Write a checkpoint when a recovery would replay more than it would restore anyway. A
+        quiet container writes one earlier: nothing else would come after the operations that made
+        its segments and evicted them."""
         active_count = len(self._metadata.by_name)
         changes_max = max(CHANGES_MAX, active_count)
         if is_quiet:

@@ -31,7 +31,7 @@ class LateRead:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it is neither answered nor cancelled."""
+        """Return whether it is neither answered nor cancelled."""
         return self._on_complete is not None
 
     def cancel(self) -> None:
@@ -45,7 +45,7 @@ class LateRead:
         self._inner = inner
 
     def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
-        """Answer, unless cancelled."""
+        """Answer the read, unless it was cancelled."""
         on_complete, self._on_complete = self._on_complete, None
         if on_complete is not None:
             on_complete(error, result)
@@ -63,7 +63,7 @@ class LateReads:
         self._nursery: trio.Nursery | None = None
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Let reads wait in ``nursery``."""
+        """Start the task in which reads wait, in ``nursery``."""
         self._nursery = nursery
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from segstore.model.segment_record import (
 from segstore.read_index.read_index import ReadIndex
 
 FIRST_READ_BYTES: Final = 512
-"""Nearly every record is shorter."""
+"""Number of bytes that the first read of a record asks for: nearly every record is shorter."""
 
 
 class SegmentRecords:
@@ -77,7 +77,7 @@ class SegmentRecords:
             self._metadata.attribute_cache.add(self._metadata.records.attribute_memory, loaded)
 
     async def read(self, offset: int) -> tuple[SegmentRecord, int]:
-        """The record that begins at an offset, and its length; raises ``StorageError``."""
+        """Return the record that begins at an offset, and its length. Raises ``StorageError``."""
         records = self._metadata.records
         assert records is not None, "there are no records"
         data = await self._read(records, offset, FIRST_READ_BYTES)

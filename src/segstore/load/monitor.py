@@ -3,7 +3,7 @@
 Owns: the rates of every segment with a scaling policy, and which of them controllers should know.
 
 Every few seconds it asks each container for the lengths and event counts that it keeps anyway, and
-looks at the differences. What is due stays due until somebody has told the controllers; it is
+looks at the differences. What is due stays due until controllers have received it; it is
 computed anew at every look, so nothing is told that is not true any more.
 
 Invariants:
@@ -67,11 +67,11 @@ class LoadMonitor:
 
     @property
     def known_count(self) -> int:
-        """How many segments are measured."""
+        """Return how many segments are measured."""
         return sum(map(len, self._known.values()))
 
     async def run(self) -> None:
-        """Take samples until cancelled, of one container after the other."""
+        """Sample one container after the other until cancelled."""
         last: dict[int, float] = {}
         while True:
             numbers = [status.container_id for status in self._registry.statuses()]
@@ -83,26 +83,28 @@ class LoadMonitor:
             for number in numbers:
                 await trio.sleep(self._sample_seconds / len(numbers))
                 now = trio.current_time()
-                self.take_samples(number, now, now - last.get(number, now - self._sample_seconds))
+                self.sample_container(
+                    number, now, now - last.get(number, now - self._sample_seconds)
+                )
                 last[number] = now
 
     async def wait_due(self) -> list[DueEvent]:
-        """What controllers should know, once there is something."""
+        """Wait until there are events for controllers, and return them."""
         while not any(self._due.values()):
             await self._became_due.wait()
         return [due for container in self._due.values() for due in container.values()]
 
-    def note_told(self, told: Iterable[DueEvent]) -> None:
-        """Controllers know."""
+    def record_delivery(self, told: Iterable[DueEvent]) -> None:
+        """Remove the events that controllers have received."""
         for due in told:
             self._due.get(due.container_id, {}).pop(due.segment, None)
             rates = self._known.get(due.container_id, {}).get(due.segment)
             if rates is not None:
-                rates.note_told(due.advice, self._sampled_at)
-        self._note_due()
+                rates.record_delivery(due.advice, self._sampled_at)
+        self._update_event()
 
-    def take_samples(self, container_id: int, now: float, seconds: float) -> None:
-        """Look at all segments of a container, ``seconds`` after the last look."""
+    def sample_container(self, container_id: int, now: float, seconds: float) -> None:
+        """Sample all segments of a container, ``seconds`` after the last sample."""
         self._sampled_at = now
         try:
             container = self._registry.hosted(container_id).container
@@ -119,9 +121,9 @@ class LoadMonitor:
             if advice is not None and (event := self._event_of(name, advice)) is not None:
                 due[name] = DueEvent(container_id, name, advice, event)
         self._due[container_id] = due
-        self._note_due()
+        self._update_event()
 
-    def _note_due(self) -> None:
+    def _update_event(self) -> None:
         if any(self._due.values()):
             self._became_due.set()
         elif self._became_due.is_set():
@@ -156,7 +158,7 @@ class LoadMonitor:
         try:
             name = parse_segment_name(segment)
         except InvalidNameError:
-            # Not a stream's segment: nobody could scale it.
+            # Not a stream's segment: it cannot be scaled.
             return None
         return AutoScaleEvent(
             name.scope,

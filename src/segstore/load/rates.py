@@ -22,12 +22,14 @@ from segstore.api import SegmentSample
 
 FIXED: Final = 0
 KILOBYTES_PER_SECOND: Final = 1
-"""The scale types of a segment's attributes; events per second is 2."""
+"""The scale type of a segment whose target is in kilobytes per second; for events per second it is
+2."""
 
 UP_FACTORS: Final = (5.0, 2.0, 1.0)
-"""How much busier than its target a segment is in one of the first windows, to be split."""
+"""Factors by which a segment's rate must exceed its target in the first windows, one for each, to
+be split."""
 IDLE_SHARE: Final = 0.5
-"""In the longest window the rate of an idle segment is less than this part of its target."""
+"""Share of the target that the rate of an idle segment stays below in the longest window."""
 SPLITS_MIN: Final = 2
 
 
@@ -53,7 +55,7 @@ class Advice(NamedTuple):
 
 
 class SegmentRates:
-    """What has been seen of one segment."""
+    """The samples of one segment."""
 
     __slots__ = (
         "_down_muted_until",
@@ -76,7 +78,7 @@ class SegmentRates:
 
     @property
     def rates(self) -> Sequence[float]:
-        """The averages per second, in the policy's unit; zeros before the first use."""
+        """Return the averages per second, in the policy's unit; zeros before the first use."""
         return self._rates or [0.0] * len(self._times.windows)
 
     @property
@@ -85,11 +87,12 @@ class SegmentRates:
 
     @property
     def is_told_silent(self) -> bool:
-        """Whether it was told, since the last use, that nothing more will be."""
+        """Return whether it was told, since the last use, that nothing more will be."""
         return self._expiry_told
 
     def observe(self, sample: SegmentSample, now: float, weights: Sequence[float]) -> None:
-        """Take in what happened since the last sample; ``weights`` are those of that time."""
+        """Add what happened since the last sample to the averages; ``weights`` are those of that
+        time."""
         last = self._last
         used = sample.length != last.length or sample.event_count != last.event_count
         if sample.scale_type != last.scale_type:
@@ -108,7 +111,7 @@ class SegmentRates:
         self.pass_time(weights, max(amount, 0.0))
 
     def pass_time(self, weights: Sequence[float], amount: float = 0.0) -> None:
-        """Let a sample's time go by in which so much happened.
+        """Add a sample's time and what happened in it to the averages.
 
         ``weights`` has the time itself first, then what it weighs in each window.
         """
@@ -123,7 +126,8 @@ class SegmentRates:
         ]
 
     def advise(self, now: float) -> Advice | None:
-        """What the policy asks for now; the same until it is told."""
+        """Return what the policy asks for now, or None; the advice stays the same until it is
+        delivered."""
         target = self._last.target_rate
         if target <= 0:
             return None
@@ -147,8 +151,8 @@ class SegmentRates:
             return Advice(0)
         return None
 
-    def note_told(self, advice: Advice, now: float) -> None:
-        """The advice has reached the controllers: be quiet for a while."""
+    def record_delivery(self, advice: Advice, now: float) -> None:
+        """Mute further advice of the kind for a while: controllers have received this one."""
         self._down_muted_until = now + self._times.mute
         if advice.is_up:
             self._up_muted_until = now + self._times.mute
@@ -157,5 +161,5 @@ class SegmentRates:
 
 
 def weights_of(seconds: float, windows: Sequence[float]) -> tuple[float, ...]:
-    """The time between two samples, and what it weighs in an average over each window."""
+    """Return the time between two samples, and its weight in an average over each window."""
     return (seconds, *(-math.expm1(-seconds / window) for window in windows))

@@ -83,7 +83,7 @@ class RequestStreamWriter:
             due = await self._monitor.wait_due()
             try:
                 with trio.fail_after(CALL_SECONDS_MAX):
-                    await self._tell(due)
+                    await self._send(due)
             except (RequestStreamError, ProtocolError, OSError, trio.TooSlowError) as error:
                 reason = str(error) or "no answer in time"
                 logger.warning("controllers are not told of the load now", reason=reason)
@@ -92,11 +92,11 @@ class RequestStreamWriter:
             else:
                 pause = PAUSE_SECONDS_MIN
 
-    async def _tell(self, due: Sequence[DueEvent]) -> None:
+    async def _send(self, due: Sequence[DueEvent]) -> None:
         segments = await trio.to_thread.run_sync(self._look_up, abandon_on_cancel=True)
         for segment, events in _by_segment(segments, due):
             await self._write(segment, events)
-            self._monitor.note_told(events)
+            self._monitor.record_delivery(events)
             for each in events:
                 logger.info(
                     "told controllers of the load",
@@ -182,7 +182,7 @@ async def report_load(monitor: LoadMonitor, look_up: LookUp) -> None:
 def _by_segment(
     segments: Sequence[RequestSegment], due: Sequence[DueEvent]
 ) -> list[tuple[RequestSegment, list[DueEvent]]]:
-    """Which events go to which segment, by the hash of their routing keys."""
+    """Return which events go to which segment, by the hash of their routing keys."""
     shares: list[tuple[RequestSegment, list[DueEvent]]] = [(each, []) for each in segments]
     for event in due:
         key = routing_key_hash(event.event.routing_key)
@@ -194,8 +194,8 @@ def _by_segment(
 
 
 def look_up_with(find_controllers: Callable[[], Sequence[tuple[str, int]]]) -> LookUp:
-    """Asks one of the controllers there are then, the next one if that does not tell. The library
-    for that is loaded when something is due at last."""
+    """Return a function that asks the controllers for the segments, one after the other until one
+    answers. The client library is loaded at the first call."""
 
     def look_up() -> Sequence[RequestSegment]:
         failure = RequestStreamError("no controller is known")

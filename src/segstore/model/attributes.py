@@ -23,7 +23,7 @@ NULL_ATTRIBUTE_VALUE: Final = -(2**63)
 
 
 def core_attribute(number: int) -> AttributeId:
-    """The id of core attribute ``number``."""
+    """Return the id of core attribute ``number``."""
     return struct.pack(">QQ", 1 << 63, number)
 
 
@@ -41,15 +41,15 @@ _TABLE: Final = 1 << 20
 TABLE_INDEX_OFFSET: Final = core_attribute(_TABLE)
 """The offset up to which a table's entries are indexed; absent before the first index step."""
 TABLE_ENTRY_COUNT: Final = core_attribute(_TABLE + 1)
-"""Keys that the attributes lead to."""
+"""Number of keys that the attributes lead to."""
 TABLE_BUCKET_COUNT: Final = core_attribute(_TABLE + 2)
 TABLE_TOTAL_ENTRY_COUNT: Final = core_attribute(_TABLE + 3)
 """Count of all entries between the compaction offset and the index offset, obsolete ones
 included."""
 TABLE_COMPACTION_OFFSET: Final = core_attribute(_TABLE + 4)
-"""All entries before this offset are obsolete."""
+"""The offset before which all entries are obsolete."""
 TABLE_INCARNATION: Final = core_attribute(_TABLE + 64)
-"""Tells a table from others that had its name before; not the original's."""
+"""Number that tells a table from others that had its name before; not the original's."""
 RECORDS_LIVE_BYTES: Final = core_attribute(_TABLE + 128)
 """Bytes of the records that names lead to, in the segment of records; not one of the original's."""
 
@@ -96,7 +96,8 @@ def attribute_id_bytes(values: Mapping[AttributeId, int]) -> int:
 
 
 class AttributeUpdateType(enum.IntEnum):
-    """How an update treats the present value. The numbers are those of the wire protocol."""
+    """The way in which an update treats the present value. The numbers are those of the wire
+    protocol."""
 
     NONE = 0
     REPLACE = 1

@@ -55,9 +55,10 @@ from segstore.tiers.api import Buffer
 SNAPSHOT_VERSION: Final = 3
 
 RECORDS_CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""Chunks of records are this long, so that those at the head go away one by one."""
+"""Length, in bytes, of the chunks of records, so that those at the head can be deleted one by one.
+"""
 RECORDS_PER_CHANGE: Final = 3
-"""A recovery evicts this many segments in the time in which it makes one."""
+"""Number of segments that a recovery evicts in the time in which it makes one."""
 
 
 def storage_name(name: str, segment_id: int) -> str:
@@ -120,27 +121,28 @@ class SegmentMetadata:
 
     @property
     def storage_name(self) -> str:
-        """The name under which tier 2 keeps this segment's bytes."""
+        """Return the name under which tier 2 keeps this segment's bytes."""
         return storage_name(self.name, self.segment_id)
 
     @property
     def segment_type(self) -> int:
-        """The bits of ``SegmentType``."""
+        """Return the bits of ``SegmentType``."""
         return self.attributes.get(ATTRIBUTE_SEGMENT_TYPE, 0)
 
     @property
     def rollover_bytes(self) -> int:
-        """The longest chunk that the segment's creator asked for; 0 for the default."""
+        """Return the longest chunk that the segment's creator asked for; 0 for the default."""
         return max(0, self.attributes.get(ROLLOVER_SIZE, 0))
 
     @property
     def is_gone(self) -> bool:
-        """Whether this object is obsolete: the segment was deleted, merged, or became inactive."""
+        """Return whether this object is obsolete: the segment was deleted, merged, or became
+        inactive."""
         return self.deleted or self.merged or self.has_left
 
     @property
     def is_transient(self) -> bool:
-        """Whether the segment ends with its connection; its attributes are never indexed."""
+        """Return whether the segment ends with its connection; its attributes are never indexed."""
         return self.attribute_memory.is_transient
 
     @property
@@ -159,7 +161,7 @@ class SegmentMetadata:
 
     @classmethod
     def from_record(cls, record: SegmentRecord, record_bytes: int) -> SegmentMetadata:
-        """The segment as it was when it became inactive."""
+        """Return the segment as it was when it became inactive."""
         segment = cls(record.segment_id, record.name)
         segment.length = segment.storage_length = record.length
         segment.start_offset = record.start_offset
@@ -171,12 +173,12 @@ class SegmentMetadata:
 
 
 def records_name(container_id: int) -> str:
-    """The name of the segment that has a container's records (the original's)."""
+    """Return the name of the segment that has a container's records (the original's name)."""
     return f"_system/containers/metadata_{container_id}"
 
 
 def new_records_segment(container_id: int, segment_id: int) -> SegmentMetadata:
-    """The segment that has the records of a container's inactive segments, before the first."""
+    """Return the metadata of the segment for records of inactive segments, before it has any."""
     segment = SegmentMetadata(segment_id, records_name(container_id))
     segment.attribute_memory.start_with(
         {
@@ -261,7 +263,7 @@ class ContainerMetadata:
         self.change_count = 0
 
     def apply(self, operation: Operation, now_ms: int) -> None:
-        """Let one durable operation take effect on the metadata."""
+        """Apply one durable operation to the metadata."""
         self.sequence_number = operation.sequence_number
         _APPLY[type(operation)](self, operation, now_ms)
 
@@ -271,7 +273,7 @@ class ContainerMetadata:
         return self.encode(sequence_number)
 
     def encode(self, sequence_number: int) -> bytes:
-        """The bytes of a snapshot, which need not be a checkpoint's."""
+        """Return the bytes of a snapshot, which need not be a checkpoint's."""
         return msgspec.msgpack.encode(
             _ContainerSnapshot(
                 SNAPSHOT_VERSION,
@@ -329,7 +331,7 @@ class ContainerMetadata:
             raise DataLogCorruptError("a container snapshot lacks the segment of its records")
 
     def add_active(self, segment: SegmentMetadata) -> None:
-        """Have a segment that no operation has told of."""
+        """Add an active segment that no operation has added."""
         self._add(segment)
 
     def forget(self, segment_id: int) -> None:
@@ -400,7 +402,7 @@ class ContainerMetadata:
         self._add(segment)
 
     def _remove_record(self, segment: SegmentMetadata, sequence_number: int) -> None:
-        """The segment ends: its name must not lead to a record any more."""
+        """Remove the reference from the name of a segment that ends to its record."""
         if segment.record_bytes and self.records is not None:
             live_bytes = self.records.attributes[RECORDS_LIVE_BYTES] - segment.record_bytes
             key = record_key(segment.name)
@@ -445,7 +447,8 @@ class ContainerMetadata:
     def mark_persisted(
         self, segment: SegmentMetadata, pointers: AttributeValues, sequence_number: int
     ) -> None:
-        """The segment's index has its attributes up to an operation, and is where they say."""
+        """Record that tier 2 has a segment's attributes up to an operation; ``pointers`` say where
+        its index is."""
         if segment.is_gone:
             return
         memory = segment.attribute_memory

@@ -65,7 +65,8 @@ _MERGE: Final = struct.Struct(">QQQQ")
 _COUNT: Final = struct.Struct(">I")
 _TEXT_LENGTH: Final = struct.Struct(">H")
 RECORD_BYTES_EXPECTED: Final = 1024
-"""No record of a name that tier 2 takes is longer than this, unless it has many core attributes."""
+"""Maximum length, in bytes, of the record of a name that tier 2 accepts, unless the segment has
+many core attributes."""
 _APPEND_TYPE: Final = AppendOperation.operation_type
 
 AttributeValues = dict[AttributeId, int]
@@ -74,7 +75,7 @@ _ignore: Final[OnComplete] = _fast.operations.ignore
 
 
 def decode_attributes(data: Buffer, position: int, count: int) -> tuple[AttributeValues, int]:
-    """Decode ``count`` attributes at ``position``; returns them and the position after them.
+    """Decode ``count`` attributes at ``position``; return them and the position after them.
 
     Raises ``DataLogCorruptError``.
     """
@@ -90,7 +91,7 @@ class StoredOperation(Operation):
     __slots__ = ()
 
     def encode(self) -> tuple[bytes, Buffer]:
-        """The operation's bytes as a head and a body that need not be copied."""
+        """Return the operation's bytes as a head and a body that need not be copied."""
         head = _OPERATION_HEADER.pack(self.operation_type, self.sequence_number)
         return head + self.encode_body(), b""
 
@@ -332,15 +333,15 @@ class EvictOperation(StoredOperation):
         self.offset = -1
         self.data = b""
         self.records: list[tuple[SegmentRecord, int, int]] = []
-        """The records, and from where to where in ``data`` each of them lies."""
+        """The records, each with its range in ``data``."""
 
     @property
     def payload_bytes(self) -> int:
-        """Estimate of the cache room of the records, before they are known."""
+        """Return an estimate of the cache room of the records, before they are known."""
         return len(self.candidates) * RECORD_BYTES_EXPECTED
 
-    def take(self, records: Sequence[SegmentRecord]) -> None:
-        """Have these records in this order."""
+    def set_records(self, records: Sequence[SegmentRecord]) -> None:
+        """Set the records, in this order."""
         parts = [encode_record(record) for record in records]
         self.data = b"".join(parts)
         self._place(records, [len(part) for part in parts])
@@ -371,7 +372,7 @@ class ActivateOperation(StoredOperation):
     """Makes an inactive segment active again, by its record. Completes with its id.
 
     ``offset`` is where the segment of records has the record. ``unused``, which the log does not
-    have, means that nobody asked for the segment.
+    have, means that no caller asked for the segment.
     """
 
     __slots__ = ("offset", "record", "record_bytes", "unused")

@@ -31,7 +31,7 @@ from segstore.model.operations import AttributeValues
 CACHED_COUNT_MAX: Final = 4096
 """Maximum count of clean extended attributes of one segment in memory; the original's limit."""
 CONTAINER_CACHED_COUNT_MAX: Final = 65_536
-"""The same for all segments of a container: about 16 MiB."""
+"""Maximum number of cached attributes of all segments of a container: about 16 MiB."""
 ID_BYTES: Final = 16
 
 # Members of an enum are slow, and a start looks at every segment.
@@ -45,7 +45,7 @@ _shared_sets: Final[dict[frozenset[AttributeId], frozenset[AttributeId]]] = {}
 
 
 def _shared(core: frozenset[AttributeId]) -> frozenset[AttributeId]:
-    """The set of core attributes' ids that is kept for all who have the same."""
+    """Return a set of core attributes' ids that all segments with the same ids share."""
     if len(core) > SHARED_SET_COUNT_MAX or len(_shared_sets) >= SHARED_SETS_MAX:
         return _shared_sets.get(core, core)
     return _shared_sets.setdefault(core, core)
@@ -74,22 +74,23 @@ class SegmentAttributes:
 
     @property
     def root_pointer(self) -> int:
-        """The place of the last footer of the index; the null value when there is no index."""
+        """Return the place of the last footer of the index; the null value when there is no
+        index."""
         return self.values.get(ATTRIBUTE_SEGMENT_ROOT_POINTER, NULL_ATTRIBUTE_VALUE)
 
     @property
     def is_indexed(self) -> bool:
-        """Whether an index may have attributes that are not in memory."""
+        """Return whether an index may have attributes that are not in memory."""
         return ATTRIBUTE_SEGMENT_ROOT_POINTER in self.values
 
     @property
     def id_bytes(self) -> int:
-        """How long the segment's extended attribute ids are."""
+        """Return how long the segment's extended attribute ids are."""
         return attribute_id_bytes(self.values)
 
     @property
     def changed_by(self) -> int:
-        """The last operation that changed a dirty attribute; 0 when none is dirty."""
+        """Return the last operation that changed a dirty attribute; 0 when none is dirty."""
         return max(self.dirty.values(), default=0)
 
     def start_with(self, values: AttributeValues, sequence_number: int) -> None:
@@ -108,7 +109,7 @@ class SegmentAttributes:
             )
 
     def apply(self, values: AttributeValues, sequence_number: int) -> None:
-        """Take over resolved values of a durable operation; the null value removes."""
+        """Store resolved values of a durable operation; the null value removes."""
         self.values.update(values)
         if self.is_transient:
             self._drop_absent(values)
@@ -124,7 +125,7 @@ class SegmentAttributes:
                 self.values.pop(attribute_id, None)
 
     def pin(self, values: AttributeValues) -> None:
-        """Take over core attributes that the container itself keeps."""
+        """Set core attributes that the container itself keeps."""
         self.values.update(values)
         self._add_core(values)
 
@@ -142,7 +143,7 @@ class SegmentAttributes:
         )
 
     def load(self, values: Iterable[tuple[AttributeId, int | None]]) -> list[AttributeId]:
-        """Add values from the index that are not in memory; returns the ids of the new ones."""
+        """Add values from the index that are not in memory; return the ids of the new ones."""
         loaded = []
         for attribute_id, value in values:
             if attribute_id not in self.values:
@@ -151,9 +152,11 @@ class SegmentAttributes:
         return loaded
 
     def unpersisted(self) -> list[tuple[int, AttributeId]]:
-        """The dirty extended attributes behind their operations' numbers, the oldest change first.
+        """Return the dirty extended attributes behind their operations' numbers, the oldest change
+        first.
 
-        What turns out to be a core attribute is not dirty any more: checkpoints have it.
+        A change that turns out to be of a core attribute is not dirty any more, as
+        checkpoints have it.
         """
         core = [attribute_id for attribute_id in self.dirty if is_core_attribute(attribute_id)]
         for attribute_id in core:
@@ -162,7 +165,7 @@ class SegmentAttributes:
         return sorted((number, attribute_id) for attribute_id, number in self.dirty.items())
 
     def persisted(self, sequence_number: int) -> list[AttributeId]:
-        """Mark all changes up to an operation as clean, since the index has them; returns their
+        """Mark all changes up to an operation as clean, since the index has them; return their
         ids."""
         clean = [
             attribute_id for attribute_id, number in self.dirty.items() if number <= sequence_number
@@ -184,7 +187,7 @@ class SegmentAttributes:
         return kept
 
     def evict(self, count: int) -> int:
-        """Evict up to ``count`` of ``cached``, the oldest first; returns how many were evicted."""
+        """Evict up to ``count`` of ``cached``, the oldest first; return how many were evicted."""
         evicted = list(islice(self.cached, count))
         for attribute_id in evicted:
             del self.cached[attribute_id]
@@ -224,12 +227,12 @@ class AttributeCache:
             self._evict(oldest, self.count - self._container_count_max)
 
     def touch(self, attributes: SegmentAttributes, used: Iterable[AttributeId]) -> None:
-        """Attributes of a segment that may be among the cached ones were used now."""
+        """Mark those of a segment's attributes that are cached as used now."""
         cached = attributes.cached
         self.add(attributes, [each for each in used if each in cached])
 
     def forget(self, attributes: SegmentAttributes) -> None:
-        """The segment is gone."""
+        """Remove a segment that is gone, with its cached attributes."""
         self.count -= len(attributes.cached)
         self._segments.pop(attributes, None)
         attributes.cached.clear()

@@ -21,9 +21,10 @@ from segstore.model.attributes import AttributeId, core_attribute
 from segstore.tiers.api import Buffer
 
 KEY_BYTES: Final = 32
-"""A name's key is all of its SHA-256: no two names share one."""
+"""Length, in bytes, of a name's key: all of its SHA-256, so no two names have the same one."""
 RECORD_BYTES_MAX: Final = 16 * 1024
-"""More than names and core attributes can take: a longer one is damaged."""
+"""Maximum length, in bytes, of a record: names and core attributes need less, so a longer one is
+damaged."""
 _HEADER: Final = struct.Struct(">II")
 HEADER_BYTES: Final = _HEADER.size
 
@@ -45,7 +46,7 @@ class SegmentRecord(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def attributes(self) -> dict[AttributeId, int]:
-        """The core attributes by their ids."""
+        """Return the core attributes by their ids."""
         return {core_attribute(number): value for number, value in self.core.items()}
 
 
@@ -54,17 +55,18 @@ _decoder: Final = msgspec.msgpack.Decoder(SegmentRecord)
 
 
 def record_key(name: str) -> AttributeId:
-    """Under which attribute of the records' segment a name has the offset of its record."""
+    """Return the attribute of the records' segment in which the offset of a name's record is
+    stored."""
     return sha256(name.encode(errors="surrogatepass")).digest()
 
 
 def core_number(attribute_id: AttributeId) -> int:
-    """The number of a core attribute."""
+    """Return the number of a core attribute."""
     return int.from_bytes(attribute_id[8:], "big")
 
 
 def encode_record(record: SegmentRecord) -> bytes:
-    """The record's bytes, with their length and checksum in front."""
+    """Return the record's bytes, with their length and checksum in front."""
     data = _encoder.encode(record)
     return _HEADER.pack(len(data), crc32c(data)) + data
 
@@ -84,7 +86,7 @@ def record_end(data: Buffer, position: int) -> int:
 
 
 def decode_record(data: Buffer, position: int) -> tuple[SegmentRecord, int]:
-    """The record at ``position``, and where it ends; raises ``RecordDamagedError``."""
+    """Return the record at ``position``, and where it ends. Raises ``RecordDamagedError``."""
     end = record_end(data, position)
     if end > len(data):
         raise RecordDamagedError(f"it ends at byte {end} of {len(data)}")

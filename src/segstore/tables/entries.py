@@ -27,7 +27,7 @@ _HEADER: Final = struct.Struct(">Biiq")
 HEADER_BYTES: Final = _HEADER.size
 KEY_BYTES_MAX: Final = 8 * 1024
 ENTRY_BYTES_MAX: Final = 1024 * 1024
-"""Key and value together."""
+"""Maximum length, in bytes, of key and value together."""
 
 
 class TableDataError(SegmentError):
@@ -49,14 +49,15 @@ class StoredEntry(NamedTuple):
 
 
 def encode_entry(key: bytes, value: bytes | None, *, version: int = NO_VERSION) -> bytes:
-    """The bytes of an update or (without value) of a removal; copies name their ``version``."""
+    """Return the bytes of an update or (without value) of a removal; copies name their
+    ``version``."""
     if value is None:
         return _HEADER.pack(FORMAT_VERSION, len(key), REMOVAL, version) + key
     return b"".join((_HEADER.pack(FORMAT_VERSION, len(key), len(value), version), key, value))
 
 
 def encoded_length(key: bytes, value: bytes | None) -> int:
-    """The number of bytes that ``encode_entry`` makes of it."""
+    """Return the number of bytes that ``encode_entry`` makes of it."""
     return HEADER_BYTES + len(key) + (0 if value is None else len(value))
 
 
@@ -73,7 +74,7 @@ class EntryHead(NamedTuple):
 
 
 def parse_head(segment: str, data: Buffer, *, offset: int) -> EntryHead | int:
-    """The entry at the start of ``data``, or how many bytes of it have to be there at least.
+    """Return the entry at the start of ``data``, or how many bytes of it are needed at least.
 
     Raises ``TableDataError`` for anything malformed.
     """
@@ -121,7 +122,7 @@ def parse_entries(segment: str, data: Buffer, *, offset: int) -> Iterator[Stored
 def _parse_header(
     segment: str, view: memoryview, position: int, offset: int
 ) -> tuple[int, int, int]:
-    """Key length, value length and version of the entry at ``position``."""
+    """Return key length, value length and version of the entry at ``position``."""
     format_version, key_length, value_length, version = _HEADER.unpack_from(view, position)
     if (
         format_version != FORMAT_VERSION

@@ -50,7 +50,7 @@ class EntryReader:
         self._rest = b""
 
     async def read(self) -> list[StoredEntry]:
-        """The next entries, at least one; none at the end.
+        """Return the next entries, at least one; none at the end.
 
         Raises ``SegmentTruncatedError`` when they are gone, ``TableDataError`` for damage.
         """
@@ -93,7 +93,7 @@ async def read_heads(
             if length <= 0:
                 raise TableDataError(segment, offset=offset)
         for (offset, _), data in zip(
-            places, await _read_together(container, segment, places), strict=True
+            places, await _read_all(container, segment, places), strict=True
         ):
             if data is not None and (head := await _head(container, segment, offset, data)):
                 heads[offset] = head
@@ -103,20 +103,20 @@ async def read_heads(
 async def _head(
     container: SegmentContainer, segment: str, offset: int, data: bytes
 ) -> EntryHead | None:
-    """The entry whose first bytes are ``data``; a read may end before the key does."""
+    """Return the entry whose first bytes are ``data``; a read may end before the key does."""
     while isinstance(head := parse_head(segment, data, offset=offset), int):
         position = offset + len(data)
         length = offset + head - position
         if position + length > container.segment_info(segment).length:
             raise TableDataError(segment, offset=offset)
-        [more] = await _read_together(container, segment, [(position, length)])
+        [more] = await _read_all(container, segment, [(position, length)])
         if more is None:
             return None
         data += more
     return head
 
 
-async def _read_together(
+async def _read_all(
     container: SegmentContainer, segment: str, places: Sequence[tuple[int, int]]
 ) -> list[bytes | None]:
     """Return at least one byte from each (offset, length); None where the segment is truncated."""

@@ -68,12 +68,12 @@ class Counters:
 
     @property
     def index_offset(self) -> int:
-        """The attributes have all entries before it."""
+        """Return the offset before which the attributes have all entries."""
         return self.stored_offset or 0
 
     @property
     def is_same(self) -> AttributeUpdate:
-        """Changes nothing, and fails where another table has got the name.
+        """Return an update that changes nothing, and fails where another table has the name now.
 
         A namesake may be made, not yet durably, by what waits in front of an operation.
         """
@@ -82,7 +82,7 @@ class Counters:
 
     @property
     def has_shared_buckets(self) -> bool:
-        """Whether some bucket has several keys: there are backpointers."""
+        """Return whether some bucket has several keys: there are backpointers."""
         return self.entry_count != self.bucket_count
 
     @classmethod
@@ -103,12 +103,12 @@ class SteppedIndex(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """How keys become buckets."""
+        """Return how keys become buckets."""
         ...
 
     @property
     def counters(self) -> Counters:
-        """The counters before the step."""
+        """Return the counters before the step."""
         ...
 
     async def attributes(self, ids: Iterable[AttributeId]) -> dict[AttributeId, int]:
@@ -138,7 +138,7 @@ class IndexStep:
         )
 
     async def plan_keys(self, index: SteppedIndex) -> None:
-        """Fixed-key layout: every key is an attribute of its own."""
+        """Plan the changes of the fixed-key layout, in which every key has its own attribute."""
         ids = {key: index.layout.bucket(key) for key in self.written}
         present = await index.attributes(ids.values())
         added = 0
@@ -204,7 +204,7 @@ class IndexStep:
         )
 
     def updates(self) -> list[AttributeUpdate]:
-        """The operation."""
+        """Return the attribute updates of the step's operation."""
         put, compare = AttributeUpdateType.REPLACE, AttributeUpdateType.REPLACE_IF_EQUALS
         before, after = self._before, self.counters
         expected = NULL_ATTRIBUTE_VALUE if before.stored_offset is None else before.stored_offset

@@ -79,19 +79,19 @@ class KnownEntries:
 
     @property
     def tail_count(self) -> int:
-        """How many keys are in the tail."""
+        """Return how many keys are in the tail."""
         return len(self._tail)
 
     @property
     def memory_bytes(self) -> int:
-        """About how much memory all of it takes."""
+        """Return about how much memory all of it takes."""
         ordered = 0 if self._order is None else len(self._order)
         return self._tail_bytes + self._clean_bytes + _ORDER_BYTES_ESTIMATE * ordered
 
     # ---- What is known ---------------------------------------------------------------------------
 
     def get(self, key: bytes) -> Located | Unknown | None:
-        """The entry of a key; None if there is none."""
+        """Return the entry of a key; None if there is none."""
         written = self._tail.get(key)
         if written is not None:
             return written.located
@@ -102,7 +102,7 @@ class KnownEntries:
         return self._pinned.get(key, UNKNOWN)
 
     def written(self, key: bytes) -> Written | None:
-        """The entry of a key in the tail."""
+        """Return the entry of a key in the tail."""
         return self._tail.get(key)
 
     def located(self, entry: StoredEntry | EntryHead) -> Located:
@@ -112,7 +112,7 @@ class KnownEntries:
         return Located(entry.version, entry.offset, entry.length, value if kept else None)
 
     def remember(self, key: bytes, located: Located | None) -> None:
-        """Keep a key's entry as the attributes have it, which were read while the tail was held."""
+        """Keep a key's entry as the attributes have it; they were read while the tail was held."""
         if key in self._tail:
             return
         self._forget(key)
@@ -159,7 +159,7 @@ class KnownEntries:
     # ---- The tail --------------------------------------------------------------------------------
 
     def write(self, key: bytes, offset: int, located: Located | None) -> None:
-        """A new entry of a key is durable, at the end of the table; None removes it."""
+        """Record a new durable entry of a key at the end of the table; None removes the key."""
         before = self._tail.get(key)
         indexed: int | None
         if before is None:
@@ -175,12 +175,15 @@ class KnownEntries:
         self._tail_bytes += _memory_bytes(key, located)
 
     def unindexed(self, end: int) -> dict[bytes, Written]:
-        """The keys whose newest entries lie before ``end`` and are not in the attributes yet."""
+        """Return the keys whose newest entries are before ``end`` and are not in the attributes
+        yet.
+        """
         start = self.index_offset
         return {key: each for key, each in self._tail.items() if start <= each.offset < end}
 
     def publish(self, index_offset: int, written: dict[bytes, Written]) -> None:
-        """The attributes have everything before an offset that counts, and those keys like this."""
+        """Record that the attributes have all entries before ``index_offset``, and these keys as
+        written."""
         self.index_offset = index_offset
         for key, indexed in written.items():
             present = self._tail[key]
@@ -206,11 +209,11 @@ class KnownEntries:
             for key, indexed in keys.items():
                 written = self._tail.get(key)
                 if written is not None and written.offset == indexed.offset:
-                    self._leave_tail(key, written)
+                    self._remove_from_tail(key, written)
         if not self._tail:
             self._order = None
 
-    def _leave_tail(self, key: bytes, written: Written) -> None:
+    def _remove_from_tail(self, key: bytes, written: Written) -> None:
         del self._tail[key]
         self._tail_bytes -= _memory_bytes(key, written.located)
         if self._order is not None:
@@ -219,7 +222,7 @@ class KnownEntries:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep indexed entries in the tail until the end of the block."""
+        """Keep indexed entries in the tail until the block ends."""
         generation = self._generation
         self._holds[generation] = self._holds.get(generation, 0) + 1
         try:
@@ -232,7 +235,8 @@ class KnownEntries:
             self._retire()
 
     def tail_range(self, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes, Written]]:
-        """(bucket, key, entry) of the tail's buckets from ``first`` to ``last``, in their order.
+        """Yield (bucket, key, entry) of the tail's buckets from ``first`` to ``last``, in their
+        order.
 
         The tail may not change while the iterator is in use.
         """

@@ -23,7 +23,7 @@ from segstore.model.attributes import AttributeId
 HASH_BYTES: Final = 16
 HashKey = Callable[[bytes], bytes]
 Ranges = Sequence[tuple[AttributeId, AttributeId]]
-"""Ranges of ids that lie one behind the other, both ends included."""
+"""Adjacent ranges of ids, both ends included."""
 
 _BACKPOINTER: Final = (1 << 63) - 1
 _BACKPOINTER_HEAD: Final = _BACKPOINTER.to_bytes(8, "big")
@@ -34,7 +34,7 @@ _LAST: Final = b"\xff" * HASH_BYTES
 
 
 def hash_key(key: bytes) -> bytes:
-    """The bucket of a hash table's key: 16 bytes of its SHA-256."""
+    """Return the bucket of a hash table's key: 16 bytes of its SHA-256."""
     digest = sha256(key).digest()[:HASH_BYTES]
     if digest.startswith(_CORE_HEAD):
         return _FIRST_BEHIND[:8] + digest[8:]
@@ -44,25 +44,25 @@ def hash_key(key: bytes) -> bytes:
 
 
 def backpointer(offset: int) -> AttributeId:
-    """The attribute with the offset of the entry that follows the one at ``offset``."""
+    """Return the attribute with the offset of the entry that follows the one at ``offset``."""
     return struct.pack(">QQ", _BACKPOINTER, offset)
 
 
 class Layout(Protocol):
-    """How a table's keys become attributes."""
+    """The mapping of a table's keys to attributes."""
 
     @property
     def key_length(self) -> int:
-        """The length of all keys, 0 for any."""
+        """Return the length of all keys, 0 for any."""
         ...
 
     @property
     def shares_buckets(self) -> bool:
-        """Whether several keys may be in one bucket."""
+        """Return whether several keys may be in one bucket."""
         ...
 
     def bucket(self, key: bytes) -> AttributeId:
-        """The attribute of the key's bucket."""
+        """Return the attribute of the key's bucket."""
         ...
 
 
@@ -98,7 +98,7 @@ class FixedKeyLayout:
         self._suffix = b"\0" if key_length == HASH_BYTES else b""
 
     def bucket(self, key: bytes) -> AttributeId:
-        """The key itself."""
+        """Return the key itself."""
         return key + self._suffix
 
     def ranges(self, from_key: bytes, to_key: bytes) -> Ranges:
@@ -122,7 +122,7 @@ def behind(ranges: Ranges, bucket: AttributeId) -> Ranges:
 
 
 def successor(name: bytes) -> bytes:
-    """The next name of the same length; empty behind the last."""
+    """Return the next name of the same length; empty behind the last one."""
     number = int.from_bytes(name, "big") + 1
     return b"" if number >> (8 * len(name)) else number.to_bytes(len(name), "big")
 

@@ -55,7 +55,7 @@ class Maintenance:
                 self._work.set()
 
     def forget(self, table: TableSegment) -> None:
-        """There is nothing to do any more."""
+        """Forget a table that needs no maintenance any more."""
         self._due.pop(table, None)
 
     async def run(self) -> NoReturn:

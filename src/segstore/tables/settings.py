@@ -22,37 +22,39 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     key_bytes_max: int = 8 * KIB
     value_bytes_max: int = MIB - 8 * KIB
     batch_bytes_max: int = 32 * MIB
-    """Encoded size of one update."""
+    """Maximum encoded size, in bytes, of one update."""
     append_bytes_max: int = 4 * MIB
-    """Updates that wait are appended together up to this size."""
+    """Maximum size, in bytes, of the waiting updates that are appended together."""
     kept_value_bytes_max: int = KIB
-    """Values up to this size stay in memory with the index."""
+    """Maximum size, in bytes, of values that stay in memory with the index."""
     index_bytes_max: int = 64 * MIB
     """Maximum memory of all table indexes of a container; above it, idle tables lose theirs."""
     clean_bytes_max: int = 8 * MIB
     """Maximum memory of one table's index, without the entries that its attributes lack."""
     index_count: int = 2_048
-    """Index a table when this many entries lie behind its index offset."""
+    """Number of entries behind a table's index offset at which the table is indexed."""
     index_bytes: int = 4 * MIB
-    """The same in bytes."""
+    """Number of bytes behind a table's index offset at which the table is indexed."""
     index_seconds: float = 5.0
-    """The same in time."""
+    """Time, in seconds, after which a table with entries behind its index offset is indexed."""
     unindexed_count_max: int = 32_768
-    """Let updates wait while this many entries lie behind the index offset."""
+    """Maximum number of entries behind the index offset; updates wait above it."""
     unindexed_bytes_max: int = 32 * MIB
-    """The same bound in bytes; also the maximum that is read when a table is opened."""
+    """Maximum number of bytes behind the index offset; updates wait above it, and opening a table
+    reads no more."""
     page_bytes_max: int = 2 * MIB
-    """Keys and values of one page of an iteration; exceeded by at most one bucket."""
+    """Maximum size, in bytes, of keys and values of one page of an iteration; at most one bucket
+    exceeds it."""
     reply_bytes_max: int = 15 * MIB
-    """Keys and values in the answer to one read."""
+    """Maximum size, in bytes, of keys and values in the answer to one read."""
     compaction_utilization_percent_min: int = 50
-    """A table is compacted when a smaller part of its entries counts."""
+    """Percentage of entries that count below which a table is compacted."""
     compaction_bytes_min: int = 4 * MIB
-    """Tables smaller than this are never compacted."""
+    """Minimum size, in bytes, of a table that is compacted."""
     compaction_step_bytes: int = 4 * MIB
     """Bytes of the head that one step of a compaction rewrites and truncates."""
     read_bytes: int = 256 * KIB
-    """Size of the reads of entries in their order."""
+    """Size, in bytes, of the reads of entries in their order."""
 
     def __post_init__(self) -> None:
         """Refuse, with a ``ValueError``, what would be written and could not be read again."""

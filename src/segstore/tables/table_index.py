@@ -37,7 +37,8 @@ _AT_ONCE: Final = 1024
 _PAGE_READS: Final = 128
 """Maximum count of an iteration's buckets that are read at the same time."""
 UNPERSISTED_MAX: Final = 32_768
-"""A table's next step waits while more than this many of its attributes are not in tier 2."""
+"""Maximum number of a table's attributes that tier 2 does not have; the next step waits above it.
+"""
 _UNPERSISTED_PAUSE_SECONDS: Final = 0.05
 
 TableLayout = HashLayout | FixedKeyLayout
@@ -82,22 +83,22 @@ class TableIndex:
 
     @property
     def key_length(self) -> int:
-        """0 for the hash layout."""
+        """Return the length of all keys, in bytes; 0 for the hash layout."""
         return self.layout.key_length
 
     @property
     def index_offset(self) -> int:
-        """The attributes have all entries before it."""
+        """Return the offset before which the attributes have all entries."""
         return self.known.index_offset
 
     @property
     def unindexed_bytes(self) -> int:
-        """How much of the segment the attributes do not have yet."""
+        """Return how much of the segment the attributes do not have yet."""
         return self.length - self.known.index_offset
 
     @property
     def has_room(self) -> bool:
-        """Whether the tail may grow."""
+        """Return whether the tail may grow."""
         settings = self._settings
         return (
             self.unindexed_count < settings.unindexed_count_max
@@ -107,7 +108,7 @@ class TableIndex:
 
     @property
     def wants_step(self) -> bool:
-        """Whether there is enough to do for a step."""
+        """Return whether there is enough to do for a step."""
         settings = self._settings
         return self.unindexed_count >= settings.index_count or self.unindexed_bytes >= min(
             settings.index_bytes, settings.compaction_bytes_min
@@ -144,7 +145,7 @@ class TableIndex:
         return all(look(key) is not UNKNOWN for key in keys)
 
     def find_now(self, key: bytes) -> Located | Unknown | None:
-        """The entry of a key, remembered, if nothing has to be waited for to find it."""
+        """Return the entry of a key, and remember it, if it can be found without waiting."""
         located = self.known.get(key)
         if located is not UNKNOWN:
             return located
@@ -166,14 +167,14 @@ class TableIndex:
         return located
 
     def get(self, key: bytes) -> Located | None:
-        """The entry of a key that is known."""
+        """Return the entry of a key that is known."""
         located = self.known.get(key)
         assert not isinstance(located, Unknown), "load it first"
         return located
 
     @contextmanager
     def pinned(self, keys: Collection[bytes]) -> Iterator[None]:
-        """Keep what is known of these keys until the end of the block."""
+        """Keep what is known of these keys until the block ends."""
         self.known.pin(keys)
         try:
             yield
@@ -181,7 +182,7 @@ class TableIndex:
             self.known.unpin(keys)
 
     async def find_many(self, keys: Sequence[bytes]) -> list[Located | None]:
-        """The entries of keys at one moment, in their order; None where there is none."""
+        """Return the entries of keys at one moment, in their order; None where there is none."""
         look = self.find_now if len(keys) <= _LOOKS_NOW_MAX else self.known.get
         found = [look(key) for key in keys]
         if not any(each is UNKNOWN for each in found):
@@ -229,7 +230,7 @@ class TableIndex:
     # ---- Attributes and the segment --------------------------------------------------------------
 
     async def attributes(self, ids: Iterable[AttributeId]) -> dict[AttributeId, int]:
-        """The attributes of those ids that there are."""
+        """Return those of the attributes that exist."""
         wanted = list(dict.fromkeys(ids))
         values: dict[AttributeId, int] = {}
         for start in range(0, len(wanted), _AT_ONCE):
@@ -246,7 +247,8 @@ class TableIndex:
         return heads
 
     async def buckets(self, ids: Iterable[AttributeId]) -> list[Bucket]:
-        """Whole buckets; only while no step is under way, unless no bucket has several keys."""
+        """Return whole buckets; call it only while no step is under way, unless no bucket has
+        several keys."""
         ids = list(dict.fromkeys(ids))
         values = await self.attributes(ids)
         return await self._read_buckets(
@@ -279,7 +281,7 @@ class TableIndex:
     async def page(
         self, ranges: Ranges, *, count_max: int, bytes_max: int, with_values: bool
     ) -> IndexPage:
-        """About ``count_max`` keys from the ranges, at one moment; whole buckets.
+        """Return about ``count_max`` keys from the ranges, at one moment, as whole buckets.
 
         Fewer than these or ``bytes_max`` only at the end, and none only if there are no more.
         """
@@ -315,7 +317,7 @@ class TableIndex:
     async def _gather(
         self, ranges: Ranges, count_max: int, bytes_max: int, with_values: bool
     ) -> tuple[list[Bucket], AttributeId | None]:
-        """Read buckets by the attributes; returns them, and up to which bucket. None means to the
+        """Read buckets by the attributes; return them, and up to which bucket. None means to the
         end."""
         found: list[Bucket] = []
         count = size = 0
@@ -340,7 +342,7 @@ class TableIndex:
     def _merge(
         self, found: list[Bucket], ranges: Ranges, end: AttributeId | None
     ) -> dict[AttributeId, dict[bytes, Located]]:
-        """Combine the buckets that were read with the tail; returns the entries by bucket and
+        """Combine the buckets that were read with the tail; return the entries by bucket and
         key."""
         known = self.known
         merged: dict[AttributeId, dict[bytes, Located]] = {}
@@ -384,7 +386,8 @@ class TableIndex:
         return self.length
 
     async def follow(self) -> bool:
-        """Let the attributes have all that there is now; returns whether they do. See ``step``."""
+        """Bring the attributes up to all entries that there are now; return whether that was done.
+        See ``step``."""
         end = self.length
         while self.index_offset < end:
             if not await self.step():
@@ -392,7 +395,7 @@ class TableIndex:
         return True
 
     async def step(self, *, compacted: tuple[int, int] | None = None) -> bool:
-        """Index a part of the tail; returns whether it was done.
+        """Index a part of the tail; return whether it was done.
 
         ``compacted`` is an offset before which all entries are obsolete once the whole tail is
         indexed, and the count of entries since the last one. Another step may have come first: then

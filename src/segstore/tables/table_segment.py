@@ -4,7 +4,7 @@ Owns: how updates become durable and visible, how the index is opened, and compa
 
 Invariants:
 1. At most one append of a table is in flight; updates that come meanwhile go into the next one.
-2. The index shows durable entries only. After a failed append nobody knows which entries were
+2. The index shows durable entries only. After a failed append it is unknown which entries were
    stored: the index is dropped and opened again before anything else happens, from the attributes
    and the segment's bytes behind the index offset.
 3. A compaction first copies the live entries at the head to the end, durably, then lets the
@@ -60,7 +60,8 @@ _COPIES_MAX: Final = 4_096
 
 
 def is_fixed_key_table(info: SegmentInfo) -> bool:
-    """Tell the layout of a table segment; raises ``InvalidRequestError`` for any other segment."""
+    """Return whether a table segment has the fixed-key layout. Raises ``InvalidRequestError`` for
+    any other segment."""
     if not info.segment_type & _TABLE:
         raise InvalidRequestError(info.name, f"{info.name} is not a table segment")
     return info.segment_type & _FIXED_KEY_TABLE == _FIXED_KEY_TABLE
@@ -89,7 +90,7 @@ class TableSegment:
         self._opening = trio.Lock()
         self._making_room = trio.Lock()
         self.entering = trio.Lock()
-        """Held by an update that takes long to come to the queue: others stay behind it."""
+        """Lock of an update that takes long to come to the queue: others stay behind it."""
         self._queue = UpdateQueue()
         self._in_flight: UpdateBatch | None = None
         self._turn: Waiting | None = None
@@ -105,12 +106,12 @@ class TableSegment:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is queued, in flight or being opened."""
+        """Return whether nothing is queued, in flight or being opened."""
         return not (self._queue or self._in_flight or self._turn or self._opening.locked())
 
     @property
     def memory_bytes(self) -> int:
-        """About how much memory the index takes."""
+        """Return about how much memory the index takes."""
         return 0 if self._index is None else self._index.known.memory_bytes
 
     def drop_index(self) -> None:
@@ -120,7 +121,7 @@ class TableSegment:
         self._compacted_in_vain = None
 
     async def index(self) -> TableIndex:
-        """The index, opened now if it is not. Valid until the next await.
+        """Return the index, and open it first if it is not open. It is valid until the next await.
 
         Those who wait for it go on in the order in which they came.
         """
@@ -164,7 +165,7 @@ class TableSegment:
             return
 
     def reader(self, *, start: int, end: int) -> EntryReader:
-        """Reads the entries from ``start`` to ``end``, both at a border of entries."""
+        """Return a reader of the entries from ``start`` to ``end``, both at a border of entries."""
         read_bytes = self._settings.read_bytes
         return EntryReader(self._container, self.name, start=start, end=end, read_bytes=read_bytes)
 
@@ -208,7 +209,7 @@ class TableSegment:
                     raise
 
     def _withdraw(self, index: TableIndex, member: Waiting) -> bool:
-        """Let a member not have its turn; returns whether it waited for it."""
+        """Remove a member from the queue; return whether it waited there."""
         if not self._queue.discard(member):
             return False
         index.known.unpin(member.keys)
@@ -225,7 +226,7 @@ class TableSegment:
         self._start_batches()
 
     def _start_batches(self) -> None:
-        """Put what waits into an append, unless one is in flight."""
+        """Append what waits, unless an append is in flight."""
         while self._queue and self._in_flight is None and self._turn is None:
             index = self._index
             if index is None:
@@ -312,9 +313,9 @@ class TableSegment:
             await self._container.delete_segment(self.name)
         finally:
             for turn in turns:
-                self._give_back(turn)
+                self._return_turn(turn)
 
-    def _give_back(self, turn: Turn) -> None:
+    def _return_turn(self, turn: Turn) -> None:
         if self._turn is turn:
             self._turn = None
             self._start_batches()
@@ -414,7 +415,7 @@ class TableSegment:
             return
 
     async def _compact_head(self, end: int) -> bool:
-        """One step over entries before ``end``; returns whether there may be more."""
+        """Do one step over entries before ``end``; return whether there may be more."""
         index = await self.index()
         start = position = self._compacted_until(index)
         reader = self.reader(start=start, end=min(end, index.index_offset))

@@ -57,7 +57,7 @@ FIXED_KEY_BYTES_MAX = 256
 WIRE_BYTES = 24
 """Maximum by which an entry in a command is longer than in the segment, in bytes."""
 PAGE_COUNT_MAX = 8192
-"""About the maximum count of keys in one page of an iteration, whatever is asked for."""
+"""Approximate maximum number of keys in one page of an iteration, whatever is asked for."""
 SLICE_COUNT = 2048
 """Count of one update's changes that are encoded before other tasks run."""
 
@@ -126,7 +126,7 @@ class TableSegments:
 
     @property
     def index_bytes(self) -> int:
-        """About how much memory the known entries of all tables use, in bytes."""
+        """Return about how much memory the known entries of all tables use, in bytes."""
         return self._index_bytes_total
 
     # ---- Life of a table -------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class TableSegments:
         self._maintenance.forget(table)
 
     async def info(self, name: str) -> TableInfo:
-        """Offsets and the exact count of entries."""
+        """Return offsets and the exact count of entries."""
         table = self._table(name)
         index = await self._index(table)
         count = await index.count()
@@ -184,7 +184,7 @@ class TableSegments:
         return TableInfo(info.start_offset, info.length, count, index.key_length)
 
     def _table(self, name: str) -> TableSegment:
-        """The table; raises unless the segment exists and is one."""
+        """Return the table. Raises unless the segment exists and is a table."""
         info = self._container.segment_info(name)
         is_fixed_key_table(info)
         table = self._tables.get(name)
@@ -204,7 +204,7 @@ class TableSegments:
         return table
 
     async def _index(self, table: TableSegment) -> TableIndex:
-        """The committed index, valid until the next await."""
+        """Return the committed index, which is valid until the next await."""
         index = await table.index()
         self._ask_maintenance(table)
         self._bound_memory(table)
@@ -247,7 +247,7 @@ class TableSegments:
     async def update(
         self, name: str, entries: Sequence[TableEntry], *, segment_offset: int = -1
     ) -> list[int]:
-        """Write all entries or none; returns their versions, durable, in order.
+        """Write all entries or none; return their versions, durable, in order.
 
         The version of an entry's key is its condition: ``NO_VERSION``, ``NOT_EXISTS`` or exact.
         Raises ``TableKeyMissingError``, ``TableKeyVersionError``, and ``BadOffsetError`` when
@@ -298,7 +298,7 @@ class TableSegments:
     def _encode(
         self, name: str, changes: Sequence[Change], encoded: list[bytes], total: int
     ) -> int:
-        """Check changes and encode them behind others of ``total`` bytes; returns the new total."""
+        """Check changes and encode them behind others of ``total`` bytes; return the new total."""
         settings = self._settings
         for key, _, value in changes:
             if not 0 < len(key) <= settings.key_bytes_max:
@@ -320,7 +320,8 @@ class TableSegments:
     # ---- Reads -----------------------------------------------------------------------------------
 
     async def read(self, name: str, keys: Sequence[bytes]) -> list[TableEntry]:
-        """The entry of each key, in order; version ``NOT_EXISTS`` and no value if there is none."""
+        """Return the entry of each key, in order; version ``NOT_EXISTS`` and no value if there is
+        none."""
         table = self._table(name)
         index = await self._index(table)
         for key in keys:
@@ -359,7 +360,7 @@ class TableSegments:
         from_key: bytes = b"",
         to_key: bytes = b"",
     ) -> KeysPage:
-        """A page of keys: about ``count_max``, in hash order or (fixed-key layout) sorted.
+        """Return a page of keys: about ``count_max``, in hash order or (fixed-key layout) sorted.
 
         Only fixed-key tables know a range, both ends included; only hash tables know a token.
         """
@@ -380,7 +381,7 @@ class TableSegments:
         from_key: bytes = b"",
         to_key: bytes = b"",
     ) -> EntriesPage:
-        """A page of entries; see ``iterate_keys``."""
+        """Return a page of entries; see ``iterate_keys``."""
         table = self._table(name)
         while True:
             found, token = await self._page(
@@ -404,7 +405,7 @@ class TableSegments:
         *,
         with_values: bool,
     ) -> tuple[list[tuple[bytes, Located]], bytes]:
-        """The next entries, none at the end, and the continuation token."""
+        """Return the next entries, none at the end, and the continuation token."""
         index = await self._index(table)
         ranges = _ranges(table.name, index, token, from_key, to_key)
         if count_max <= 0:
@@ -471,7 +472,7 @@ class TableSegments:
         await self._table(name).compact()
 
     async def run(self) -> NoReturn:
-        """Let attributes follow their tables, and compact tables, as they need it."""
+        """Index and compact tables when they need it, until cancelled."""
         await self._maintenance.run()
 
     async def _maintain(self, table: TableSegment) -> None:

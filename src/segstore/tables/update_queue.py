@@ -36,11 +36,11 @@ class UpdateQueue:
 
     @property
     def first(self) -> Waiting | None:
-        """The one whose turn it is."""
+        """Return the update whose turn it is."""
         return next(iter(self._ready), None)
 
     def append(self, member: Waiting) -> None:
-        """Put one behind all others, ready or not."""
+        """Add a member behind all others, ready or not."""
         before = self._those_before(member) if self._held else ()
         if member.is_ready and not before:
             self._ready[member] = None
@@ -70,11 +70,11 @@ class UpdateQueue:
                 self._release([member])
 
     def pop(self) -> Waiting:
-        """Take the first."""
+        """Remove and return the first."""
         return self._ready.popitem(last=False)[0]
 
     def discard(self, member: Waiting) -> bool:
-        """Take out a member, if it is there; returns whether it was."""
+        """Remove a member, if it is there; return whether it was."""
         if member not in self:
             return False
         if member in self._ready:
@@ -87,7 +87,7 @@ class UpdateQueue:
         return True
 
     def clear(self) -> list[Waiting]:
-        """Take out all; returns them in an order in which they may be appended again."""
+        """Remove all members; return them in an order in which they may be appended again."""
         members = [*self._ready, *(each for each in self._held if each in self)]
         self._ready.clear()
         self._held.clear()
@@ -98,26 +98,28 @@ class UpdateQueue:
         return members
 
     def wake(self) -> None:
-        """Let those who wait for members look whether there is something to do for them."""
+        """Wake the tasks that wait for members, so that they look whether there is work for
+        them."""
         for member in self._ready:
             member.wake()
 
     def _release(self, members: list[Waiting]) -> None:
-        """One of the things that each of these waited for has happened."""
+        """Count down what each of these members waits for, and release those that wait for nothing
+        more."""
         released = deque(members)
         while released:
             member = released.popleft()
             self._held[member] -= 1
             if self._held[member]:
                 continue
-            self._let_go(member)
+            self._remove(member)
             if member in self._discarded:
                 self._discarded.remove(member)
             else:
                 self._ready[member] = None
             released += self._followers.pop(member, ())
 
-    def _let_go(self, member: Waiting) -> None:
+    def _remove(self, member: Waiting) -> None:
         del self._held[member]
         if self._last_for_all is member:
             self._last_for_all = None

@@ -48,7 +48,8 @@ class Waiting:
 
     @property
     def ordered_keys(self) -> Sequence[bytes] | None:
-        """The keys whose other updates it may not overtake; None: it overtakes nothing at all."""
+        """Return the keys whose other updates it may not overtake; None: it overtakes nothing at
+        all."""
         return None
 
     def __init__(self) -> None:
@@ -60,7 +61,7 @@ class Waiting:
 
     @property
     def encoded_bytes_max(self) -> int:
-        """At most how many bytes it adds to an append."""
+        """Return how many bytes it adds to an append at most."""
         return 0
 
     def prepare(self, batch: UpdateBatch) -> None:
@@ -100,10 +101,10 @@ class UpdateBatch:
         self.changes: dict[bytes, tuple[int, Located | None]] = {}
         self.members: list[Waiting] = []
         self.has_news = False
-        """Whether something was written that is no copy."""
+        """True if something was written that is no copy."""
 
     def add(self, member: Waiting) -> None:
-        """Let ``member`` take its turn; a refusal is kept until the batch is durable."""
+        """Run ``member`` in its turn; a refusal is kept until the batch is durable."""
         try:
             member.prepare(self)
         except SegmentStoreError as error:
@@ -111,7 +112,7 @@ class UpdateBatch:
         self.members.append(member)
 
     def get(self, key: bytes) -> Located | None:
-        """The entry of ``key``, which is known, after everything prepared so far."""
+        """Return the entry of ``key``, which is known, after everything prepared so far."""
         change = self.changes.get(key)
         return self._index.get(key) if change is None else change[1]
 
@@ -134,7 +135,7 @@ class UpdateBatch:
         return written
 
     def commit(self) -> None:
-        """Let the durable append show in the index."""
+        """Publish the durable append in the index."""
         self._index.write(
             ((key, *change) for key, change in self.changes.items()),
             length=self.length,

@@ -26,14 +26,14 @@ class Ramp:
             raise ValueError(f"delays cannot grow from {self.begins} to {self.bound}")
 
     def seconds(self, value: float) -> float:
-        """The delay that ``value`` asks for; at most ``seconds_max``."""
+        """Return the delay that ``value`` asks for, in seconds; at most ``seconds_max``."""
         if value <= self.begins:
             return 0.0
         share = (value - self.begins) / (self.bound - self.begins)
         return min(1.0, share) * self.seconds_max
 
     def seconds_or_stop(self, value: float) -> float:
-        """The same, but infinite from ``bound`` on."""
+        """Return the delay in seconds, which is infinite from ``bound`` on."""
         return inf if value >= self.bound else self.seconds(value)
 
 

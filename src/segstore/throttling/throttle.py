@@ -40,12 +40,12 @@ class ThrottlePolicy:
     log_bytes_max: int = 6 * 1024**3
     """Maximum of bytes in tier 1 that are not truncated, of all containers that share it."""
     operations_max: int = 250_000
-    """Operations that tier 2 has not taken; each costs about 150 bytes."""
+    """Maximum number of operations that tier 2 does not have; each costs about 150 bytes."""
     attributes_dirty_max: int = 131_072
-    """Changed attributes that tier 2 has not taken; each costs about 250 bytes, and 26 of every
-    checkpoint."""
+    """Maximum number of changed attributes that tier 2 does not have; each costs about 250 bytes,
+    and 26 of every checkpoint."""
     batching_seconds_max: float = 0.0
-    """The longest wait for more to fill a data frame with; 0 for none."""
+    """Maximum wait, in seconds, for more to fill a data frame with; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class ThrottleSnapshot:
 
     @property
     def seconds(self) -> float:
-        """The delay of users' writes; infinite when they are stopped."""
+        """Return the delay of users' writes; infinite when they are stopped."""
         return max(gauge.seconds for gauge in self.gauges)
 
     @property
     def strongest(self) -> Gauge:
-        """Who asks for the longest delay."""
+        """Return the name of the calculator that asks for the longest delay."""
         return max(self.gauges, key=lambda gauge: gauge.seconds)
 
 
@@ -82,7 +82,7 @@ Reading = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """How many bytes of the cache cannot be evicted, and the range in which that slows writers
+    """The bytes of the cache that cannot be evicted, and the range in which they slow writers
     down."""
 
     held_bytes: Reading
@@ -130,25 +130,25 @@ class Throttle:
 
     @property
     def system_stops(self) -> bool:
-        """Whether even system segments have to wait, by the last sample."""
+        """Return whether even system segments have to wait, by the last sample."""
         return self._system_stops
 
     @property
     def dirty_attributes_delay(self) -> bool:
-        """Whether dirty attributes slow writers down, by the last sample."""
+        """Return whether dirty attributes slow writers down, by the last sample."""
         return self._dirty_delays
 
     def record_submitted(self, length: int) -> None:
-        """A data frame is on its way to tier 1."""
+        """Record that a data frame is on its way to tier 1."""
         self._calls_left -= length * SAMPLE_CALLS // SAMPLE_BYTES
 
     def record_write(self, *, length: int, seconds: float) -> None:
-        """A data frame became durable in tier 1."""
+        """Record that a data frame became durable in tier 1."""
         self._writes.add(length=length, seconds=seconds)
 
     @property
     def is_batching(self) -> bool:
-        """Whether writes have to be noted."""
+        """Return whether writes have to be noted."""
         return self._policy.batching_seconds_max > 0
 
     def batching_seconds(self) -> float:

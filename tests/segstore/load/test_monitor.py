@@ -66,7 +66,7 @@ class Watched:
         for _ in range(count):
             self._now += 1
             for number in range(2):
-                self.monitor.take_samples(number, self._now, 1.0)
+                self.monitor.sample_container(number, self._now, 1.0)
 
     async def due(self) -> list[DueEvent]:
         with trio.fail_after(60):
@@ -103,7 +103,7 @@ async def test_what_was_told_is_due_no_more(store: MemoryStore) -> None:
     for _ in range(11):
         await watched.write(NAME, 50)
         watched.look()
-    watched.monitor.note_told(await watched.due())
+    watched.monitor.record_delivery(await watched.due())
     assert not watched.is_due()
     await watched.write(NAME, 50)
     watched.look()
@@ -117,7 +117,7 @@ async def test_a_quiet_segment_is_told_silent_once(store: MemoryStore) -> None:
     [due] = await watched.due()
     assert due.event.direction is ScaleDirection.DOWN
     assert due.event.silent
-    watched.monitor.note_told([due])
+    watched.monitor.record_delivery([due])
     watched.look(100)
     assert not watched.is_due()
 
@@ -150,7 +150,7 @@ async def test_a_deleted_segment_is_told_silent_and_forgotten(store: MemoryStore
     await watched.ask(wire.DeleteSegment(9, NAME, ""), wire.SegmentDeleted)
     watched.look(21)
     [due] = await watched.due()
-    watched.monitor.note_told([due])
+    watched.monitor.record_delivery([due])
     watched.look()
     assert watched.monitor.known_count == 0
 

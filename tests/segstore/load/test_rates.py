@@ -43,7 +43,7 @@ class Segment:
             self.rates.observe(now, self.now, weights_of(5.0, TIMES.windows))
             if (advice := self.rates.advise(self.now)) is not None:
                 advised.append((self.now, advice))
-                self.rates.note_told(advice, self.now)
+                self.rates.record_delivery(advice, self.now)
         return advised
 
 

@@ -50,7 +50,7 @@ class Wanted:
             await trio.sleep_forever()
         return list(self.left)
 
-    def note_told(self, told: Sequence[DueEvent]) -> None:
+    def record_delivery(self, told: Sequence[DueEvent]) -> None:
         self.left = [each for each in self.left if each not in told]
 
 

@@ -70,7 +70,7 @@ def test_an_eviction_reads_back_with_the_places_of_its_records(
     records: list[SegmentRecord], offset: int
 ) -> None:
     operation = EvictOperation("s", range(len(records)), list)
-    operation.take(records)
+    operation.set_records(records)
     operation.segment_id, operation.offset, operation.sequence_number = 7, offset, 9
     again = decode_operation(b"".join(operation.encode()))
     assert isinstance(again, EvictOperation)
@@ -94,7 +94,7 @@ def test_an_activation_reads_back(record: SegmentRecord, offset: int) -> None:
 def test_an_operation_with_a_damaged_record_is_damaged() -> None:
     record = SegmentRecord(1, "s", 0, 0, False, 0, {})
     operation = EvictOperation("s", (1,), list)
-    operation.take([record])
+    operation.set_records([record])
     operation.segment_id, operation.offset, operation.sequence_number = 7, 0, 9
     data = bytearray(b"".join(operation.encode()))
     data[-1] ^= 1
