@@ -58,7 +58,7 @@ class Entries(Protocol):
     def insert(self, offset: int, data: bytes) -> object: ...
     def gather(self, offset: int, length_max: int) -> bytes: ...
     def cached_end(self, offset: int) -> int: ...
-    def note_stored(self, length: int) -> object: ...
+    def set_stored_length(self, length: int) -> object: ...
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class PeerEntries:
             offset = entry.end
         return offset
 
-    def note_stored(self, length: int) -> None:
+    def set_stored_length(self, length: int) -> None:
         """Entries up to there may go."""
         self.stored = length
 
@@ -201,7 +201,7 @@ def fill(entries: Entries, plan: Plan) -> int:
         # A gap between them, or small ones would be merged.
         entries.append(number * (len(data) + 1), data)
     end = plan.evicted_entries * (len(data) + 1)
-    entries.note_stored(end)
+    entries.set_stored_length(end)
     return end
 
 

@@ -76,18 +76,20 @@ class AppendDecoder:
     def __init__(self, accepted: bytes, payload_max: int, writers_max: int) -> None: ...
     @property
     def open_bytes(self) -> int:
-        """How many bytes the append block has whose end has not come."""
+        """Return how many bytes the append block has whose end has not come."""
 
     def set_up(self, writer_id: bytes, segment: str) -> None:
-        """Know the writer, whose id has 16 bytes, from now on. Raises ``FrameError``."""
+        """Accept appends of the writer, whose id has 16 bytes, from now on. Raises
+        ``FrameError``."""
 
     def forget(self, writer_id: bytes) -> None:
-        """Know the writer no more; its next append is an error unless it is set up again."""
+        """Forget the writer; its next append is an error unless it is set up again."""
 
     def decode(
         self, data: Buffer, decode_other: Callable[[int, int, int], C]
     ) -> tuple[list[C | Append], int]:
-        """The appends and other commands in ``data``, and the position behind the last of them.
+        """Return the appends and other commands in ``data``, and the position behind the last of
+        them.
 
         ``decode_other(code, start, end)`` returns the command in a payload; it is also called for
         SetupAppend and is expected to call ``set_up`` for it. Raises ``FrameError``.

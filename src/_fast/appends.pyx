@@ -177,7 +177,7 @@ cdef class AppendDecoder:
 
     @property
     def open_bytes(self):
-        """How many bytes the append block has whose end has not come."""
+        """Return how many bytes the append block has whose end has not come."""
         return 0 if self._block_writer is None else self._block_length
 
     def __init__(self, bytes accepted not None, Py_ssize_t payload_max, Py_ssize_t writers_max):
@@ -189,7 +189,7 @@ cdef class AppendDecoder:
         self._writers = {}
 
     def set_up(self, bytes writer_id not None, str segment not None):
-        """Know the writer from now on."""
+        """Accept appends of the writer from now on."""
         cdef _Writer writer = _Writer()
         if len(writer_id) != UUID_BYTES:
             raise ValueError(f"a writer id has {UUID_BYTES} bytes, not {len(writer_id)}")
@@ -202,12 +202,13 @@ cdef class AppendDecoder:
         self._recent = writer
 
     def forget(self, bytes writer_id not None):
-        """Know the writer no more; its next append is an error unless it is set up again."""
+        """Forget the writer; its next append is an error unless it is set up again."""
         self._writers.pop(writer_id, None)
         self._recent = None
 
     def decode(self, const unsigned char[::1] data not None, decode_other not None):
-        """The appends and other commands in ``data``, and the position behind the last of them.
+        """Return the appends and other commands in ``data``, and the position behind the last of
+        them.
 
         ``decode_other(code, start, end)`` returns the command in a payload; it is also called for
         SetupAppend and is expected to call ``set_up`` for it.
@@ -318,7 +319,8 @@ cdef class AppendDecoder:
     cdef bytes _block_data(
         self, Py_ssize_t whole_bytes, const unsigned char *end_data, Py_ssize_t end_length
     ):
-        """A block's whole events and, when it ends in a partial event, that one completed."""
+        """Return a block's whole events and, when it ends in a partial event, that event completed.
+        """
         cdef const unsigned char *block = self._block_start
         cdef Py_ssize_t length = self._block_length
         cdef Py_ssize_t tail_length

@@ -4,7 +4,8 @@ The sums are one bytes object, four big-endian bytes for each block that has beg
 sum is that of the bytes which it has by now.
 
 Invariants:
-1. The lock is let go for inputs that are worth it, and nothing of the interpreter is touched then.
+1. The GIL is released for inputs that are long enough, and nothing of the interpreter is touched
+   then.
 2. The buffers are held while the lock is free; sums that were given are never changed.
 """
 
@@ -28,7 +29,7 @@ cdef void _sum(
     Py_ssize_t count,
     int64_t block_bytes,
 ) noexcept nogil:
-    """Go on from ``position``, which counts from the beginning of the first block."""
+    """Continue the sums from ``position``, which counts from the beginning of the first block."""
     cdef Py_ssize_t index
     cdef int64_t block, taken, left
     cdef uint32_t value
@@ -47,7 +48,7 @@ cdef void _sum(
 
 
 def extend_sums(bytes sums not None, int64_t phase, int64_t length, data, int64_t block_bytes):
-    """The sums of ``length`` bytes and of the buffers in ``data`` behind them.
+    """Return the sums of ``length`` bytes and of the buffers in ``data`` behind them.
 
     The first byte of all is the one at ``phase`` in its block.
     """
@@ -109,7 +110,7 @@ cdef int64_t _find(
 def find_damage(
     bytes sums not None, int64_t phase, int64_t start, data, int64_t length, int64_t block_bytes
 ):
-    """Where the first block begins whose bytes do not match its sum; -1 when all match.
+    """Return where the first block begins whose bytes do not match its sum; -1 when all match.
 
     ``data`` begins at ``start``, where a block begins, and its first ``length`` bytes are whole
     blocks, but for the last one of all that have a sum.

@@ -66,14 +66,15 @@ class Tree:
     def cache(self) -> PageCache: ...
     @property
     def footer(self) -> Footer:
-        """Of the last committed update; of the empty tree when there was none."""
+        """Return the footer of the last committed update; of the empty tree when there was none."""
 
     @property
     def end(self) -> int:
-        """Where the next update begins."""
+        """Return where the next update begins."""
 
     def restore(self, footer: Footer | None, *, end: int) -> None:
-        """Become the tree of that footer, or the empty one; the next update begins at ``end``.
+        """Set the tree to that of the footer, or to the empty one; the next update begins at
+        ``end``.
 
         ``end`` may lie behind the footer, when something was written there that does not count.
         """
@@ -84,12 +85,12 @@ class Tree:
     def find(
         self, key: bytes, held: dict[int, bytes] | None = None
     ) -> int | tuple[int, int, int] | None:
-        """A key's value, or None; or the page that is needed first, as a tuple."""
+        """Return a key's value, or None; or the page that is needed first, as a tuple."""
 
     def find_many(
         self, keys: Iterable[bytes], held: dict[int, bytes] | None = None
     ) -> tuple[list[int | None], list[tuple[int, int, int]]]:
-        """The values of keys, in their order, and the pages that are needed first.
+        """Return the values of keys, in their order, and the pages that are needed first.
 
         Values count when no page is missing.
         """
@@ -97,7 +98,7 @@ class Tree:
     def scan(
         self, first: bytes, last: bytes, *, limit: int, held: dict[int, bytes] | None = None
     ) -> tuple[list[tuple[bytes, int]], bytes | None, list[tuple[int, int, int]]]:
-        """Entries of one leaf with keys from ``first`` to ``last``, both included.
+        """Return entries of one leaf with keys from ``first`` to ``last``, both included.
 
         Returns ``(entries, resume, missing)``: at most ``limit`` entries, the key from which to go
         on (None at the end), and the pages that are needed first: when there are any, try again.
@@ -106,13 +107,14 @@ class Tree:
     def prepare(
         self, batch: Batch, held: dict[int, bytes] | None = None
     ) -> Update | list[tuple[int, int, int]] | None:
-        """What a batch leads to: an ``Update``, or None if it changes nothing.
+        """Return what a batch leads to: an ``Update``, or None if it changes nothing.
 
         Or a list of the pages that are needed first. Nothing happens to the tree.
         """
 
     def commit(self, update: Update) -> None:
-        """Become the tree that an update leads to, whose data were written where they belong.
+        """Set the tree to the one that an update leads to, whose data were written where they
+        belong.
 
         Raises ``ValueError`` if the update was not the last one prepared for this tree.
         """

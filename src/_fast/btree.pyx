@@ -73,7 +73,7 @@ cdef enum:
 
 
 def records_max(Py_ssize_t page_bytes_max, int level, Py_ssize_t key_length):
-    """How many records a page of that many bytes may have."""
+    """Return how many records a page of that many bytes may have."""
     return (page_bytes_max - HEADER_BYTES) // record_bytes(level, key_length)
 
 
@@ -134,7 +134,8 @@ cdef class Tree:
             self.cache.forget(self._owner)
 
     def restore(self, Footer footer, *, uint64_t end):
-        """Become the tree of that footer, or the empty one; the next update begins at ``end``."""
+        """Set the tree to that of the footer, or to the empty one; the next update begins at
+        ``end``."""
         if footer is None:
             footer = Footer.__new__(Footer)
             footer.root_level = -1
@@ -157,7 +158,7 @@ cdef class Tree:
         """Check a page that was read, cache it, and return it."""
         page = data if PyBytes_CheckExact(data) else bytes(data)
         if PyBytes_GET_SIZE(page) != length:
-            raise CorruptPageError(offset, f"{PyBytes_GET_SIZE(page)} of {length} bytes are there")
+            raise CorruptPageError(offset, f"it has {PyBytes_GET_SIZE(page)} of {length} bytes")
         check_page(
             <const unsigned char *>PyBytes_AS_STRING(page), length, offset, level, self.key_length
         )
@@ -170,14 +171,14 @@ cdef class Tree:
         return page
 
     def find(self, key, dict held=None):
-        """A key's value, or None; or the page that is needed first, as a tuple."""
+        """Return a key's value, or None; or the page that is needed first, as a tuple."""
         cdef const unsigned char *sought = self._checked_key(key)
         cdef View view
         missing = self._leaf(sought, held, &view)
         return self._value(&view, sought) if missing is None else missing
 
     def find_many(self, keys, dict held=None):
-        """The values of keys, in their order, and the pages that are needed first."""
+        """Return the values of keys, in their order, and the pages that are needed first."""
         cdef list values = []
         cdef dict missing = {}
         cdef const unsigned char *sought
@@ -203,7 +204,8 @@ cdef class Tree:
         return <const unsigned char *>PyBytes_AS_STRING(key)
 
     cdef tuple _leaf(self, const unsigned char *key, dict held, View *leaf):
-        """Show the leaf for a key, of which the empty tree has one; or the page needed first."""
+        """Show the leaf for a key, or return the page that is needed first; the empty tree has one
+        leaf."""
         cdef Footer footer = self.footer
         cdef Deltas deltas = self._rebuild.deltas
         cdef int level = footer.root_level
@@ -239,7 +241,7 @@ cdef class Tree:
         return <int64_t>load64(record + self.key_length)
 
     def scan(self, first, last, *, Py_ssize_t limit, dict held=None):
-        """Entries of one leaf with keys from ``first`` to ``last``, both included.
+        """Return entries of one leaf with keys from ``first`` to ``last``, both included.
 
         Returns ``(entries, resume, missing)``: at most ``limit`` entries, the key from which to go
         on (None at the end), and the pages that are needed first: when there are any, try again.
@@ -279,7 +281,7 @@ cdef class Tree:
             above = view
 
     cdef bytes _key_within(self, const unsigned char *key, const unsigned char *bound):
-        """The key, unless it is greater than the bound."""
+        """Return the key, unless it is greater than the bound."""
         if memcmp(key, bound, <size_t>self.key_length) > 0:
             return None
         return PyBytes_FromStringAndSize(<const char *>key, self.key_length)
@@ -333,7 +335,7 @@ cdef class Tree:
         return entries, resume, []
 
     def prepare(self, Batch batch not None, dict held=None):
-        """What a batch leads to: an ``Update``, or None if it changes nothing.
+        """Return what a batch leads to: an ``Update``, or None if it changes nothing.
 
         Or a list of the pages that are needed first. Nothing happens to the tree.
         """
@@ -346,7 +348,8 @@ cdef class Tree:
         return self._rebuild.run(self.footer, self.end, batch, held)
 
     def commit(self, Update update not None):
-        """Become the tree that an update leads to, whose data were written where they belong."""
+        """Set the tree to the one that an update leads to, whose data were written where they
+        belong."""
         if update.offset != self.end or (
             update.footer.update_number != self.footer.update_number + 1
         ):
@@ -365,7 +368,7 @@ cdef class Tree:
         self.end = update.footer.end
 
     cdef void _replace_pages(self, Update update) noexcept:
-        """Have an update's pages in the cache, where those were that it drops."""
+        """Put an update's pages into the cache, in place of the pages that it drops."""
         cdef const uint64_t *dropped = <const uint64_t *>PyBytes_AS_STRING(update.dropped)
         cdef Py_ssize_t count = PyBytes_GET_SIZE(update.dropped) // <Py_ssize_t>sizeof(uint64_t)
         cdef const unsigned char *page = <const unsigned char *>PyBytes_AS_STRING(update.data)

@@ -9,9 +9,9 @@ cdef class Batch:
     cdef unsigned char *changes
 
     cdef int _allocate(self, Py_ssize_t count) except -1
-    cdef int _take_packed(self, object data) except -1
-    cdef int _take_pairs(self, object pairs) except -1
-    cdef int _take_pair(self, Py_ssize_t position, object key, object value) except -1
+    cdef int _add_packed(self, object data) except -1
+    cdef int _add_pairs(self, object pairs) except -1
+    cdef int _add_pair(self, Py_ssize_t position, object key, object value) except -1
     cdef bint _in_order(self) noexcept
     cdef int _sort(self) except -1
     cdef Py_ssize_t _shared_bytes(self) noexcept

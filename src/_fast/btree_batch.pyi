@@ -25,8 +25,8 @@ class Batch:
     def key_length(self) -> int: ...
     @property
     def count(self) -> int:
-        """How many keys the batch changes."""
+        """Return how many keys the batch changes."""
 
     def __len__(self) -> int: ...
     def pack(self) -> bytes:
-        """The changes as packed bytes, in the order of their keys."""
+        """Return the changes as packed bytes, in the order of their keys."""

@@ -50,13 +50,13 @@ cdef class Batch:
         self.key_length = key_length
         self.stride = key_length + VALUE_BYTES
         if PyObject_CheckBuffer(changes):
-            self._take_packed(changes)
+            self._add_packed(changes)
         elif isinstance(changes, (list, tuple)):
-            self._take_pairs(changes)
+            self._add_pairs(changes)
         elif hasattr(changes, "items"):
-            self._take_pairs(list(changes.items()))
+            self._add_pairs(list(changes.items()))
         else:
-            self._take_pairs(list(changes))
+            self._add_pairs(list(changes))
         if not self._in_order():
             self._sort()
 
@@ -67,7 +67,7 @@ cdef class Batch:
         return self.count
 
     def pack(self):
-        """The changes as bytes, in order."""
+        """Return the changes as bytes, in order."""
         return (<char *>self.changes)[: self.count * self.stride]
 
     cdef int _allocate(self, Py_ssize_t count) except -1:
@@ -79,7 +79,7 @@ cdef class Batch:
         self.count = count
         return 0
 
-    cdef int _take_packed(self, object data) except -1:
+    cdef int _add_packed(self, object data) except -1:
         cdef Py_buffer view
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
@@ -91,19 +91,19 @@ cdef class Batch:
             PyBuffer_Release(&view)
         return 0
 
-    cdef int _take_pairs(self, object pairs) except -1:
+    cdef int _add_pairs(self, object pairs) except -1:
         cdef Py_ssize_t position = 0
         self._allocate(len(pairs))
         for key, value in pairs:
             # Reading a pair may run any code, and that may have made the list longer.
             if position == self.count:
                 break
-            self._take_pair(position, key, value)
+            self._add_pair(position, key, value)
             position += 1
         self.count = position
         return 0
 
-    cdef int _take_pair(self, Py_ssize_t position, object key, object value) except -1:
+    cdef int _add_pair(self, Py_ssize_t position, object key, object value) except -1:
         cdef unsigned char *change = self.changes + position * self.stride
         cdef int64_t number = NULL_NUMBER
         if value is not None:
@@ -146,7 +146,7 @@ cdef class Batch:
         result = merge_sort(
             items, items + self.count, self.count, self.changes, self.stride, self.key_length
         )
-        self.count = take_last(
+        self.count = keep_last(
             ordered, result, self.count, self.changes, self.stride, self.key_length
         )
         free(items)
@@ -155,7 +155,7 @@ cdef class Batch:
         return 0
 
     cdef Py_ssize_t _shared_bytes(self) noexcept:
-        """How many bytes all keys begin with."""
+        """Return how many bytes all keys begin with."""
         cdef const unsigned char *change = self.changes
         cdef Py_ssize_t shared = self.key_length
         cdef Py_ssize_t i
@@ -177,7 +177,7 @@ cdef inline bint goes_first(
     Py_ssize_t stride,
     Py_ssize_t key_length,
 ) noexcept nogil:
-    """Whether ``left``, which came earlier, may stay before ``right``."""
+    """Return whether ``left``, which came earlier, may stay before ``right``."""
     if left.prefix != right.prefix:
         return left.prefix < right.prefix
     return memcmp(
@@ -193,7 +193,7 @@ cdef Item *merge_sort(
     Py_ssize_t stride,
     Py_ssize_t key_length,
 ) noexcept nogil:
-    """Sort ``items`` bottom up, to and fro with ``other``; returns where the result is."""
+    """Sort ``items`` bottom up, to and fro with ``other``; return where the result is."""
     cdef Py_ssize_t width = 1
     cdef Py_ssize_t start, left, right, middle, end, to
     cdef bint first
@@ -205,7 +205,7 @@ cdef Item *merge_sort(
             left, right = start, middle
             to = start
             while left < middle and right < end:
-                # Without a jump: nobody could foresee it.
+                # Without a jump, which no processor could predict.
                 first = goes_first(items + left, items + right, changes, stride, key_length)
                 other[to] = items[left if first else right]
                 left += first
@@ -220,7 +220,7 @@ cdef Item *merge_sort(
     return items
 
 
-cdef Py_ssize_t take_last(
+cdef Py_ssize_t keep_last(
     unsigned char *to,
     Item *items,
     Py_ssize_t count,
@@ -228,7 +228,7 @@ cdef Py_ssize_t take_last(
     Py_ssize_t stride,
     Py_ssize_t key_length,
 ) noexcept nogil:
-    """Copy the changes in the order of ``items``, the last one of each key; returns how many."""
+    """Copy the changes in the order of ``items``, the last one of each key; return how many."""
     cdef Py_ssize_t taken = 0
     cdef Py_ssize_t i
     cdef const unsigned char *change

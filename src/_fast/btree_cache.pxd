@@ -64,36 +64,36 @@ cdef class PageCache:
     cdef Py_ssize_t _leaf_count
 
     cdef inline void expect_bucket(self, uint32_t owner, uint64_t offset) noexcept:
-        """Get the memory ready that says where a page is."""
+        """Prefetch the memory that says where a page is, the first step."""
         prefetch(self._buckets + (hash_of(owner, offset) & self._mask))
 
     cdef inline void expect_entry(self, uint32_t owner, uint64_t offset) noexcept:
-        """Then that of the page's entry."""
+        """Prefetch the memory of the page's entry, the second step."""
         cdef int32_t index = self._by_hash(hash_of(owner, offset)).index
         if index >= 0:
             prefetch(self._entries + index)
 
     cdef inline void expect_page(self, uint32_t owner, uint64_t offset) noexcept:
-        """Then that of the page itself, of which the beginning."""
+        """Prefetch the memory of the page's beginning, the third step."""
         cdef int32_t index = self._by_hash(hash_of(owner, offset)).index
         if index >= 0:
             prefetch(self._entries[index].page)
 
     cdef inline void expect_whole_page(self, uint32_t owner, uint64_t offset) noexcept:
-        """Or all of it."""
+        """Prefetch the memory of the whole page, instead of its beginning."""
         cdef int32_t index = self._by_hash(hash_of(owner, offset)).index
         if index >= 0:
             prefetch_all(self._entries[index].page, self._entries[index].length)
 
     cdef inline Bucket *_by_hash(self, uint32_t hash) noexcept:
-        """The first bucket with that hash, or an empty one."""
+        """Return the first bucket with that hash, or an empty one."""
         cdef Bucket *bucket = self._buckets + (hash & self._mask)
         while bucket.index >= 0 and bucket.hash != hash:
             bucket = self._after(bucket)
         return bucket
 
     cdef inline Bucket *_after(self, Bucket *bucket) noexcept:
-        """The next bucket, round and round."""
+        """Return the next bucket, round and round."""
         return self._buckets + (<uint32_t>(bucket - self._buckets + 1) & self._mask)
 
     cdef uint32_t register(self) except? 0

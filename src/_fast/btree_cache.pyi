@@ -13,18 +13,18 @@ class PageCache:
     def bytes_max(self) -> int: ...
     @property
     def used_bytes(self) -> int:
-        """Bytes of the pages, and what it costs to keep them."""
+        """Return the number of bytes of the pages, and what it costs to keep them."""
 
     @property
     def memory_bytes(self) -> int:
-        """How much memory was asked for, of which the pages use the most."""
+        """Return how much memory was asked for, of which the pages use the most."""
 
     @property
     def page_count(self) -> int: ...
     @property
     def hit_count(self) -> int:
-        """How often a page that was looked for was there."""
+        """Return how often a page that was looked for was there."""
 
     @property
     def miss_count(self) -> int:
-        """How often it was not."""
+        """Return how often a page that was looked for was not there."""

@@ -64,16 +64,16 @@ cdef class PageCache:
 
     @property
     def memory_bytes(self):
-        """How much memory was asked for, of which the pages use the most."""
+        """Return how much memory was asked for, of which the pages use the most."""
         return self._memory.region_count * <Py_ssize_t>REGION_BYTES
 
     cdef uint32_t register(self) except? 0:
-        """A number for one more tree."""
+        """Return a number for one more tree."""
         self._owners += 1
         return self._owners
 
     cdef const Cached *find(self, uint32_t owner, uint64_t offset) noexcept:
-        """The entry of a tree's page at an offset, or NULL."""
+        """Return the entry of a tree's page at an offset, or NULL."""
         cdef int32_t index = self._place(owner, offset).index
         if index == NONE:
             self.miss_count += 1
@@ -90,7 +90,7 @@ cdef class PageCache:
         Py_ssize_t length,
         int level,
     ) noexcept:
-        """Keep a copy of a page, if there is memory for it; others may go for it."""
+        """Store a copy of a page, if there is memory for it; other pages may be dropped for it."""
         cdef Bucket *bucket = self._place(owner, offset)
         cdef Cached *entry
         cdef int32_t index
@@ -101,7 +101,7 @@ cdef class PageCache:
         index = self._unused
         entry = self._entries + index
         self._unused = entry.slot
-        entry.page = self._memory.take(length, index, &entry.slot)
+        entry.page = self._memory.allocate(length, index, &entry.slot)
         if entry.page == NULL:
             entry.slot = self._unused
             self._unused = index
@@ -122,7 +122,7 @@ cdef class PageCache:
             self._shrink()
 
     cdef void drop(self, uint32_t owner, uint64_t offset) noexcept:
-        """Let go of a page that no tree needs any more, if it is here."""
+        """Drop a page that no tree needs any more, if it is here."""
         cdef Bucket *bucket = self._place(owner, offset)
         if bucket.index != NONE:
             self._remove(bucket)
@@ -136,7 +136,8 @@ cdef class PageCache:
         Py_ssize_t length,
         int level,
     ) noexcept:
-        """Put a page and drop another, where that one was if it is about as long."""
+        """Store a page and drop another, in whose memory the new one is put if it is about as long.
+        """
         cdef Bucket *bucket = self._place(owner, before)
         cdef int32_t index = bucket.index
         cdef Cached *entry
@@ -166,7 +167,7 @@ cdef class PageCache:
         entry.length = <uint16_t>length
 
     cdef void forget(self, uint32_t owner) noexcept:
-        """Let go of all pages of a tree."""
+        """Drop all pages of a tree."""
         cdef int32_t index
         for index in range(self._capacity):
             if self._entries[index].page != NULL and self._entries[index].owner == owner:
@@ -174,7 +175,7 @@ cdef class PageCache:
         self.settle()
 
     cdef void settle(self) noexcept:
-        """Let go of memory that dropped pages have left."""
+        """Free memory that dropped pages have left."""
         cdef int kind
         for kind in range(KIND_COUNT):
             if self._memory.has_many_holes(kind):
@@ -192,13 +193,13 @@ cdef class PageCache:
                 entry = self._entries + user
                 page, slot = entry.page, entry.slot
                 # There is a hole, so there is memory.
-                entry.page = self._memory.take(entry.length, user, &entry.slot)
+                entry.page = self._memory.allocate(entry.length, user, &entry.slot)
                 memcpy(entry.page, page, entry.length)
-                self._memory.give_back(kind, slot)
+                self._memory.release(kind, slot)
             self._memory.drop_last(kind)
 
     cdef bint _grow(self) noexcept:
-        """Twice as many entries and buckets; whether there is memory for them."""
+        """Double the entries and buckets; return whether there is memory for them."""
         cdef int32_t capacity = self._capacity * 2 if self._capacity else ENTRIES_MIN
         cdef Bucket *buckets
         cdef Bucket *bucket
@@ -231,7 +232,7 @@ cdef class PageCache:
         return True
 
     cdef Bucket *_place(self, uint32_t owner, uint64_t offset) noexcept:
-        """The bucket that names a page, or the empty one that would."""
+        """Return the bucket that names a page, or the empty one that would."""
         cdef uint32_t hash = hash_of(owner, offset)
         cdef Bucket *bucket = self._by_hash(hash)
         cdef Cached *entry
@@ -244,20 +245,20 @@ cdef class PageCache:
         return bucket
 
     cdef void _remove(self, Bucket *bucket) noexcept:
-        """Let go of the page that a bucket names."""
+        """Remove the page that a bucket names."""
         cdef int32_t index = bucket.index
         cdef Cached *entry = self._entries + index
         self.page_count -= 1
         self._leaf_count -= entry.level == 0
         self.used_bytes -= cost_of(entry)
-        self._memory.give_back(kind_of(entry.length), entry.slot)
+        self._memory.release(kind_of(entry.length), entry.slot)
         entry.page = NULL
         entry.slot = self._unused
         self._unused = index
         self._unlink(bucket)
 
     cdef void _unlink(self, Bucket *bucket) noexcept:
-        """Empty a bucket; those behind it that would lie there move up."""
+        """Empty a bucket; move up those behind it that would be there."""
         cdef Bucket *next = self._after(bucket)
         cdef uint32_t place
         while next.index != NONE:
@@ -293,7 +294,7 @@ cdef class PageCache:
 cdef const unsigned char *page_at(
     PageCache cache, uint32_t owner, dict held, uint64_t offset, Py_ssize_t length, int level
 ) except? NULL:
-    """The page in the cache or in ``held`` that a parent says lies there, else NULL."""
+    """Return the page in the cache or in ``held`` that a parent says lies there, else NULL."""
     cdef const Cached *entry = cache.find(owner, offset)
     cdef const unsigned char *page
     cdef Py_ssize_t found

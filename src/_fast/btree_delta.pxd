@@ -30,11 +30,11 @@ cdef struct Splice:
 
 
 cdef struct Changed:
-    # Where the page lies, which it stays known by.
+    # The offset of the page, which stays its key.
     uint64_t offset
     # Where in the log a key stands that belongs to it.
     Py_ssize_t key_position
-    # Its records, once somebody needed them.
+    # Its records, once they were needed.
     unsigned char *records
     Py_ssize_t count
     Py_ssize_t capacity
@@ -69,7 +69,7 @@ cdef class Deltas:
     cdef Splice *_splices
     cdef int32_t _splice_count
     cdef int32_t _splice_capacity
-    # The lowest of the changed pages, as they lie in storage.
+    # The changed page with the lowest offset in storage.
     cdef uint64_t lowest
     # How much memory they take.
     cdef Py_ssize_t changed_bytes
@@ -96,7 +96,7 @@ cdef class Deltas:
         int level,
         View *view,
     ) except -1
-    cdef int _take_records(self, Changed *changed, const unsigned char *page) except -1
+    cdef int _build_records(self, Changed *changed, const unsigned char *page) except -1
     cdef object encode(self, bytes entries, uint64_t offset, uint64_t root_offset)
     cdef void _forget_records(self, Changed *changed) noexcept
     cdef int _links_kept(self) noexcept

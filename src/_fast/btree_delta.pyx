@@ -69,7 +69,7 @@ cdef class Deltas:
         free(self._splices)
 
     cdef void clear(self) noexcept:
-        """The index was written."""
+        """Record that the index was written."""
         cdef int32_t index
         for index in range(self.changed_count):
             free(self.changed[index].records)
@@ -86,7 +86,7 @@ cdef class Deltas:
     # ---- Reading records back ----
 
     cdef int restore(self, Footer footer) except -1:
-        """Become what the records before a footer say, as soon as they are admitted."""
+        """Restore the changes in the records before a footer, as soon as these are admitted."""
         self.clear()
         self.awaited = []
         self._records = {}
@@ -97,7 +97,7 @@ cdef class Deltas:
         return 0
 
     cdef int admit(self, object record, uint64_t offset) except -1:
-        """Take a record that was read and checked; when none is missing any more, apply all."""
+        """Add a record that was read and checked; when none is missing any more, apply all."""
         cdef list left
         if not any(offset == awaited[0] for awaited in self.awaited):
             return 0
@@ -112,7 +112,7 @@ cdef class Deltas:
         return 0
 
     cdef list followed(self, object record, uint64_t offset):
-        """The records that come before the last one."""
+        """Return the records that come before the last one."""
         cdef const unsigned char *link = <const unsigned char *>PyBytes_AS_STRING(record)
         cdef Py_ssize_t count
         cdef uint64_t before = offset
@@ -163,7 +163,7 @@ cdef class Deltas:
     # ---- Looking at pages ----
 
     cdef Changed *find(self, uint64_t offset) noexcept:
-        """The changed page that lies at an offset, or NULL."""
+        """Return the changed page at an offset, or NULL."""
         cdef int32_t index
         if self.changed_count == 0:
             return NULL
@@ -201,14 +201,14 @@ cdef class Deltas:
                 view.records = page + HEADER_BYTES
                 view.count = page_count(page)
                 return True
-            self._take_records(changed, page)
+            self._build_records(changed, page)
         view.page = NULL
         view.records = changed.records
         view.count = changed.count
         return True
 
-    cdef int _take_records(self, Changed *changed, const unsigned char *page) except -1:
-        """Bring a changed page up to date."""
+    cdef int _build_records(self, Changed *changed, const unsigned char *page) except -1:
+        """Apply the recorded changes to a page."""
         cdef int32_t splice
         changed.count = 0
         self._reserve(changed, page_count(page) + 8)
@@ -234,7 +234,7 @@ cdef class Deltas:
     # ---- Adding to the log ----
 
     cdef int _links_kept(self) noexcept:
-        """How many records the next one leaves standing."""
+        """Return how many records the next one leaves standing."""
         cdef uint32_t number = self.number + 1
         cdef uint32_t base = number & (number - 1)
         cdef int kept = self._link_count
@@ -243,7 +243,7 @@ cdef class Deltas:
         return kept
 
     cdef object encode(self, bytes entries, uint64_t offset, uint64_t root_offset):
-        """The record that an update with these entries writes at an offset."""
+        """Return the record that an update with these entries writes at an offset."""
         cdef int kept = self._links_kept()
         cdef Py_ssize_t begin = self._links[kept - 1].log_end if kept else 0
         cdef Py_ssize_t length = HEADER_BYTES + DELTA_HEAD_BYTES + kept * LINK_BYTES
@@ -276,7 +276,7 @@ cdef class Deltas:
         return record
 
     cdef int append(self, bytes entries, uint64_t offset, Py_ssize_t length) except -1:
-        """An update was committed whose record lies at an offset and has that length."""
+        """Record that an update was committed, whose record is at an offset and has that length."""
         cdef Link *link
         self._link_count = self._links_kept()
         self.number += 1
@@ -340,7 +340,7 @@ cdef class Deltas:
         return 0
 
     cdef Changed *_add(self, uint64_t offset, Py_ssize_t key_position) except NULL:
-        """A page is changed for the first time."""
+        """Begin to record the changes of a page."""
         cdef int32_t index
         cdef int32_t capacity
         cdef Changed *changed
@@ -375,7 +375,7 @@ cdef class Deltas:
         return changed
 
     cdef int _queue(self, Changed *changed, Py_ssize_t position) except -1:
-        """Leave an entry for when somebody needs the page."""
+        """Keep an entry until its page is needed."""
         cdef int32_t capacity
         if self._splice_count == self._splice_capacity:
             capacity = max(2 * self._splice_capacity, BUCKETS_MIN)

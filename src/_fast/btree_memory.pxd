@@ -41,7 +41,7 @@ cdef struct Kind:
 
 cdef struct Region:
     unsigned char *start
-    # A bit for every run that nobody has.
+    # A bit for every free run.
     uint32_t unused
 
 
@@ -57,15 +57,15 @@ cdef class PageMemory:
     # In all regions.
     cdef int32_t _unused_count
 
-    cdef unsigned char *take(self, Py_ssize_t length, int32_t user, int32_t *slot) noexcept
-    cdef void give_back(self, int number, int32_t slot) noexcept
+    cdef unsigned char *allocate(self, Py_ssize_t length, int32_t user, int32_t *slot) noexcept
+    cdef void release(self, int number, int32_t slot) noexcept
     cdef bint has_many_holes(self, int number) noexcept
     cdef int32_t last_user(self, int number) noexcept
     cdef void drop_last(self, int number) noexcept
     cdef unsigned char *_address(self, const Kind *kind, int32_t slot) noexcept
     cdef bint _add_run(self, Kind *kind) noexcept
     cdef bint _reserve_slots(self, Kind *kind) noexcept
-    cdef unsigned char *_take_run(self) noexcept
+    cdef unsigned char *_allocate_run(self) noexcept
     cdef bint _add_region(self) noexcept
-    cdef void _give_run_back(self, unsigned char *run) noexcept
+    cdef void _release_run(self, unsigned char *run) noexcept
     cdef void _remove_region(self, int32_t index) noexcept

@@ -39,16 +39,16 @@ cdef extern from *:
 cdef enum:
     RUN_BYTES = 64 << 10
     RUNS_PER_REGION = 32
-    # Slots of up to so many bytes differ by a step of 64; longer ones by an eighth at most.
+    # Up to this length, in bytes, slots differ by 64; longer ones by an eighth at most.
     SMALL_BYTES = 1024
     STEP_BYTES = 64
     STEPS_PER_DOUBLING = 8
-    # Of so many slots one may be a hole, besides a run's worth.
+    # One of this many slots may be a hole, besides those of one run.
     SLOTS_PER_HOLE = 8
 
 
 cdef int kind_of(Py_ssize_t length) noexcept nogil:
-    """The kind of slot for a page of that length, which is 1 to ``LENGTH_MAX``."""
+    """Return the kind of slot for a page of that length, which is 1 to ``LENGTH_MAX``."""
     cdef Py_ssize_t base = SMALL_BYTES
     cdef int kind = SMALL_BYTES // STEP_BYTES
     cdef Py_ssize_t step
@@ -62,7 +62,7 @@ cdef int kind_of(Py_ssize_t length) noexcept nogil:
 
 
 cdef Py_ssize_t slot_bytes_of(int kind) noexcept nogil:
-    """How long the slots of a kind are."""
+    """Return the length of a kind's slots."""
     cdef int small = SMALL_BYTES // STEP_BYTES
     cdef int doubling
     if kind < small:
@@ -95,8 +95,8 @@ cdef class PageMemory:
             self._remove_region(self.region_count - 1)
         free(self._regions)
 
-    cdef unsigned char *take(self, Py_ssize_t length, int32_t user, int32_t *slot) noexcept:
-        """Memory for a page of that length, and its slot; NULL if there is none."""
+    cdef unsigned char *allocate(self, Py_ssize_t length, int32_t user, int32_t *slot) noexcept:
+        """Return memory for a page of that length, and set its slot; NULL if there is no memory."""
         cdef Kind *kind = self.kinds + kind_of(length)
         cdef unsigned char *page
         if kind.hole_count:
@@ -112,8 +112,8 @@ cdef class PageMemory:
         allow(page, length)
         return page
 
-    cdef void give_back(self, int number, int32_t slot) noexcept:
-        """Nobody uses a slot of that kind any more."""
+    cdef void release(self, int number, int32_t slot) noexcept:
+        """Free a slot of that kind, which is not used any more."""
         cdef Kind *kind = self.kinds + number
         kind.users[slot] = ~kind.hole_count
         kind.holes[kind.hole_count] = slot
@@ -121,20 +121,20 @@ cdef class PageMemory:
         forbid(self._address(kind, slot), kind.slot_bytes)
 
     cdef bint has_many_holes(self, int number) noexcept:
-        """Whether the kind's pages should move together."""
+        """Return whether the kind's pages should move together."""
         cdef Kind *kind = self.kinds + number
         return kind.hole_count > kind.slots_per_run + kind.slot_count // SLOTS_PER_HOLE or (
             kind.hole_count > 0 and kind.hole_count == kind.slot_count
         )
 
     cdef int32_t last_user(self, int number) noexcept:
-        """Whose page lies last, or ``NOBODY`` if it is a hole."""
+        """Return whose page is in the last slot, or ``NOBODY`` if it is a hole."""
         cdef Kind *kind = self.kinds + number
         cdef int32_t user = kind.users[kind.slot_count - 1]
         return user if user >= 0 else NOBODY
 
     cdef void drop_last(self, int number) noexcept:
-        """The last slot of a kind, a hole, is no more."""
+        """Remove the last slot of a kind, which is a hole."""
         cdef Kind *kind = self.kinds + number
         cdef int32_t place = ~kind.users[kind.slot_count - 1]
         cdef int32_t moved
@@ -146,18 +146,18 @@ cdef class PageMemory:
             kind.users[moved] = ~place
         if kind.slot_count == (kind.run_count - 1) * kind.slots_per_run:
             kind.run_count -= 1
-            self._give_run_back(kind.runs[kind.run_count])
+            self._release_run(kind.runs[kind.run_count])
 
     cdef unsigned char *_address(self, const Kind *kind, int32_t slot) noexcept:
         cdef int32_t run = slot // kind.slots_per_run
         return kind.runs[run] + (slot - run * kind.slots_per_run) * kind.slot_bytes
 
     cdef bint _add_run(self, Kind *kind) noexcept:
-        """One more run for a kind; whether there is memory for it."""
+        """Add a run to a kind; return whether there is memory for it."""
         cdef unsigned char *run
         if kind.run_count == kind.run_capacity and not self._reserve_slots(kind):
             return False
-        run = self._take_run()
+        run = self._allocate_run()
         if run == NULL:
             return False
         kind.runs[kind.run_count] = run
@@ -165,7 +165,7 @@ cdef class PageMemory:
         return True
 
     cdef bint _reserve_slots(self, Kind *kind) noexcept:
-        """Room to keep account of more runs; whether there is."""
+        """Make room for the records of more runs; return whether there is memory."""
         cdef int32_t capacity = max(2 * kind.run_capacity, 4)
         cdef size_t slots = <size_t>capacity * <size_t>kind.slots_per_run
         runs = <unsigned char **>realloc(kind.runs, <size_t>capacity * sizeof(unsigned char *))
@@ -185,8 +185,8 @@ cdef class PageMemory:
 
     # ---- Runs ----
 
-    cdef unsigned char *_take_run(self) noexcept:
-        """A run that nobody has, or NULL if there is no memory."""
+    cdef unsigned char *_allocate_run(self) noexcept:
+        """Return a free run, or NULL if there is no memory."""
         cdef int32_t index = 0
         cdef int run
         if self._unused_count == 0 and not self._add_region():
@@ -200,7 +200,7 @@ cdef class PageMemory:
         return self._regions[index].start + run * RUN_BYTES
 
     cdef bint _add_region(self) noexcept:
-        """One more region; whether there is memory for it."""
+        """Add a region; return whether there is memory for it."""
         cdef size_t length = REGION_BYTES
         cdef size_t before
         if self.region_count == self._region_capacity:
@@ -231,7 +231,7 @@ cdef class PageMemory:
         self._unused_count += RUNS_PER_REGION
         return True
 
-    cdef void _give_run_back(self, unsigned char *run) noexcept:
+    cdef void _release_run(self, unsigned char *run) noexcept:
         cdef unsigned char *start = run - (<size_t>run & (REGION_BYTES - 1))
         cdef int32_t index = 0
         for index in range(self.region_count):

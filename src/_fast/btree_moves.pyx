@@ -38,12 +38,12 @@ cdef class Moves:
         free(self.items)
 
     cdef void restart(self, uint64_t lowest) noexcept:
-        """Nothing is known but that no leaf lies before that offset."""
+        """Forget all but that no leaf is before that offset."""
         self.lowest = self.known_until = lowest
         self.first = self.count = 0
 
     cdef uint64_t lowest_from(self, uint64_t front) noexcept:
-        """Where the lowest leaf lies at least, once there is none before ``front``."""
+        """Return an offset before which there is no leaf, once there is none before ``front``."""
         cdef Py_ssize_t index = self.first
         if front < self.lowest:
             return self.lowest
@@ -54,7 +54,7 @@ cdef class Moves:
         return max(front, self.known_until)
 
     cdef void advance(self, uint64_t lowest) noexcept:
-        """There is no leaf before that offset any more."""
+        """Record that there is no leaf before that offset any more."""
         self.lowest = lowest
         self.known_until = max(self.known_until, lowest)
         while self.first < self.count and self.offset_at(self.first) < lowest:
@@ -71,7 +71,7 @@ cdef class Moves:
         dict held,
         list missing,
     ) except -1:
-        """Have the leaves before ``front`` among the candidates; or add what is missing for that.
+        """Find the leaves before ``front``, or add the pages that are missing for that.
 
         ``end`` is where the next update begins.
         """
@@ -112,7 +112,8 @@ cdef class Moves:
         return 0
 
     cdef int _collect(self, Pointer page, int level, uint64_t until) except -1:
-        """Take the leaves below an index page that are not known yet and lie before ``until``."""
+        """Collect the leaves below an index page that are not known yet and are before ``until``.
+        """
         cdef Py_ssize_t stride = record_bytes(level, self.key_length)
         cdef const unsigned char *record
         cdef uint64_t offset

@@ -132,7 +132,7 @@ cdef enum:
 
 
 cdef struct Pointer:
-    # Where a child page lies, and the lowest offset of any page in the subtree that it begins.
+    # Where a child page is, and the lowest offset of any page in its subtree.
     uint64_t offset
     uint64_t min_offset
     uint32_t length
@@ -157,7 +157,7 @@ cdef inline Py_ssize_t delta_bytes(const unsigned char *delta) noexcept nogil:
 cdef inline Py_ssize_t page_bytes(
     const unsigned char *page, Py_ssize_t key_length
 ) noexcept nogil:
-    """How long the page, or the delta, says that it is."""
+    """Return how long the page, or the delta, says that it is."""
     if page[9] == DELTA_LEVEL:
         return delta_bytes(page)
     return HEADER_BYTES + load16(page + 10) * record_bytes(page[9], key_length)
@@ -186,8 +186,8 @@ cdef inline Py_ssize_t child_slot(
     const unsigned char *key,
     bint near=False,
 ) noexcept nogil:
-    """The child, from ``low`` on, whose subtree is where the key belongs; ``near`` tells that it is
-    probably close to ``low``."""
+    """Return the child, from ``low`` on, whose subtree is where the key belongs; ``near`` tells
+    that it is probably close to ``low``."""
     # Whatever the first key says, smaller ones belong to the first child too.
     cdef Py_ssize_t slot
     if near:
@@ -234,7 +234,7 @@ cdef int check_page(
 
 
 cdef class Footer:
-    """The end of an update: where the tree is and what it holds."""
+    """Write the end of an update: where the tree is and what it holds."""
 
     cdef readonly uint64_t offset
     cdef readonly uint64_t update_offset

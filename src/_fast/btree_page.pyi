@@ -4,7 +4,7 @@ from typing import final
 from typing_extensions import Buffer
 
 PAGE_BYTES_MAX: int
-"""The longest page in bytes."""
+"""Maximum length, in bytes, of a page."""
 
 FOOTER_BYTES: int
 """Bytes of a footer."""
@@ -13,7 +13,7 @@ PAGE_HEADER_BYTES: int
 """Bytes of a page before its records."""
 
 FOOTER_MAGIC: bytes
-"""How a footer begins."""
+"""The bytes with which a footer begins."""
 
 class CorruptPageError(ValueError):
     """Bytes that should be a page, a delta or a footer are not; ``offset`` tells where they lie."""
@@ -27,15 +27,15 @@ class Footer:
 
     @property
     def offset(self) -> int:
-        """Where the footer itself lies."""
+        """Return where the footer itself lies."""
 
     @property
     def end(self) -> int:
-        """The offset behind the footer."""
+        """Return the offset behind the footer."""
 
     @property
     def update_offset(self) -> int:
-        """Where the update begins that the footer ends."""
+        """Return where the update begins that the footer ends."""
 
     @property
     def root_offset(self) -> int: ...
@@ -43,11 +43,11 @@ class Footer:
     def root_length(self) -> int: ...
     @property
     def root_level(self) -> int:
-        """0 when the root is a leaf, -1 when the tree is empty."""
+        """Return the level of the root: 0 when it is a leaf, -1 when the tree is empty."""
 
     @property
     def min_offset(self) -> int:
-        """Nothing before this offset is needed to read the tree."""
+        """Return the offset before which nothing is needed to read the tree."""
 
     @property
     def key_length(self) -> int: ...
@@ -57,36 +57,37 @@ class Footer:
     def leaf_count(self) -> int: ...
     @property
     def index_count(self) -> int:
-        """How many index pages the tree has."""
+        """Return how many index pages the tree has."""
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of all pages of the tree."""
+        """Return the number of bytes of all pages of the tree."""
 
     @property
     def update_number(self) -> int:
-        """How many updates led to this tree."""
+        """Return how many updates led to this tree."""
 
     @property
     def delta_offset(self) -> int:
-        """Where the last delta lies, when there is one."""
+        """Return where the last delta lies, when there is one."""
 
     @property
     def delta_length(self) -> int: ...
     @property
     def delta_number(self) -> int:
-        """How many updates since the one that wrote the index; 0 when this one did."""
+        """Return how many updates since the one that wrote the index; 0 when this one did."""
 
     @property
     def pages_sum(self) -> int:
-        """The sum over the update's pages and its delta that ``sum_pages`` computes."""
+        """Return the sum over the update's pages and its delta that ``sum_pages`` computes."""
 
     def encode(self) -> bytes:
-        """The footer's bytes."""
+        """Return the footer's bytes."""
 
     @staticmethod
     def parse(data: Buffer, *, offset: int) -> Footer:
-        """The footer whose bytes these are, which lie at ``offset``; or ``CorruptPageError``."""
+        """Return the footer in these bytes, which are at ``offset``. Raises
+        ``CorruptPageError``."""
 
 _LeafRecord = tuple[bytes, int]
 _IndexRecord = tuple[bytes, int, int, int]
@@ -94,7 +95,8 @@ _IndexRecord = tuple[bytes, int, int, int]
 def unpack_page(
     data: Buffer, *, offset: int, key_length: int = 16
 ) -> tuple[int, list[_LeafRecord] | list[_IndexRecord]]:
-    """The level of a page and its records: ``(level, records)``; or ``CorruptPageError``.
+    """Return the level of a page and its records, ``(level, records)``. Raises
+    ``CorruptPageError``.
 
     A leaf's record is ``(key, value)``; that of an index page, whose level is not 0, is
     ``(key, offset, length, min_offset)``.
@@ -107,7 +109,7 @@ def pack_page(
     offset: int,
     key_length: int = 16,
 ) -> bytes:
-    """A page with these records, which ascend by key; the opposite of ``unpack_page``."""
+    """Return a page with these records, which ascend by key; the opposite of ``unpack_page``."""
 
 def sum_pages(data: Buffer, *, offset: int, key_length: int, value: int = 0) -> tuple[int, int]:
     """Check the whole pages and deltas at the beginning of ``data``, which lies at ``offset``.

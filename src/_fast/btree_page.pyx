@@ -72,7 +72,7 @@ cdef void write_delta_header(
 cdef const char *header_fault(
     const unsigned char *page, uint64_t offset, int level, Py_ssize_t key_length
 ) noexcept nogil:
-    """What is wrong with the header of a page or a delta, or NULL.
+    """Return what is wrong with the header of a page or a delta, or NULL.
 
     A negative level stands for any.
     """
@@ -99,7 +99,7 @@ cdef const char *header_fault(
 cdef const char *records_fault(
     const unsigned char *page, uint64_t offset, Py_ssize_t key_length
 ) noexcept nogil:
-    """What is wrong with a page's records, or NULL; its header and its length are right."""
+    """Return what is wrong with a page's records, or NULL; its header and its length are right."""
     cdef int level = page[9]
     cdef Py_ssize_t stride = record_bytes(level, key_length)
     cdef Py_ssize_t child_stride = record_bytes(level - 1, key_length)
@@ -151,7 +151,7 @@ cdef int check_key_length(Py_ssize_t key_length) except -1:
 
 
 def unpack_page(data, *, uint64_t offset, Py_ssize_t key_length=16):
-    """The level of a page and its records: ``(level, records)``."""
+    """Return the level of a page and its records: ``(level, records)``."""
     cdef Py_buffer view
     check_key_length(key_length)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -182,7 +182,7 @@ cdef tuple unpacked(const unsigned char *page, Py_ssize_t key_length):
 
 
 def pack_page(int level, records, *, uint64_t offset, Py_ssize_t key_length=16):
-    """A page with these records, which ascend by key; the opposite of ``unpack_page``."""
+    """Return a page with these records, which ascend by key; the opposite of ``unpack_page``."""
     cdef Py_ssize_t stride = record_bytes(level, key_length)
     cdef Pointer child
     cdef unsigned char *record
@@ -244,7 +244,7 @@ cdef class Footer:
     """The end of an update: where the tree is and what it holds."""
 
     def encode(self):
-        """The footer's bytes."""
+        """Return the footer's bytes."""
         data = PyBytes_FromStringAndSize(NULL, FOOTER_BYTES_)
         cdef unsigned char *to = <unsigned char *>PyBytes_AS_STRING(data)
         memcpy(to, PyBytes_AS_STRING(FOOTER_MAGIC), 8)
@@ -270,12 +270,12 @@ cdef class Footer:
 
     @property
     def end(self):
-        """The offset behind the footer."""
+        """Return the offset behind the footer."""
         return self.offset + FOOTER_BYTES_
 
     @staticmethod
     def parse(data, *, uint64_t offset):
-        """The footer whose bytes these are, which lie at ``offset``."""
+        """Return the footer in these bytes, which are at ``offset``."""
         cdef Py_buffer view
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:

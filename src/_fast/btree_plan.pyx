@@ -132,7 +132,7 @@ cdef class Plan(Walk):
             node.children_end = child
 
     cdef int join_sparse(self, int level, Py_ssize_t records_max) except -1:
-        """Put pages that become sparse together with a neighbour, where both fit with room."""
+        """Join pages that become sparse with a neighbour, where both fit with room."""
         cdef Py_ssize_t index
         cdef Level present = self.levels[level]
         if level >= self.present.root_level:
@@ -151,7 +151,7 @@ cdef class Plan(Walk):
         return 0
 
     cdef int _join_one(self, int level, Py_ssize_t index, Py_ssize_t records_max) except -1:
-        """Take a node into the list with the joined ones, alone or with a neighbour."""
+        """Add a node to the list with the joined ones, alone or joined with a neighbour."""
         cdef Node *node = self.levels[level].nodes + index
         cdef Node *before = NULL
         cdef Py_ssize_t limit = records_max - records_max // 4
@@ -217,19 +217,19 @@ cdef class Plan(Walk):
         return True
 
     cdef Node *_keep(self, Node *node) except NULL:
-        """Take a node over into the list with the joined ones."""
+        """Add a node to the list with the joined ones."""
         cdef Node *kept = push(&self.spare)
         kept[0] = node[0]
         return kept
 
     cdef Py_ssize_t _untouched_total(self, int level, Node *node, Py_ssize_t slot) noexcept:
-        """How many records a sibling of a node has."""
+        """Return how many records a sibling of a node has."""
         cdef Node *above = self.levels[level + 1].nodes + node.parent
         cdef Pointer sibling = self.child_at(above, level + 1, slot)
         return (<Py_ssize_t>sibling.length - HEADER_BYTES) // record_bytes(level, self.key_length)
 
     cdef int _add_neighbour(self, int level, Node *node, Py_ssize_t slot) except -1:
-        """Take an untouched sibling of a node into the list with the joined ones."""
+        """Add an untouched sibling of a node to the list with the joined ones."""
         cdef Node *above = self.levels[level + 1].nodes + node.parent
         cdef Py_ssize_t stride = record_bytes(level + 1, self.key_length)
         cdef const unsigned char *record = above.records + slot * stride

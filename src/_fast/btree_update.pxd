@@ -16,9 +16,9 @@ cdef class Update:
     cdef readonly bytes data
     cdef readonly Footer footer
     cdef readonly uint64_t moved_bytes
-    # Where the pages lie that it replaces, 8 bytes each.
+    # The offsets of the pages that it replaces, 8 bytes each.
     cdef bytes dropped
-    # What its delta adds, or None if it writes the index; and where the lowest leaf lies then.
+    # What its delta adds, or None if it writes the index; and the offset of the lowest leaf then.
     cdef bytes entries
     cdef uint64_t lowest
 

@@ -16,23 +16,24 @@ class Update:
     def offset(self) -> int: ...
     @property
     def data(self) -> bytes:
-        """Pages, perhaps a delta, and the footer."""
+        """Return the bytes to write: pages, perhaps a delta, and the footer."""
 
     @property
     def length(self) -> int:
-        """How many bytes the update writes."""
+        """Return how many bytes the update writes."""
 
     @property
     def footer(self) -> Footer:
-        """The footer at the end of ``data``."""
+        """Return the footer at the end of ``data``."""
 
     @property
     def truncate_offset(self) -> int:
-        """Nothing before this offset is needed once the update is committed.
+        """Return the offset before which nothing is needed once the update is committed.
 
         It never decreases from update to update.
         """
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of pages that are written again only because they lay lowest."""
+        """Return the number of bytes of pages that are written again only because they lay
+        lowest."""

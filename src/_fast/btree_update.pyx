@@ -56,12 +56,12 @@ cdef class Update:
 
     @property
     def length(self):
-        """How many bytes the update writes."""
+        """Return how many bytes the update writes."""
         return self.footer.end - self.offset
 
     @property
     def truncate_offset(self):
-        """Nothing before this offset is needed once the update is committed."""
+        """Return the offset before which nothing is needed once the update is committed."""
         return self.footer.min_offset
 
 
@@ -77,7 +77,8 @@ cdef class Rebuild(Plan):
         free(self.dropped)
 
     cdef object run(self, Footer present, uint64_t end, Batch batch, dict held):
-        """An ``Update``, or None if nothing changes, or a list of pages that are needed first."""
+        """Return an ``Update``, or None if nothing changes, or a list of pages that are needed
+        first."""
         cdef bint writes_index = self.delta_bytes_max == 0 or present.root_level < 1
         try:
             result = self._attempt(present, end, batch, held, writes_index)
@@ -91,7 +92,8 @@ cdef class Rebuild(Plan):
     cdef object _attempt(
         self, Footer present, uint64_t end, Batch batch, dict held, bint writes_index
     ):
-        """Like ``run``; but False if the index has to be written and is not meant to be."""
+        """Make the update like ``run``; return False if the index must be written and is not meant
+        to be."""
         cdef int level
         self._begin(present, end, batch, held)
         self.find_pages(self.front, end, writes_index)
@@ -124,7 +126,7 @@ cdef class Rebuild(Plan):
         return 0
 
     cdef void _release(self) noexcept:
-        """Let go of the update under way, if there is one."""
+        """Release the update under way, if there is one."""
         self.release_nodes()
         self.spare.count = 0
         self.writer.release()
@@ -134,10 +136,11 @@ cdef class Rebuild(Plan):
         self.missing = None
 
     cdef uint64_t _compaction_front(self, uint64_t end) noexcept:
-        """Leaves before this offset are moved.
+        """Return the offset before which leaves are moved.
 
-        That is the lowest leaf; and more of them while dead pages take too much room, as far as
-        the update's own writing pays for it: each update can move about as much as it writes.
+        That is behind the lowest leaf; and behind more of them while dead pages take too much room,
+        as far as the update's own writing pays for it: each update can move about as much as it
+        writes.
         """
         cdef Footer present = self.present
         cdef uint64_t lowest = self.moves.lowest
@@ -152,7 +155,7 @@ cdef class Rebuild(Plan):
         return lowest + <uint64_t>max(1.0, min(excess, 2.0 * <double>own))
 
     cdef bint _needs_index(self) noexcept:
-        """Whether a delta will not do."""
+        """Return whether a delta is not enough."""
         cdef Level *leaves = &self.levels[0]
         cdef Level *above = &self.levels[1]
         cdef Py_ssize_t records = 0
@@ -181,7 +184,7 @@ cdef class Rebuild(Plan):
         return length > self.delta_bytes_max
 
     cdef Py_ssize_t _records_max(self, int level) noexcept:
-        """How many records a page may have.
+        """Return how many records a page may have.
 
         Where every update writes index pages, they get only as large as keeps every level about
         equally wide: with that, two levels of them serve up to some ten million keys and three a
@@ -226,7 +229,7 @@ cdef class Rebuild(Plan):
         return 0
 
     cdef int _emit_group(self, int level, Py_ssize_t first, Py_ssize_t end) except -1:
-        """Write what becomes of one changed page, or of several that are put together."""
+        """Write the successors of one changed page, or of several that are joined."""
         cdef Node *nodes = self.levels[level].nodes
         cdef Py_ssize_t total = 0
         cdef Py_ssize_t index
@@ -254,7 +257,7 @@ cdef class Rebuild(Plan):
         return 0
 
     cdef int _replace(self, Node *node, int level) except -1:
-        """The page of a node is not needed any more."""
+        """Record that the page of a node is not needed any more."""
         node.consumed = True
         if node.length == 0:
             return 0
@@ -271,7 +274,7 @@ cdef class Rebuild(Plan):
         return 0
 
     cdef int _stream_leaf(self, Node *node) except -1:
-        """Put a leaf's records with its changes."""
+        """Write a leaf's records with its changes."""
         cdef Py_ssize_t stride = self.key_length + VALUE_BYTES
         cdef const unsigned char *changes = self.batch.changes
         cdef const unsigned char *records = node.records
@@ -290,7 +293,7 @@ cdef class Rebuild(Plan):
         return 0
 
     cdef int _stream_index(self, int level, Node *node) except -1:
-        """Put an index page's records with those of its children's successors."""
+        """Write an index page's records with those of its children's successors."""
         cdef Py_ssize_t stride = record_bytes(level, self.key_length)
         cdef const unsigned char *records = node.records
         cdef Py_ssize_t position = 0
@@ -308,7 +311,7 @@ cdef class Rebuild(Plan):
         return 0
 
     cdef Update _finish(self, bint writes_index):
-        """The update, with the footer."""
+        """Return the update, with the footer."""
         cdef Footer present = self.present
         cdef Footer footer = Footer.__new__(Footer)
         cdef PageWriter writer = self.writer
@@ -338,7 +341,7 @@ cdef class Rebuild(Plan):
         return update
 
     cdef int _put_root(self, Footer footer) except -1:
-        """Name the root that was written."""
+        """Record where the root was written."""
         cdef int level = self.present.root_level
         cdef NewPage root = self._new_root(&level)
         footer.root_level = level
@@ -348,7 +351,8 @@ cdef class Rebuild(Plan):
         return 0
 
     cdef int _put_delta(self, Footer footer, Update update) except -1:
-        """Keep the root, and write what changed since it was written."""
+        """Return the root, with the levels above it that are needed now; set ``level`` to its
+        level."""
         cdef Footer present = self.present
         cdef Py_ssize_t index
         cdef Node *above
@@ -369,7 +373,7 @@ cdef class Rebuild(Plan):
         return 0
 
     cdef bytes _entries(self):
-        """How the pages above the leaves change."""
+        """Return how the pages above the leaves change."""
         cdef Level *leaves = &self.levels[0]
         cdef Py_ssize_t length = 0
         cdef Py_ssize_t shift = 0
@@ -401,7 +405,7 @@ cdef class Rebuild(Plan):
     cdef unsigned char *_put_entry(
         self, unsigned char *to, Node *leaf, Py_ssize_t shift, bint keyed
     ) noexcept:
-        """Write what takes the place of one leaf; returns what lies behind it."""
+        """Write what takes the place of one leaf; return what lies behind it."""
         cdef Node *above = self.levels[1].nodes + leaf.parent
         cdef NewPage *page
         cdef Py_ssize_t index
@@ -424,7 +428,8 @@ cdef class Rebuild(Plan):
         return to
 
     cdef NewPage _new_root(self, int *level) except *:
-        """The root, with the levels above it that are needed now; ``level`` is changed to its."""
+        """Return the root, with the levels above it that are needed now; set ``level`` to its
+        level."""
         cdef PageWriter writer = self.writer
         cdef Node *top = self.levels[max(level[0], 0)].nodes
         cdef Py_ssize_t first = top.out_first
@@ -453,7 +458,7 @@ cdef class Rebuild(Plan):
         return writer.pages[first]
 
     cdef NewPage _only_child(self) noexcept:
-        """What is left of a root with one child."""
+        """Return what is left of a root with one child."""
         cdef int level = self.present.root_level
         cdef Node *top = self.levels[level].nodes
         cdef Node *child = self.levels[level - 1].nodes

@@ -45,7 +45,7 @@ cdef int by_key(const void *left, const void *right, void *key_length) noexcept 
 
 
 cdef Node *push(Level *level) except NULL:
-    """One more node, all zeros."""
+    """Add a node of zeros and return it."""
     cdef Py_ssize_t capacity
     if level.count == level.capacity:
         capacity = max(level.capacity * 2, 16)
@@ -102,7 +102,7 @@ cdef class Walk:
         return 0
 
     cdef int _plan_visits(self, uint64_t front, bint writes_index) except -1:
-        """Put the pages that are to be seen anyway into the order of their keys."""
+        """Sort the pages that will be visited anyway by their keys."""
         cdef Py_ssize_t count = self.moves.count - self.moves.first
         cdef size_t key_length = <size_t>self.key_length
         cdef Visit *visit
@@ -232,7 +232,7 @@ cdef class Walk:
         return first
 
     cdef bint _moves(self, Py_ssize_t first, Py_ssize_t end, uint64_t offset) noexcept:
-        """Whether one of these visits is for the leaf at that offset."""
+        """Return whether one of these visits is for the leaf at that offset."""
         cdef Py_ssize_t index
         for index in range(first, end):
             if self.visits[index].level == 0 and self.visits[index].offset == offset:
@@ -269,7 +269,7 @@ cdef class Walk:
         return 0
 
     cdef int _load(self, int level) except -1:
-        """Get the pages of a level's nodes.
+        """Find the pages of a level's nodes.
 
         They are anywhere in memory, so that it pays to have it get ready for all of them at once.
         """
@@ -296,7 +296,7 @@ cdef class Walk:
         return 0
 
     cdef Pointer child_at(self, Node *node, int level, Py_ssize_t slot) noexcept:
-        """What a record of a node of that level says."""
+        """Return what a record of a node of that level says."""
         return load_pointer(
             node.records + slot * record_bytes(level, self.key_length) + self.key_length
         )

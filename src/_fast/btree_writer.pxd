@@ -14,10 +14,10 @@ cdef struct NewPage:
 
 cdef class PageWriter:
     cdef Py_ssize_t key_length
-    # Where the update begins, and where the next page will lie.
+    # Where the update begins, and where the next page will begin.
     cdef uint64_t start
     cdef uint64_t end
-    # What lies from `start` to `end`, with room behind it.
+    # The bytes from `start` to `end`, with room behind them.
     cdef PyObject *_buffer
     cdef unsigned char *_data
     cdef Py_ssize_t _room_bytes

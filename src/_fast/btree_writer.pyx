@@ -30,7 +30,7 @@ from _fast.btree_page cimport (
 from _fast.crc cimport crc32c_of
 
 cdef extern from "Python.h":
-    # The buffer belongs to nobody but the writer while it grows, so it is no object for Cython.
+    # Only the writer has the buffer while it grows, so it is no object for Cython.
     PyObject *PyBytes_FromStringAndSize_ "PyBytes_FromStringAndSize"(const char *, Py_ssize_t)
     char *PyBytes_AS_STRING_ "PyBytes_AS_STRING"(PyObject *)
 
@@ -51,7 +51,7 @@ cdef class PageWriter:
         free(self.pages)
 
     cdef int reset(self, uint64_t end) except -1:
-        """Begin an update whose first page will lie at ``end``."""
+        """Begin an update whose first page will be at ``end``."""
         self.start = self.end = end
         self.release()
         self.pages_sum = 0
@@ -79,7 +79,7 @@ cdef class PageWriter:
         return 0
 
     cdef void next_source(self, const unsigned char *lower) noexcept:
-        """Records of another index page follow: the first gets that page's lowest key."""
+        """Begin the records of another index page: the first gets that page's lowest key."""
         self._first_key = lower
 
     cdef int put(self, const unsigned char *records, Py_ssize_t count) except -1:
@@ -102,7 +102,7 @@ cdef class PageWriter:
         return 0
 
     cdef int put_page(self, Py_ssize_t index) except -1:
-        """Put the record of a page that was written earlier."""
+        """Write the record of a page that was written earlier."""
         cdef NewPage page = self.pages[index]
         cdef const unsigned char *key
         cdef Pointer pointer
@@ -139,7 +139,7 @@ cdef class PageWriter:
         self.live_bytes -= length
 
     cdef int append(self, bytes delta) except -1:
-        """Put a delta behind the pages."""
+        """Append a delta behind the pages."""
         cdef Py_ssize_t length = PyBytes_GET_SIZE(delta)
         cdef unsigned char *to = self._reserve(length)
         memcpy(to, PyBytes_AS_STRING(delta), <size_t>length)
@@ -148,7 +148,7 @@ cdef class PageWriter:
         return 0
 
     cdef bytes finish(self, bytes footer):
-        """All that was written, and the footer behind it."""
+        """Return all that was written, and the footer behind it."""
         cdef Py_ssize_t length = <Py_ssize_t>(self.end - self.start) + PyBytes_GET_SIZE(footer)
         cdef unsigned char *to = self._reserve(PyBytes_GET_SIZE(footer))
         memcpy(to, PyBytes_AS_STRING(footer), <size_t>PyBytes_GET_SIZE(footer))
@@ -159,19 +159,20 @@ cdef class PageWriter:
         return data
 
     cdef void release(self) noexcept:
-        """Let go of what was written."""
+        """Free what was written."""
         Py_CLEAR(self._buffer)
         self._data = NULL
         self._room_bytes = 0
 
     cdef const unsigned char *key_of(self, const NewPage *page) noexcept:
-        """The lowest key that belongs into a page."""
+        """Return the lowest key that belongs into a page."""
         if page.key != NULL:
             return page.key
         return self._data + (page.offset - self.start) + HEADER_BYTES
 
     cdef unsigned char *_reserve(self, Py_ssize_t length) except NULL:
-        """Where the next bytes go, with room for so many; what was written before may move."""
+        """Return where the next bytes go, with room for so many; what was written before may move.
+        """
         cdef Py_ssize_t used = <Py_ssize_t>(self.end - self.start)
         cdef Py_ssize_t room
         if used + length > self._room_bytes:
@@ -220,7 +221,7 @@ cdef class PageWriter:
         uint32_t records_sum,
         const unsigned char *key,
     ) except -1:
-        """Give the page at the end its header and its place."""
+        """Write the header of the page at the end, and record its place."""
         cdef unsigned char *data = self._data + (self.end - self.start)
         cdef NewPage *added
         if self.page_count == self._capacity:
@@ -250,7 +251,7 @@ cdef class PageWriter:
 cdef uint64_t lowest(
     const unsigned char *page, Py_ssize_t count, Py_ssize_t key_length, int level
 ) noexcept nogil:
-    """The lowest offset of any page below an index page."""
+    """Return the lowest offset of any page below an index page."""
     cdef Py_ssize_t stride = record_bytes(level, key_length)
     cdef const unsigned char *min_offset = page + HEADER_BYTES + key_length + 10
     cdef uint64_t least = <uint64_t>-1

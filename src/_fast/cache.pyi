@@ -10,16 +10,16 @@ BUFFER_LENGTH: int
 """Bytes of one buffer: 512 blocks, the first of which holds their metadata."""
 
 ENTRY_BYTES_MAX: int
-"""The longest entry in bytes."""
+"""Maximum length, in bytes, of an entry."""
 
 CAPACITY_BYTES_MAX: int
-"""The largest cache in bytes."""
+"""Maximum size, in bytes, of a cache."""
 
 class CacheFullError(MemoryError):
     """No room for the bytes, even after the cleanup callback; nothing was changed."""
 
 class EntryMissingError(ValueError):
-    """There is no entry with this address; nothing was changed."""
+    """No entry has this address; nothing was changed."""
 
 class CacheCorruptedError(RuntimeError):
     """Something has overwritten the cache's metadata. From then on every call raises this."""
@@ -47,27 +47,30 @@ class StreamingCache:
     ) -> None: ...
     @property
     def capacity_bytes(self) -> int:
-        """The hard bound of the memory that the cache uses, metadata included."""
+        """Return the hard bound of the memory that the cache uses, metadata included."""
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of data in entries, and in deleted ones whose memory views keep."""
+        """Return the number of bytes of data in entries, and in deleted ones whose memory views
+        keep."""
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of blocks that hold such entries, and of the metadata of touched buffers."""
+        """Return the number of bytes of blocks that hold such entries, and of the metadata of
+        touched buffers."""
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes of buffers that were touched or prepared: they stay with the process."""
+        """Return the number of bytes of buffers that were touched or prepared: they stay with the
+        process."""
 
     @property
     def pinned_count(self) -> int:
-        """How many entries, deleted or not, have views."""
+        """Return how many entries, deleted or not, have views."""
 
     @property
     def on_full(self) -> Callable[[], object] | None:
-        """What is called when there is no room."""
+        """Return the function that is called when there is no room, or None."""
 
     @on_full.setter
     def on_full(self, callback: Callable[[], object] | None) -> None: ...
@@ -84,7 +87,7 @@ class StreamingCache:
         """
 
     def replace(self, address: int, data: Buffer) -> int:
-        """Put ``data`` in the place of an entry's bytes; returns its address from now on.
+        """Replace an entry's bytes with ``data``; return its new address.
 
         Needs room for both at once. Raises as ``append`` does.
         """
@@ -93,7 +96,7 @@ class StreamingCache:
         """Free an entry and return how many bytes of data it held."""
 
     def length(self, address: int) -> int:
-        """How many bytes the entry holds."""
+        """Return how many bytes the entry holds."""
 
     def get(self, address: int, position: int = 0, length: int = -1) -> bytes:
         """Copy ``length`` bytes (all that follow, when -1) out, from ``position`` on.
@@ -102,14 +105,14 @@ class StreamingCache:
         """
 
     def get_into(self, address: int, target: Buffer, position: int = 0) -> int:
-        """Copy bytes from ``position`` on into ``target``; returns how many there were.
+        """Copy bytes from ``position`` on into ``target``; return how many there were.
 
         That is up to the end of the entry or of ``target``. Raises ``IndexError`` when ``position``
         is behind the entry's end.
         """
 
     def views(self, address: int, position: int = 0, length: int = -1) -> list[memoryview]:
-        """A range of the entry as read-only memory views, in order, without a copy.
+        """Return a range of the entry as read-only memory views, in order, without a copy.
 
         One for each run of neighbouring blocks; for an empty range, one that is empty. They stay
         what they are: later appends do not show in them, and deleting the entry frees its memory
@@ -117,7 +120,7 @@ class StreamingCache:
         """
 
     def prepare(self, ahead_bytes: int) -> None:
-        """Have memory for the next ``ahead_bytes`` of entries in buffers that were never used.
+        """Prepare memory for the next ``ahead_bytes`` of entries in buffers that were never used.
 
         Without that, the first entry in a new buffer waits while the system finds 2 MiB and fills
         them with zeros. For another thread: it holds no lock meanwhile.

@@ -52,7 +52,7 @@ class CacheFullError(MemoryError):
 
 
 class EntryMissingError(ValueError):
-    """There is no entry with this address."""
+    """No entry has this address."""
 
 
 class CacheCorruptedError(RuntimeError):
@@ -118,32 +118,36 @@ cdef class StreamingCache:
 
     @property
     def capacity_bytes(self):
-        """The hard bound of the memory that the cache uses, metadata included."""
+        """Return the hard bound of the memory that the cache uses, metadata included."""
         return <uint64_t>self._pool.buffer_count * BUFFER_BYTES
 
     @property
     def stored_bytes(self):
-        """Bytes of data in entries, and in deleted ones whose memory views keep."""
+        """Return the number of bytes of data in entries, and in deleted ones whose memory views
+        keep."""
         return self._pool.stored_bytes
 
     @property
     def used_bytes(self):
-        """Bytes of blocks that hold such entries, and of the metadata of touched buffers."""
+        """Return the number of bytes of blocks that hold such entries, and of the metadata of
+        touched buffers."""
         return pool_used(&self._pool)
 
     @property
     def reserved_bytes(self):
-        """Bytes of buffers that were touched or prepared: they stay with the process."""
+        """Return the number of bytes of buffers that were touched or prepared: they stay with the
+        process."""
         return reserved_buffers(&self._pool) * BUFFER_BYTES
 
     @property
     def pinned_count(self):
-        """How many entries, deleted or not, have views."""
+        """Return how many entries, deleted or not, have views."""
         return self._pins.in_use
 
     @property
     def on_full(self):
-        """Called when there is no room: frees entries, returns whether it did. None: nobody."""
+        """Return the function that is called when there is no room, or None: it frees entries and
+        returns whether it did."""
         return self._on_full
 
     @on_full.setter
@@ -171,7 +175,7 @@ cdef class StreamingCache:
             PyBuffer_Release(&source)
 
     def replace(self, int64_t address, data not None):
-        """Put ``data`` in the place of an entry; returns the address from now on."""
+        """Replace an entry's bytes with ``data``; return its new address."""
         cdef Py_buffer source
         cdef uint32_t result
         cdef int attempts = 0
@@ -195,7 +199,7 @@ cdef class StreamingCache:
         return self.delete_entry(address)
 
     def length(self, int64_t address):
-        """How many bytes the entry holds."""
+        """Return how many bytes the entry has."""
         self._enter()
         return entry_length(self._last_block(address))
 
@@ -209,7 +213,7 @@ cdef class StreamingCache:
         return result
 
     def get_into(self, int64_t address, target not None, Py_ssize_t position=0):
-        """Copy bytes from ``position`` on into ``target``; returns how many there were."""
+        """Copy bytes from ``position`` on into ``target``; return how many there were."""
         cdef Py_buffer view
         cdef Py_ssize_t length
         PyObject_GetBuffer(target, &view, PyBUF_WRITABLE)
@@ -222,11 +226,11 @@ cdef class StreamingCache:
         return length
 
     def views(self, int64_t address, Py_ssize_t position=0, Py_ssize_t length=-1):
-        """A range of the entry as read-only memory views, in order, without a copy."""
+        """Return a range of the entry as read-only memory views, in order, without a copy."""
         return self.get_views(address, position, length)
 
     def prepare(self, uint64_t ahead_bytes):
-        """Have memory for the next ``ahead_bytes``; may be called from another thread."""
+        """Allocate memory for the next ``ahead_bytes``; may be called from another thread."""
         cdef uint64_t in_one = (BLOCKS_PER_BUFFER - 1) * BLOCK_BYTES
         cdef uint64_t end = ahead_bytes // in_one + (ahead_bytes % in_one != 0)
         end = min(end, self._pool.buffer_count - self._pool.touched_count)
@@ -312,7 +316,7 @@ cdef class StreamingCache:
     # ---- when there is no room ----
 
     cdef int _clean_up(self, int attempts, uint64_t blocks, uint32_t address) except -1:
-        """Have ``on_full`` free blocks, else raise; returns how many attempts that makes.
+        """Call ``on_full`` to free blocks, or raise an error; return how many attempts were made.
 
         The entry at ``address``, if not 0, is pinned meanwhile: it is missed when deleted, even if
         another takes its blocks, and its address.
@@ -341,7 +345,7 @@ cdef class StreamingCache:
     # ---- pins ----
 
     cdef uint32_t _pin(self, uint32_t address) except 0:
-        """Keep the entry's memory until ``_unpin`` of the number that this returns."""
+        """Pin the entry's memory until ``_unpin`` of the number that this returns."""
         cdef uint32_t first = first_block(&self._pool, address)
         cdef uint32_t pin
         if first == 0:
@@ -402,7 +406,7 @@ cdef class StreamingCache:
         return 0
 
     cdef inline Block *_last_block(self, int64_t address) except NULL:
-        """The last block of the entry, or an error: addresses are not trusted."""
+        """Return the last block of the entry, or raise an error: addresses are not trusted."""
         cdef Block *last
         # More than 32 bits, or less than none, are no address.
         if address >> 32 != 0 or not is_entry(&self._pool, <uint32_t>address):
@@ -415,7 +419,8 @@ cdef class StreamingCache:
     cdef inline Py_ssize_t _range(
         self, int64_t address, Py_ssize_t position, Py_ssize_t length
     ) except -1:
-        """How many bytes of the entry were asked for, when it has them; -1: all from there on."""
+        """Return how many bytes of the entry were asked for, when it has them; -1 asks for all from
+        there on."""
         cdef Py_ssize_t total
         if address >> 32 == 0 and is_address(&self._pool, <uint32_t>address):
             # They are often as far away as the metadata: wait for both at once.
@@ -432,7 +437,7 @@ cdef class StreamingCache:
     cdef uint32_t _claim(
         self, uint32_t previous, uint32_t index, const unsigned char *data, Py_ssize_t length
     ) except 0:
-        """Put ``data`` into free blocks, of which there are enough."""
+        """Copy ``data`` into free blocks, of which there are enough."""
         cdef uint32_t address
         if length < NOGIL_BYTES and not would_fault(&self._pool, block_count(length)):
             address = claim(&self._pool, previous, index, data, length)
@@ -461,7 +466,7 @@ cdef class StreamingCache:
         return 0
 
     cdef void _copied(self) noexcept:
-        """The interpreter lock is held again: see to the views that went away meanwhile."""
+        """Process the views that were released while the interpreter lock was not held."""
         cdef uint32_t pin
         self._copying = False
         while self._pins.waiting:

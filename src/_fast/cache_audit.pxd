@@ -33,7 +33,8 @@ cdef inline size_t mark_index(uint32_t address) noexcept nogil:
 cdef inline const char *audit(
     const Pool *pool, const Pins *pins, unsigned char *marks
 ) noexcept nogil:
-    """What is wrong, or NULL. ``marks`` has a zero byte for every block of the touched buffers."""
+    """Return what is wrong, or NULL. ``marks`` has a zero byte for every block of the touched
+    buffers."""
     cdef const char *problem = audit_queue(pool, marks)
     cdef uint32_t buffer, number, address, in_use = 0
     cdef uint64_t used = 0, stored = 0
@@ -71,7 +72,7 @@ cdef inline const char *audit(
 
 
 cdef inline const char *audit_queue(const Pool *pool, unsigned char *marks) noexcept nogil:
-    """The marks of the metadata blocks tell afterwards which buffers are queued."""
+    """Check the queue of buffers; the marks of their metadata blocks then tell which are queued."""
     cdef uint32_t place, buffer
     if pool.queue_length > pool.buffer_count:
         return "more buffers are queued than there are"
@@ -112,7 +113,7 @@ cdef inline const char *audit_free_list(
 cdef inline const char *audit_chain(
     const Pool *pool, const Pins *pins, uint32_t address, unsigned char *marks
 ) noexcept nogil:
-    """Of the entry, or deleted entry, with this last block."""
+    """Check the entry, or deleted entry, with this last block."""
     cdef const Block *block = block_at(pool, address)
     if block.length > BLOCK_BYTES:
         return "a block holds more than it can"

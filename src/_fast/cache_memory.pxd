@@ -54,13 +54,13 @@ cdef extern from *:
 cdef enum:
     BUFFER_BYTES = 2097152
     PAGE_BYTES = 4096
-    # Of small pages so many are asked for at once.
+    # Number of small pages that are requested at once.
     STEP_BYTES = 65536
     # Filling a huge page with zeros takes longer than this; what is quicker was a small page.
     HUGE_NANOSECONDS_MIN = 20000
     # And no longer than this, unless its memory is still to be found.
     HUGE_NANOSECONDS_MAX = 1000000
-    # When it was not so, so many buffers get small pages before a huge one is tried again.
+    # After a failure, so many buffers get small pages before a huge page is tried again.
     SMALL_BUFFERS = 64
 
 
@@ -104,7 +104,7 @@ cdef inline unsigned char *buffer_at(const Memory *memory, uint32_t buffer) noex
 
 
 cdef inline void memory_begin(Memory *memory, uint32_t buffer) noexcept nogil:
-    """The buffer is about to be used, and all before it are begun."""
+    """Begin the next buffer, which is about to be used; all before it have begun."""
     cdef unsigned char *start = buffer_at(memory, buffer)
     cdef bint huge = memory.small_left == 0
     cdef uint64_t nanoseconds
@@ -125,7 +125,7 @@ cdef inline void memory_begin(Memory *memory, uint32_t buffer) noexcept nogil:
 
 
 cdef inline void memory_reach(Memory *memory, uint32_t buffer, size_t end) noexcept nogil:
-    """The first ``end`` bytes of the buffer, which is begun, are about to be used."""
+    """Prepare the first ``end`` bytes of a buffer, which is begun: they are about to be used."""
     cdef unsigned char *start = buffer_at(memory, buffer)
     cdef size_t ready = memory.ready_bytes
     if end <= ready or buffer + 1 != memory.begun_count:
@@ -133,12 +133,12 @@ cdef inline void memory_reach(Memory *memory, uint32_t buffer, size_t end) noexc
     end = min(max(end, ready + STEP_BYTES), <size_t>BUFFER_BYTES)
     fault_in(start + ready, end - ready)
     if end == BUFFER_BYTES:
-        # Now it costs nobody a wait: the kernel makes them one huge page when it finds the time.
+        # No caller waits for this: the kernel makes them one huge page later.
         madvise(start, BUFFER_BYTES, MADV_HUGEPAGE)
     memory.ready_bytes = end
 
 
 cdef inline void memory_fill(Memory *memory, uint32_t buffer) noexcept nogil:
-    """Have all of the buffer's memory; for a thread that may wait."""
+    """Allocate all of the buffer's memory; for a thread that may wait."""
     memory_begin(memory, buffer)
     memory_reach(memory, buffer, BUFFER_BYTES)

@@ -30,17 +30,17 @@ cdef struct Pins:
     uint32_t capacity
     uint32_t unused
     uint32_t in_use
-    # Pins to be dropped when nobody copies any more.
+    # Pins to be dropped when no thread copies any more.
     uint32_t waiting
 
 
 cdef inline bint is_pin_of(const Pins *pins, uint32_t number, uint32_t first) noexcept nogil:
-    """Whether this pin is that of the entry with this first block."""
+    """Return whether this pin is that of the entry with this first block."""
     return number < pins.capacity and pins.pins[number].first == first
 
 
 cdef inline int pins_grow(Pins *pins) noexcept nogil:
-    """Have pins that are not in use; -1 when there is no memory."""
+    """Allocate pins that are not in use; return -1 when there is no memory."""
     cdef uint32_t capacity = 2 * pins.capacity if pins.capacity else PINS_MIN
     cdef uint32_t number = pins.capacity if pins.capacity else 1
     cdef void *grown = realloc(pins.pins, capacity * sizeof(Pin))
@@ -58,7 +58,7 @@ cdef inline int pins_grow(Pins *pins) noexcept nogil:
 
 
 cdef inline uint32_t pin_take(Pool *pool, Pins *pins, uint32_t first) noexcept nogil:
-    """A pin for an entry that has none, with count 0; there is one that is not in use."""
+    """Return a pin for an entry that has none, with count 0; there is one that is not in use."""
     cdef uint32_t number = pins.unused
     cdef Pin *pin = &pins.pins[number]
     pins.unused = pin.next
@@ -71,7 +71,8 @@ cdef inline uint32_t pin_take(Pool *pool, Pins *pins, uint32_t first) noexcept n
 
 
 cdef inline int pin_drop(Pool *pool, Pins *pins, uint32_t number) noexcept nogil:
-    """Nobody looks at the entry any more. Frees it if it is deleted; -1 when it is corrupted."""
+    """Remove the pin of an entry without views. Frees a deleted entry; return -1 when it is
+    corrupted."""
     cdef Pin *pin = &pins.pins[number]
     cdef uint32_t last = pin.last
     block_at(pool, pin.first).previous = 0

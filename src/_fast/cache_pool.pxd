@@ -101,13 +101,13 @@ cdef inline unsigned char *data_at(const Pool *pool, uint32_t address) noexcept 
 
 
 cdef inline bint is_address(const Pool *pool, uint32_t address) noexcept nogil:
-    """Whether a block that can hold data is there."""
+    """Return whether a block that can hold data is there."""
     cdef uint32_t number = address & NUMBER_MASK
     return (address >> NUMBER_BITS) < pool.touched_count and 0 < number < BLOCKS_PER_BUFFER
 
 
 cdef inline bint is_entry(const Pool *pool, uint32_t address) noexcept nogil:
-    """Whether an entry has this address."""
+    """Return whether an entry has this address."""
     return (
         is_address(pool, address)
         and (block_at(pool, address).state & (USED | LAST)) == (USED | LAST)
@@ -119,7 +119,7 @@ cdef inline Py_ssize_t entry_length(const Block *last) noexcept nogil:
 
 
 cdef inline uint64_t block_count(Py_ssize_t length) noexcept nogil:
-    """How many blocks an entry of ``length`` bytes takes; an empty one takes one."""
+    """Return how many blocks an entry of ``length`` bytes takes; an empty one takes one."""
     return <uint64_t>(length + BLOCK_BYTES - 1) // BLOCK_BYTES if length else 1
 
 
@@ -128,22 +128,23 @@ cdef inline uint64_t free_blocks(const Pool *pool) noexcept nogil:
 
 
 cdef inline uint64_t pool_used(const Pool *pool) noexcept nogil:
-    """Bytes of used blocks and of the metadata of touched buffers."""
+    """Return the bytes of used blocks and of the metadata of touched buffers."""
     return (pool.used_blocks + pool.touched_count) * <uint64_t>BLOCK_BYTES
 
 
 cdef inline uint64_t reserved_buffers(const Pool *pool) noexcept nogil:
-    """How many buffers have memory, in use or prepared."""
+    """Return how many buffers have memory, in use or prepared."""
     return max(pool.touched_count, pool.memory.begun_count)
 
 
 cdef inline bint would_fault(const Pool *pool, uint64_t blocks) noexcept nogil:
-    """Whether taking so many blocks would wait for memory to be found."""
+    """Return whether taking so many blocks would wait for the system to allocate memory."""
     return reserved_buffers(pool) * (BLOCKS_PER_BUFFER - 1) - pool.used_blocks < blocks
 
 
 cdef inline uint32_t previous_block(const Pool *pool, uint32_t address) noexcept nogil:
-    """The block before one that is not its entry's first; 0 when what is there cannot be it."""
+    """Return the block before one that is not its entry's first; 0 when what is there cannot be it.
+    """
     cdef const Block *block = block_at(pool, address)
     cdef const Block *before
     cdef uint32_t previous = block.previous
@@ -159,7 +160,7 @@ cdef inline uint32_t previous_block(const Pool *pool, uint32_t address) noexcept
 
 
 cdef inline uint32_t first_block(const Pool *pool, uint32_t address) noexcept nogil:
-    """The first block of the entry, after a look at all of them; 0 when corrupted."""
+    """Return the first block of the entry, after a look at all of them; 0 when corrupted."""
     while block_at(pool, address).state & INDEX_MASK:
         address = previous_block(pool, address)
         if address == 0:
@@ -178,7 +179,8 @@ cdef inline void walk_begin(
 
 
 cdef inline int walk_step(const Pool *pool, Walk *walk) noexcept nogil:
-    """The longest run of neighbouring blocks at the end: 1 found, 0 all done, -1 corrupted."""
+    """Find the longest run of neighbouring blocks at the end; return 1 when found, 0 when done, -1
+    when corrupted."""
     cdef uint32_t before = 0
     if walk.end == walk.position:
         return 0
@@ -239,7 +241,8 @@ cdef inline void dequeue(Pool *pool) noexcept nogil:
 
 
 cdef inline void touch_next_buffer(Pool *pool) noexcept nogil:
-    """Give the next buffer its metadata, all blocks free in ascending order, and queue it."""
+    """Write the next buffer's metadata, with all blocks free in ascending order, and queue the
+    buffer."""
     cdef uint32_t buffer = pool.touched_count
     cdef uint32_t number
     cdef Block *metadata = metadata_of(pool, buffer)
@@ -254,7 +257,7 @@ cdef inline void touch_next_buffer(Pool *pool) noexcept nogil:
 
 
 cdef inline void link_free(Block *metadata, uint32_t first, uint32_t last) noexcept nogil:
-    """Put neighbouring blocks into their place in the buffer's free list, which ascends."""
+    """Link neighbouring blocks into the buffer's free list, which ascends."""
     cdef uint32_t number, before = first - 1
     while before and metadata[before].state:
         before -= 1
@@ -299,7 +302,7 @@ cdef inline int release(Pool *pool, uint32_t address, uint32_t index_min) noexce
 cdef inline uint32_t claim(
     Pool *pool, uint32_t previous, uint32_t index, const unsigned char *data, Py_ssize_t length
 ) noexcept nogil:
-    """Put ``data`` into free blocks, of which there are enough, chained behind ``previous``.
+    """Copy ``data`` into free blocks, of which there are enough, chained behind ``previous``.
 
     ``index`` is that of the first new block. Returns the address of the last, which is marked so;
     0 when corrupted, with nothing changed.

@@ -1,7 +1,7 @@
 """Writing to many files and syncing them, without the interpreter's lock.
 
 Invariants:
-1. The lock is let go once for all files, and nothing of the interpreter is touched without it; the
+1. The GIL is released once for all files, and nothing of the interpreter is touched without it; the
    buffers are held meanwhile.
 2. A file that fails keeps no other from being written.
 3. A descriptor that was opened is closed, whatever fails.

@@ -11,5 +11,5 @@ cdef Summer best
 cdef inline uint32_t crc32c_of(
     const unsigned char *data, size_t length, uint32_t value
 ) noexcept nogil:
-    """The CRC32C of ``length`` bytes, going on from ``value``."""
+    """Return the CRC32C of ``length`` bytes, going on from ``value``."""
     return ~best(~value, data, length)

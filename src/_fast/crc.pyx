@@ -2,7 +2,7 @@
 
 Invariants:
 1. Both ways give the same sums; which one runs is decided once, when the module is imported.
-2. The GIL is let go only for buffers that are worth it.
+2. The GIL is released only for buffers that are long enough.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -152,10 +152,11 @@ cdef uint32_t run(object data, uint32_t value, Summer summer) except? 0:
 
 
 def crc32c(data, uint32_t value=0):
-    """The CRC32C of ``data``, going on from ``value``, the sum of what came before it."""
+    """Return the CRC32C of ``data``, going on from ``value``, the sum of what came before it."""
     return run(data, value, best)
 
 
 def crc32c_portable(data, uint32_t value=0):
-    """Like ``crc32c``, without the processor's help: what runs where it cannot help."""
+    """Return the same as ``crc32c`` without the processor's help: what runs where it cannot help.
+    """
     return run(data, value, <Summer>crc32c_by_table)

@@ -7,7 +7,8 @@ A = TypeVar("A")
 FRAME_HEADER_BYTES: int
 
 PART_BYTES_MIN: int
-"""A part shorter than this at the end of a frame is not worth a header of its own."""
+"""Minimum length, in bytes, of a part at the end of a frame: a shorter one does not justify a
+header."""
 
 class FrameDamagedError(ValueError):
     """Bytes that no writer of data frames has written."""
@@ -18,27 +19,28 @@ class DataFrame:
     def __init__(self, limit: int) -> None: ...
     @property
     def limit(self) -> int:
-        """The most bytes that the frame can have."""
+        """Return the most bytes that the frame can have."""
 
     @property
     def length(self) -> int:
-        """How many bytes the frame has, its header included."""
+        """Return how many bytes the frame has, its header included."""
 
     @property
     def record_count(self) -> int:
-        """How many records end in the frame."""
+        """Return how many records end in the frame."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was put into the frame yet."""
+        """Return whether nothing was put into the frame yet."""
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody has a view of the frame's bytes."""
+        """Return whether the frame's bytes have no view."""
 
     @property
     def room(self) -> int:
-        """How many bytes of a record still fit; negative when not even a part's header does."""
+        """Return how many bytes of a record still fit; negative when not even a part's header
+        does."""
 
     def put_whole(self, head: Buffer, body: Buffer) -> None:
         """Add a whole record, ``head`` and then ``body``; ``ValueError`` when it does not fit."""
@@ -54,13 +56,13 @@ class DataFrame:
         """Fill in the header and return the frame's bytes; nothing can be put into it any more."""
 
     def clear(self) -> None:
-        """Make the frame empty again; ``BufferError`` while anybody has a view of its bytes."""
+        """Make the frame empty again; ``BufferError`` while a view of its bytes exists."""
 
 class FrameReader:
     """Puts records together again from frames fed in log order."""
 
     def feed(self, frame: Buffer, address: A) -> list[tuple[A, bytes | memoryview]]:
-        """The records that end in ``frame``, each with the address of the frame it began in.
+        """Return the records that end in ``frame``, each with the address of the frame it began in.
 
         A long record that lies in one frame is a view of ``frame``, which may not change then.
         Raises ``FrameDamagedError``.

@@ -4,7 +4,7 @@ Owns: a frame's memory and its bytes. docs/formats/data-frame.md has the format.
 
 Invariants:
 1. A frame has its memory for ever: it is filled, sealed, cleared and filled again, never grown.
-2. While anybody has a view of a sealed frame it is not cleared: the bytes stay as they are.
+2. While a view of a sealed frame exists it is not cleared: the bytes stay as they are.
 3. A record's bytes are copied once, head and body to where they lie in the entry.
 4. Nothing is read outside a frame, whatever its lengths claim: any bytes are a frame or raise
    ``FrameDamagedError``.
@@ -74,7 +74,7 @@ cdef class DataFrame:
 
     def clear(self):
         if self.exports:
-            raise BufferError("a data frame is cleared while somebody looks at it")
+            raise BufferError("a data frame is cleared while a view of it exists")
         self.reset()
 
     def put_whole(self, head not None, body not None):
@@ -191,12 +191,12 @@ cdef class FrameReader:
         cdef list records = []
         PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
         try:
-            self.take_frame(frame, <const unsigned char *>view.buf, view.len, address, records)
+            self.read_frame(frame, <const unsigned char *>view.buf, view.len, address, records)
         finally:
             PyBuffer_Release(&view)
         return records
 
-    cdef int take_frame(
+    cdef int read_frame(
         self,
         object frame,
         const unsigned char *data,
@@ -230,11 +230,11 @@ cdef class FrameReader:
                 self.parts = None
                 records.append((address, part))
             else:
-                self.take_part(part, flags, address, position, records)
+                self.read_part(part, flags, address, position, records)
             position += part_length
         return 0
 
-    cdef int take_part(
+    cdef int read_part(
         self, object part, int flags, object address, Py_ssize_t position, list records
     ) except -1:
         if flags & FIRST_PART:
@@ -253,7 +253,7 @@ cdef class FrameReader:
 
 
 cdef inline uint32_t sum_of(const unsigned char *frame, Py_ssize_t length) noexcept:
-    """The checksum of a frame whose header is filled in."""
+    """Return the checksum of a frame whose header is filled in."""
     return crc32c_of(
         frame,
         HEADER_BYTES_1,
@@ -262,7 +262,8 @@ cdef inline uint32_t sum_of(const unsigned char *frame, Py_ssize_t length) noexc
 
 
 cdef Py_ssize_t check_header(const unsigned char *data, Py_ssize_t length) except -1:
-    """Where the parts begin, in a frame whose header, length and sum are right."""
+    """Return where the parts begin, in a frame whose header, length and checksum are right. Raises
+    ``FrameDamagedError`` for any other frame."""
     cdef Py_ssize_t header_bytes
     cdef uint32_t found
     if length < HEADER_BYTES_1:

@@ -15,7 +15,7 @@ def scan_events(
 ) -> tuple[memoryview, int]: ...
 @overload
 def scan_events(data: Buffer, offsets: Buffer, *, position: int = 0) -> tuple[int, int]:
-    """Where the complete events' bytes lie in ``data``, from ``position`` on.
+    """Return where the complete events' bytes are in ``data``, from ``position`` on.
 
     That is two int64 of each event: at which position its bytes begin, behind its header, and how
     many they are. They come as a memory view; or they are put into ``offsets``, a writable buffer
@@ -29,7 +29,8 @@ def scan_events(data: Buffer, offsets: Buffer, *, position: int = 0) -> tuple[in
 def compact_events(
     data: Buffer, *, position: int = 0, wide: bool = False
 ) -> tuple[memoryview, memoryview, int]:
-    """The complete events of ``data`` without their headers, as a column of Arrow's binary type.
+    """Return the complete events of ``data`` without their headers, as a column of Arrow's binary
+    type.
 
     Returns the values, one behind the other; their offsets, one more than there are events, int32
     or, when ``wide``, int64; and the position behind the last event. When values do not fit into

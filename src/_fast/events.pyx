@@ -96,7 +96,7 @@ cdef bint grow(_Column column, Py_ssize_t count) noexcept nogil:
 
 
 cdef inline Py_ssize_t next_length(const Walk *walk) noexcept nogil:
-    """How long the next event is; -1 when it is not complete, -2 when there is none."""
+    """Return how long the next event is; -1 when it is not complete, -2 when there is none."""
     cdef uint64_t header
     cdef Py_ssize_t left = walk.end - walk.position - HEADER_BYTES
     if left < 0:
@@ -110,7 +110,7 @@ cdef inline Py_ssize_t next_length(const Walk *walk) noexcept nogil:
 cdef Outcome walk_spans(
     Walk *walk, int64_t *spans, Py_ssize_t capacity, Py_ssize_t *count
 ) noexcept nogil:
-    """Note where events lie; ``count`` goes on from what it is."""
+    """Store where events are; ``count`` continues from its value."""
     cdef Py_ssize_t length
     while True:
         length = next_length(walk)
@@ -126,7 +126,7 @@ cdef Outcome walk_spans(
 
 
 cdef Outcome walk_grown(Walk *walk, _Column spans, Py_ssize_t *count) noexcept nogil:
-    """The same, with more room whenever there is none."""
+    """Walk like ``walk``, with more room whenever there is none."""
     cdef Outcome outcome
     cdef Py_ssize_t most
     while True:
@@ -273,7 +273,7 @@ def compact_events(data not None, *, Py_ssize_t position=0, bint wide=False):
             values.narrow[0] = 0
         with nogil:
             walk_values(&walk, &values)
-        # The bytes of somebody who writes to them meanwhile may be other events by now.
+        # The caller may have changed the bytes meanwhile, so that they are other events now.
         if values.count != values.capacity or values.length != values.length_max:
             raise EventError(walk.position)
         return memoryview(column), memoryview(offsets), walk.position
@@ -282,7 +282,7 @@ def compact_events(data not None, *, Py_ssize_t position=0, bint wide=False):
 
 
 cdef Outcome count_values(Walk *walk, Values *values) noexcept nogil:
-    """How many events there are, and how many bytes in all."""
+    """Return how many events there are, and how many bytes in all."""
     cdef Py_ssize_t length
     values.count = 0
     values.length = 0

@@ -60,11 +60,11 @@ def scan_frames(
     bytes accepted not None,
     Py_ssize_t payload_max,
 ):
-    """The complete frames from ``position`` on, and the position behind the last of them.
+    """Return the complete frames from ``position`` on, and the position behind the last of them.
 
-    Each frame is a tuple of its type code, its payload's start and its payload's end. Byte
-    ``code + 128`` of ``accepted`` (256 bytes) is not zero for each type that may come.
-    Raises ``FrameError`` for another type, a negative length, or one over ``payload_max``.
+    Each frame is a tuple of its type code, its payload's start and its payload's end. Byte ``code +
+    128`` of ``accepted`` (256 bytes) is not zero for each type that may come. Raises ``FrameError``
+    for another type, a negative length, or one over ``payload_max``.
     """
     cdef const unsigned char *table = accepted
     cdef const unsigned char *start = NULL

@@ -14,7 +14,7 @@ from cpython.buffer cimport (
 from libc.string cimport memcpy
 
 cdef enum:
-    # To let go of the lock and to get it back costs as much as to copy some ten kilobytes.
+    # To release the lock and to acquire it again costs as much as a copy of ten kilobytes.
     UNLOCKED_BYTES_MIN = 65536
 
 

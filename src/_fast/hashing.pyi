@@ -1,10 +1,11 @@
 from typing_extensions import Buffer
 
 def murmur3_128(data: Buffer, seed: int = 0) -> bytes:
-    """MurmurHash3 x64 128: 16 bytes, both halves little endian.
+    """Return the MurmurHash3 x64 128 of ``data``: 16 bytes, both halves little endian.
 
     The seed starts both halves; a negative one is sign-extended.
     """
 
 def consistent_hash(value: int, bucket_count: int) -> int:
-    """The bucket, of ``bucket_count``, of a 64-bit hash; few values move when one is added."""
+    """Return the bucket, of ``bucket_count``, of a 64-bit hash; few values move when one is
+    added."""

@@ -28,7 +28,7 @@ cdef inline uint64_t load(const unsigned char* data) noexcept nogil:
 
 
 def murmur3_128(const unsigned char[::1] data not None, int64_t seed=0):
-    """MurmurHash3 x64 128: 16 bytes, both halves little endian.
+    """Return the MurmurHash3 x64 128 of ``data``: 16 bytes, both halves little endian.
 
     The seed starts both halves; a negative one is sign-extended.
     """
@@ -69,7 +69,8 @@ def murmur3_128(const unsigned char[::1] data not None, int64_t seed=0):
 
 
 def consistent_hash(int64_t value, int bucket_count):
-    """The bucket, of ``bucket_count``, of a 64-bit hash; few values move when one is added."""
+    """Return the bucket, of ``bucket_count``, of a 64-bit hash; few values move when a bucket is
+    added."""
     cdef uint64_t state = <uint64_t>value
     cdef int candidate = 0
     cdef int32_t draw

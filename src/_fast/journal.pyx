@@ -5,7 +5,7 @@ Owns: ``EntryIndex`` and ``BatchScan``. docs/formats/journal.md has the format.
 Invariants:
 1. Nothing is read outside the buffer, whatever lengths it claims.
 2. A batch counts as a whole or not at all: its records are indexed after all of them passed.
-3. No Python object is made for an entry until somebody reads it.
+3. No Python object is made for an entry until it is read.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -57,7 +57,7 @@ cdef inline uint64_t load64(const unsigned char *data) noexcept nogil:
 
 
 cdef class EntryIndex:
-    """Where the entries of one container lie in one file, in order of their positions."""
+    """The places of one container's entries in one file, in order of their positions."""
 
     cdef readonly uint64_t first_position
     cdef readonly uint64_t byte_count
@@ -88,14 +88,15 @@ cdef class EntryIndex:
 
     @property
     def places_bytes(self):
-        """The places of the entries, four bytes each, for ``restored``."""
+        """Return the places of the entries, four bytes each, for ``restored``."""
         return PyBytes_FromStringAndSize(
             <const char *>self.places, self.count * <Py_ssize_t>sizeof(uint32_t)
         )
 
     @staticmethod
     def restored(uint64_t first_position, bytes places not None, list groups not None):
-        """An index as it was; ``groups`` are (first position, bytes) of groups of entries."""
+        """Return an index as it was; ``groups`` are (first position, bytes) of groups of entries.
+        """
         cdef EntryIndex index = EntryIndex(first_position)
         cdef Py_ssize_t length = len(places)
         if length == 0 or length % <Py_ssize_t>sizeof(uint32_t) or not groups:
@@ -133,7 +134,7 @@ cdef class EntryIndex:
 cdef bint read_batch_header(
     const unsigned char *data, uint64_t generation, uint32_t salt, Batch *batch
 ) noexcept nogil:
-    """Whether ``data`` begins with a batch header that passes."""
+    """Return whether ``data`` begins with a batch header that passes."""
     if load32(data) != BATCH_MAGIC or load64(data + 4) != generation:
         return False
     if crc32c_of(data, BATCH_HEADER_BYTES - 4, salt) != load32(data + BATCH_HEADER_BYTES - 4):
@@ -147,7 +148,7 @@ cdef bint read_batch_header(
 cdef bint read_record_header(
     const unsigned char *data, Py_ssize_t length, uint32_t salt, RecordHeader *record
 ) noexcept nogil:
-    """Whether ``data`` begins with a whole record that passes."""
+    """Return whether ``data`` begins with a whole record that passes."""
     if length < RECORD_HEADER_BYTES:
         return False
     record.length = load32(data + 4)
@@ -170,7 +171,7 @@ cdef inline Py_ssize_t stored_bytes(uint32_t length) noexcept nogil:
 cdef bint records_pass(
     const unsigned char *data, Py_ssize_t length, uint32_t count, uint32_t salt
 ) noexcept nogil:
-    """Whether ``count`` records that pass fill ``data`` exactly."""
+    """Return whether ``count`` records that pass fill ``data`` exactly."""
     cdef RecordHeader record
     cdef Py_ssize_t start = 0
     cdef uint32_t _
@@ -212,24 +213,24 @@ cdef class BatchScan:
         self.misplaced = None
 
     def run(self, data):
-        """Go through ``data``, the file's bytes from ``end_offset`` on, and tell why it stopped."""
+        """Scan ``data``, the file's bytes from ``end_offset`` on; return why it stopped."""
         cdef Py_buffer view
         cdef Py_ssize_t start = 0
         cdef int outcome = -1
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             while outcome < 0:
-                outcome = self.take_batch(
+                outcome = self.scan_batch(
                     <const unsigned char *>view.buf + start, view.len - start, &start
                 )
         finally:
             PyBuffer_Release(&view)
         return outcome
 
-    cdef int take_batch(
+    cdef int scan_batch(
         self, const unsigned char *data, Py_ssize_t length, Py_ssize_t *start
     ) except -2:
-        """Take the batch at the beginning of ``data``; -1 to go on with the next one."""
+        """Scan the batch at the beginning of ``data``; return -1 to continue with the next one."""
         cdef Batch batch
         cdef bint passed
         cdef Py_ssize_t whole
@@ -253,14 +254,14 @@ cdef class BatchScan:
             )
         if not passed:
             return INVALID
-        outcome = self.take_records(data + BATCH_HEADER_BYTES, batch.record_count)
+        outcome = self.scan_records(data + BATCH_HEADER_BYTES, batch.record_count)
         whole = (whole + BATCH_ALIGNMENT - 1) & ~(BATCH_ALIGNMENT - 1)
         self.end_offset += whole
         self.next_number = batch.number + 1
         start[0] += min(whole, length)
         return outcome
 
-    cdef int take_records(self, const unsigned char *data, uint32_t count) except -2:
+    cdef int scan_records(self, const unsigned char *data, uint32_t count) except -2:
         cdef RecordHeader record
         cdef uint64_t offset = self.end_offset + BATCH_HEADER_BYTES
         cdef EntryIndex index = None

@@ -4,7 +4,7 @@ from typing import Protocol
 from typing_extensions import Buffer
 
 OUTSTANDING_MAX: int
-"""How many batches may be submitted and not taken yet."""
+"""Maximum number of batches that may be submitted whose results were not fetched yet."""
 
 class _Record(Protocol):
     @property
@@ -37,16 +37,17 @@ class JournalThread:
         number: int,
         durable_number: int,
     ) -> None:
-        """Have a batch of ``records`` written at ``offset``, filled up with zeros to ``length``.
+        """Submit a batch of ``records`` to be written at ``offset``, padded with zeros to
+        ``length``.
 
         The descriptor stays open until the batch is taken. At most ``OUTSTANDING_MAX`` batches are
         submitted and not taken. ``records`` is a list.
         """
 
-    def take(self) -> list[tuple[int, float]]:
-        """The batches that are over since the last call, in order: for each how many bytes of it
-        are durable (all, or it failed) or an errno as a negative number, and for how many seconds
-        it was being written."""
+    def fetch_results(self) -> list[tuple[int, float]]:
+        """Return the batches that have ended since the last call, in order, each as two numbers:
+        how many bytes are durable (all, or it failed) or an errno as a negative number, and how
+        many seconds the write took."""
 
     def resume(self) -> None:
         """Write again what is submitted from now on; only when nothing is outstanding."""

@@ -69,7 +69,7 @@ cdef enum:
     SLOTS = 2
 
 OUTSTANDING_MAX = SLOTS
-"""How many batches may be submitted and not taken yet."""
+"""Maximum number of batches that may be submitted whose results were not fetched yet."""
 
 cdef struct Entry:
     uint64_t epoch
@@ -183,7 +183,7 @@ cdef void lay_out(const Job *job, unsigned char *memory) noexcept nogil:
 
 
 cdef int provide(Shared *shared, size_t length) noexcept nogil:
-    """Have memory for ``length`` bytes; an errno, or 0."""
+    """Allocate memory for ``length`` bytes; return an errno, or 0."""
     cdef void *memory = NULL
     cdef size_t capacity = max(shared.capacity, <size_t>MEMORY_BYTES)
     cdef int error
@@ -201,7 +201,7 @@ cdef int provide(Shared *shared, size_t length) noexcept nogil:
 
 
 cdef ssize_t write_job(Shared *shared, const Job *job) noexcept nogil:
-    """How many bytes were written durably, or an errno as a negative number."""
+    """Return how many bytes were written durably, or an errno as a negative number."""
     cdef ssize_t written
     cdef iovec vector
     cdef int error = provide(shared, job.length)
@@ -305,7 +305,7 @@ cdef class JournalThread:
         uint64_t number,
         uint64_t durable_number,
     ):
-        """Have a batch of ``records`` written at ``offset``, filled up with zeros to ``length``.
+        """Queue ``records`` to be written at ``offset``, filled up with zeros to ``length``.
 
         The descriptor stays open until the batch is taken. At most ``OUTSTANDING_MAX`` batches are
         submitted and not taken.
@@ -332,10 +332,12 @@ cdef class JournalThread:
             pthread_cond_signal(&self.shared.changed)
             pthread_mutex_unlock(&self.shared.lock)
 
-    def take(self):
-        """The batches that are over since the last call, in order: for each how many bytes of it
-        are durable (all, or it failed) or an errno as a negative number, and for how many seconds
-        it was being written."""
+    def fetch_results(self):
+        """Remove and return the batches that ended since the last call, in order.
+
+        For each returns how many bytes of it are durable (all, or it failed) or an errno as a
+        negative number, and for how many seconds it was being written.
+        """
         cdef uint64_t over
         cdef Job *job
         cdef list taken = []

@@ -4,15 +4,15 @@ class LentMemory:
     block_bytes: int
     free_max: int
     free_count: int
-    """Blocks that wait to be lent again."""
+    """Number of blocks that can be lent again."""
     lent_count: int
-    """Blocks that somebody has a view of."""
+    """Number of blocks that have views."""
 
     def __init__(self, *, block_bytes: int, free_max: int) -> None: ...
     def lend(self) -> memoryview:
-        """A block as a writable view; it comes back when all views of it are gone.
+        """Return a block as a writable view; it comes back when all views of it are gone.
 
         What it has in it is what its last user left. Raises ``MemoryError``.
         """
     def drop_one(self) -> bool:
-        """Let the system have a free block; returns whether there was one."""
+        """Free a free block to the system; return whether there was one."""

@@ -1,4 +1,4 @@
-"""Memory that is lent, and that comes back by itself when nobody looks at it any more.
+"""Memory that is lent, and that comes back by itself when its last view is gone.
 
 Owns: blocks of memory of one length, aligned to pages, and which of them are free.
 
@@ -42,7 +42,7 @@ cdef class LentMemory:
         free(self._free)
 
     def lend(self):
-        """A block as a writable view; it comes back when all views of it are gone."""
+        """Return a block as a writable view; it comes back when all views of it are gone."""
         cdef Loan loan = Loan.__new__(Loan)
         if self.free_count > 0:
             self.free_count -= 1
@@ -60,14 +60,14 @@ cdef class LentMemory:
         return memoryview(loan)
 
     def drop_one(self):
-        """Let the system have a free block; returns whether there was one."""
+        """Free a free block to the system; return whether there was one."""
         if self.free_count == 0:
             return False
         self.free_count -= 1
         munmap(self._free[self.free_count], <size_t>self.block_bytes)
         return True
 
-    cdef void _take_back(self, void *start) noexcept:
+    cdef void _release(self, void *start) noexcept:
         self.lent_count -= 1
         if self.free_count < self.free_max:
             self._free[self.free_count] = start
@@ -89,4 +89,4 @@ cdef class Loan:
 
     def __dealloc__(self):
         if self._owner is not None:
-            self._owner._take_back(self._start)
+            self._owner._release(self._start)

@@ -2,18 +2,18 @@ Piece = tuple[int, int, int, int, int]
 """(offset in the segment, length, position of the log's entry, start in that, CRC32C)"""
 
 class LoggedPieces:
-    """Which bytes of a segment lie where in a log."""
+    """The places in a log of bytes of a segment."""
 
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     @property
     def end(self) -> int:
-        """The end of the last piece; 0 when there is none."""
+        """Return the end of the last piece; 0 when there is none."""
     def add(self, offset: int, length: int, position: int, start: int, sum: int) -> None:
-        """Take in a piece behind all others, else ``ValueError``."""
+        """Add a piece behind all others. Raises ``ValueError`` for any other place."""
     def contiguous_end(self, offset: int) -> int:
-        """Where the bytes from ``offset`` on end that lie in the log without a hole."""
+        """Return where the bytes from ``offset`` on end that are in the log without a gap."""
     def find(self, offset: int, end: int) -> list[Piece]:
-        """The pieces from ``offset`` to before ``end``, up to the first hole."""
+        """Return the pieces from ``offset`` to before ``end``, up to the first gap."""
     def drop_before(self, offset: int) -> None:
         """Forget the pieces that end at ``offset`` or before."""

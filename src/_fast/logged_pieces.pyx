@@ -22,7 +22,7 @@ cdef struct Place:
 
 
 cdef class LoggedPieces:
-    """Which bytes of a segment lie where in a log."""
+    """The places in a log of bytes of a segment."""
 
     cdef Place *pieces
     cdef Py_ssize_t first
@@ -37,7 +37,7 @@ cdef class LoggedPieces:
 
     @property
     def end(self):
-        """The end of the last piece; 0 when there is none."""
+        """Return the end of the last piece; 0 when there is none."""
         if self.first == self.end_place:
             return 0
         return piece_end(&self.pieces[self.end_place - 1])
@@ -45,7 +45,7 @@ cdef class LoggedPieces:
     def add(
         self, int64_t offset, uint32_t length, uint64_t position, uint32_t start, uint32_t sum
     ):
-        """Take in a piece behind all others."""
+        """Add a piece behind all others. Raises ``ValueError`` for any other place."""
         cdef Place *piece
         if length == 0 or (
             self.first < self.end_place and offset < piece_end(&self.pieces[self.end_place - 1])
@@ -67,7 +67,7 @@ cdef class LoggedPieces:
         return 0
 
     cdef Py_ssize_t place_of(self, int64_t offset) noexcept:
-        """The place of the first piece that ends behind ``offset``."""
+        """Return the place of the first piece that ends behind ``offset``."""
         cdef Py_ssize_t low = self.first
         cdef Py_ssize_t high = self.end_place
         cdef Py_ssize_t middle
@@ -80,7 +80,7 @@ cdef class LoggedPieces:
         return low
 
     def contiguous_end(self, int64_t offset):
-        """Where the bytes from ``offset`` on end that lie in the log without a hole."""
+        """Return where the bytes from ``offset`` on end that are in the log without a hole."""
         cdef Py_ssize_t place = self.place_of(offset)
         while place < self.end_place and self.pieces[place].offset <= offset:
             offset = piece_end(&self.pieces[place])
@@ -88,7 +88,7 @@ cdef class LoggedPieces:
         return offset
 
     def find(self, int64_t offset, int64_t end):
-        """The pieces from ``offset`` to before ``end``, up to the first hole."""
+        """Return the pieces from ``offset`` to before ``end``, up to the first hole."""
         cdef Py_ssize_t place = self.place_of(offset)
         cdef const Place *piece
         cdef list found = []

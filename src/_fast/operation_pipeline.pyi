@@ -22,7 +22,7 @@ def commit_appends(
     pending: Any,
     now_ms: int,
 ) -> int:
-    """Let the appends from ``start`` on, which are durable, take effect and complete.
+    """Apply and complete the appends from ``start`` on, which are durable.
 
     Stops before the first operation that is no append and returns its place. Appends to a segment
     take effect together; completions are called in the order of the operations.

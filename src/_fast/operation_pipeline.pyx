@@ -51,7 +51,7 @@ cdef class _Target:
     cdef long long count
 
     cdef int resolve(self, AppendOperation operation) except -1:
-        """Turn the updates into values; 0 when that is not for this module to do."""
+        """Resolve the updates into values; return 0 when the Python twin must do it."""
         cdef dict values = {}
         cdef tuple update
         for item in operation.updates:
@@ -111,7 +111,7 @@ cdef class _Target:
 
 
 cdef _Target find_target(object state, object name):
-    """The segment, when appends to it go the usual way."""
+    """Return the segment, when appends to it go the usual way."""
     cdef _Target target
     try:
         pending = state._find(name)
@@ -238,7 +238,7 @@ cdef class _Run:
 def commit_appends(
     list operations, Py_ssize_t start, metadata, memory_log, read_index, pending, now_ms
 ):
-    """Let the appends from ``start`` on take effect and complete.
+    """Apply and complete the appends from ``start`` on.
 
     Stops before the first operation that is no append and returns its place.
     """
@@ -283,7 +283,7 @@ def commit_appends(
         release(pending, run)
     while start < end:
         operation = <AppendOperation>operations[start]
-        # The bytes are in the cache now: let go of the connection's copy.
+        # The bytes are in the cache now: drop the connection's copy.
         operation.data = NO_DATA
         operation.on_complete(None, operation.offset + operation.length)
         start += 1
@@ -291,7 +291,7 @@ def commit_appends(
 
 
 cdef int add_pieces(object segment, _Run run, object read_index) except -1:
-    """Put the bytes into the cache. The metadata is not ahead of them: this wakes tail reads."""
+    """Add the bytes to the cache. The metadata is not ahead of them: this wakes tail reads."""
     cdef long long offset = run.first.offset
     cdef bint several = len(run.pieces) > 1
     for piece in run.pieces:
@@ -303,7 +303,7 @@ cdef int add_pieces(object segment, _Run run, object read_index) except -1:
 
 
 cdef int release(object pending, _Run run) except -1:
-    """Tell the pending state of all appends of a run at once."""
+    """Release the pending state of all appends of a run at once."""
     if run.count > 1:
         segment = pending._segments.get(run.last.segment_id)
         if segment is not None:

@@ -9,7 +9,7 @@ class OperationDamagedError(ValueError):
     """Bytes that are no operation."""
 
 def ignore(error: Exception | None, number: int) -> None:
-    """The completion of operations that nobody waits for."""
+    """Do nothing: the completion of operations for which no task waits."""
 
 class Operation:
     """One change of a container. ``segment_id`` is -1 until the processor resolves the name."""
@@ -23,10 +23,10 @@ class Operation:
     def __init__(self, name: str, on_complete: Callable[[Any, int], None] = ...) -> None: ...
     @property
     def payload_bytes(self) -> int:
-        """Bytes of user data that the operation carries into the cache."""
+        """Return the number of bytes of user data that the operation carries into the cache."""
 
     def encode(self) -> tuple[bytes, bytes | bytearray | memoryview]:
-        """The operation's bytes as a head and a body that need not be copied."""
+        """Return the operation's bytes as a head and a body that need not be copied."""
 
     def put_into(self, frame: DataFrame) -> bool:
         """Write the operation into ``frame``; False when it does not fit there whole."""
@@ -55,7 +55,7 @@ def encode_attributes(values: dict[bytes, int]) -> bytes:
     """Encode ``values`` as (id length, id, value) each; the count is stored by the caller."""
 
 def decode_attributes(data: Buffer, position: int, count: int) -> tuple[dict[bytes, int], int]:
-    """Decode ``count`` attributes at ``position``; returns them and the position after them.
+    """Decode ``count`` attributes at ``position``; return them and the position after them.
 
     Raises ``OperationDamagedError``.
     """

@@ -58,7 +58,7 @@ class OperationDamagedError(ValueError):
 
 
 def ignore(error, number):
-    """The completion of operations that nobody waits for."""
+    """Do nothing: the completion of operations for which no task waits."""
 
 
 cdef class Operation:
@@ -119,7 +119,7 @@ cdef class AppendOperation(Operation):
 
 
 cdef Py_ssize_t attributes_bytes(dict values) except -1:
-    """How many bytes ``values`` take. Raises ``ValueError`` for an id that has no bytes."""
+    """Return how many bytes ``values`` take. Raises ``ValueError`` for an id that has no bytes."""
     cdef Py_ssize_t total = 0
     cdef Py_ssize_t position = 0
     cdef Py_ssize_t id_bytes
@@ -162,7 +162,7 @@ cdef object attribute_id(const unsigned char *data, Py_ssize_t id_bytes):
 cdef Py_ssize_t read_attributes(
     const unsigned char *data, Py_ssize_t position, Py_ssize_t end, long long count, dict values
 ) except -1:
-    """Read ``count`` attributes into ``values``; returns the position after them."""
+    """Read ``count`` attributes into ``values``; return the position after them."""
     cdef Py_ssize_t id_bytes
     cdef long long _
     for _ in range(count):
@@ -219,7 +219,7 @@ cdef int write_append_head(unsigned char *target, AppendOperation operation) exc
 
 
 cdef bint put_append(DataFrame frame, AppendOperation operation) except -1:
-    """Write an append into the frame; returns whether it fits there."""
+    """Write an append into the frame; return whether it fits there."""
     cdef Py_buffer view
     cdef unsigned char *target
     cdef Py_ssize_t head_bytes = append_head_bytes(operation)

@@ -19,7 +19,7 @@ import os
 
 
 def read_in_pieces(int descriptor, memory not None, int64_t offset, Py_ssize_t piece_bytes):
-    """Fill ``memory`` from ``offset`` of the file on; returns how many bytes it has up to there.
+    """Fill ``memory`` from ``offset`` of the file on; return how many bytes it has up to there.
 
     Raises ``OSError``.
     """

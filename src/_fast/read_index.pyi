@@ -5,10 +5,11 @@ from typing_extensions import Buffer
 from _fast.cache import StreamingCache
 
 ENTRY_BYTES_MAX: int
-"""Appends are put into one entry up to so many bytes."""
+"""Maximum length, in bytes, of an entry that appends extend."""
 
 GENERATIONS_MAX: int
-"""So many generations are told apart; what was last used before them counts as the oldest."""
+"""Number of generations that are told apart; what was used last before them counts as the oldest.
+"""
 
 @final
 class Generations:
@@ -23,42 +24,44 @@ class Generations:
     def __init__(self, cache: StreamingCache) -> None: ...
     @property
     def cache(self) -> StreamingCache:
-        """Where the entries' bytes are."""
+        """Return the cache that has the entries' bytes."""
 
     @property
     def current(self) -> int:
-        """The generation of what is used now."""
+        """Return the generation of what is used now."""
 
     @property
     def oldest(self) -> int:
-        """No appended entry that may be evicted was used last before this generation."""
+        """Return the generation before which no appended entry that may be evicted was used
+        last."""
 
     @property
     def entry_count(self) -> int:
-        """How many entries all segments have."""
+        """Return how many entries all segments have."""
 
     @property
     def evictable_bytes(self) -> int:
-        """Bytes of entries that may be evicted."""
+        """Return the number of bytes of entries that may be evicted."""
 
     @property
     def history_bytes(self) -> int:
-        """Bytes of entries that came from tier 2 for reads of history."""
+        """Return the number of bytes of entries that came from tier 2 for reads of history."""
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the records of all entries; the trees' nodes come on top."""
+        """Return the number of bytes of the records of all entries; the trees' nodes come on
+        top."""
 
     @property
     def evicted_bytes(self) -> int:
-        """Bytes of all entries that were ever evicted."""
+        """Return the number of bytes of all entries that were ever evicted."""
 
     @property
     def evicted_count(self) -> int:
-        """How many entries were ever evicted."""
+        """Return how many entries were ever evicted."""
 
     def advance(self, count: int = 1) -> None:
-        """Let ``count`` generations begin; more than ``GENERATIONS_MAX`` are not told apart."""
+        """Begin ``count`` generations; more than ``GENERATIONS_MAX`` are not told apart."""
 
     def evict(
         self,
@@ -68,7 +71,7 @@ class Generations:
         generation_end: int = ...,
         history_bytes_min: int = 0,
     ) -> int:
-        """Evict until the cache uses so little; returns how many entries that were.
+        """Evict until the cache uses so little; return how many entries that were.
 
         First goes history that was read, then other history down to ``history_bytes_min``, then
         what was last used before ``generation_end``, the oldest first. Takes as long as it evicts
@@ -76,7 +79,7 @@ class Generations:
         """
 
     def expire(self, generation_end: int, *, count_max: int) -> int:
-        """Evict what was last used before a generation; returns how many entries that were."""
+        """Evict what was last used before a generation; return how many entries that were."""
 
 @final
 class SegmentEntries:
@@ -86,49 +89,50 @@ class SegmentEntries:
     def __len__(self) -> int: ...
     @property
     def generations(self) -> Generations:
-        """The entries of all segments."""
+        """Return the entries of all segments."""
 
     @property
     def read_history(self) -> bool:
-        """Whether the last ``gather`` met bytes that came from tier 2."""
+        """Return whether the last ``gather`` met bytes that came from tier 2."""
 
     @property
     def steps(self) -> int:
-        """How many nodes were looked at and slots moved so far: what operations cost."""
+        """Return how many nodes were looked at and slots moved so far: what operations cost."""
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the tree's nodes and of the entries' records."""
+        """Return the number of bytes of the tree's nodes and of the entries' records."""
 
     @property
     def end(self) -> int:
-        """The end of the last entry; 0 when there is none."""
+        """Return the end of the last entry; 0 when there is none."""
 
     def entries(self) -> list[tuple[int, int, int]]:
-        """Offset, length and generation of every entry, in order."""
+        """Return offset, length and generation of every entry, in order."""
 
     def append(self, offset: int, data: Buffer) -> None:
-        """Take in new bytes at the end of the segment, into its last entry if that is small.
+        """Add new bytes at the end of the segment, to its last entry if that is small.
 
         Raises what the cache raises without room, and ``ValueError`` when bytes from ``offset`` on
         are cached already.
         """
 
     def insert(self, offset: int, data: Buffer) -> bool:
-        """Keep bytes that were read from tier 2; returns whether there was nothing of them yet.
+        """Add bytes that were read from tier 2; return whether none of them was there yet.
 
         Raises what the cache raises without room.
         """
 
     def end_last(self) -> None:
-        """What there is goes to tier 2 now: the next append begins an entry, unless the last one is
-        short. An entry that is extended meanwhile could not be evicted when that is done.
-        """
+        """End the last entry, because its bytes are flushed now: the next append begins an entry,
+        unless the last one is short. An entry that grows during the flush could not be evicted
+        after it."""
 
-    def note_stored(self, stored_length: int) -> bool:
-        """Tier 2 has all bytes up to there, which may be evicted now; whether that is all."""
+    def set_stored_length(self, stored_length: int) -> bool:
+        """Record that tier 2 has all bytes up to an offset; they may be evicted. Return whether
+        these are all."""
 
-    def take_over(self, source: SegmentEntries, shift: int) -> None:
+    def adopt_entries(self, source: SegmentEntries, shift: int) -> None:
         """Make another segment's entries entries of this one, ``shift`` bytes further on.
 
         Where this one has bytes already, the source's are dropped.
@@ -141,16 +145,17 @@ class SegmentEntries:
         """
 
     def views(self, offset: int, length_max: int) -> list[memoryview]:
-        """The same as read-only memory views, without a copy and without counting as a use.
+        """Return the bytes as read-only memory views, without a copy and without counting as a use.
 
         They stay what they are: memory that they show is not used again before they are gone.
         """
 
     def cached_end(self, offset: int, limit: int = ...) -> int:
-        """Where the contiguous cached bytes from ``offset`` on end, looking as far as ``limit``."""
+        """Return where the contiguous cached bytes from ``offset`` on end; look no further than
+        ``limit``."""
 
     def next_cached_offset(self, offset: int) -> int | None:
-        """The first offset of an entry at or after ``offset``; None when there is none."""
+        """Return the first offset of an entry at or after ``offset``; None when there is none."""
 
     def drop_before(self, offset: int) -> None:
         """Free entries that lie wholly before ``offset``."""

@@ -7,8 +7,8 @@ those of read_index_records.pxd.
 Invariants:
 1. The entries of a segment do not overlap. An entry belongs to one segment; dropping it frees its
    cache memory.
-2. Enlisted, and so evictable, is exactly what ``note_stored`` has told to be in tier 2, and what
-   came from there. An append to an entry takes it off its list first.
+2. Enlisted, and so evictable, is exactly what ``set_stored_length`` has told to be in tier 2, and
+   what came from there. An append to an entry takes it off its list first.
 3. Eviction touches what it evicts, and nothing else: it takes as long as it evicts entries.
 4. Whatever the cache does to make room (it may evict) happens before the tree is looked at.
 5. An operation that raises has changed nothing but what was evicted to make room.
@@ -33,7 +33,7 @@ from _fast.read_index_tree cimport (
 )
 
 cdef enum:
-    # Appends are put into one entry up to so many bytes.
+    # Maximum bytes of an entry that appends extend.
     ENTRY_BYTES = 131072
     # An entry that is about to be stored is extended as long as it is shorter.
     ENDED_BYTES = 16384
@@ -58,37 +58,39 @@ cdef class Generations:
 
     @property
     def current(self):
-        """The generation of what is used now."""
+        """Return the generation of what is used now."""
         return self._records.current
 
     @property
     def oldest(self):
-        """No appended entry that may be evicted was used last before this generation."""
+        """Return the generation before which no appended entry that may be evicted was used last.
+        """
         oldest_record(&self._records, self._records.current)
         return min(self._records.oldest, self._records.current)
 
     @property
     def entry_count(self):
-        """How many entries all segments have."""
+        """Return how many entries all segments have."""
         return self._records.in_use
 
     @property
     def evictable_bytes(self):
-        """Bytes of entries that may be evicted."""
+        """Return the number of bytes of entries that may be evicted."""
         return self._records.evictable_bytes
 
     @property
     def history_bytes(self):
-        """Bytes of entries that came from tier 2 for reads of history."""
+        """Return the number of bytes of entries that came from tier 2 for reads of history."""
         return self._records.history_bytes
 
     @property
     def memory_bytes(self):
-        """Bytes of the records of all entries; the trees' nodes come on top."""
+        """Return the number of bytes of the records of all entries; the trees' nodes come on top.
+        """
         return self._records.capacity * sizeof(Record)
 
     def advance(self, uint32_t count=1):
-        """Let ``count`` generations begin; more than ``GENERATIONS_MAX`` are not told apart."""
+        """Begin ``count`` generations; more than ``GENERATIONS_MAX`` are not told apart."""
         cdef uint32_t _step
         for _step in range(min(count, <uint32_t>GENERATIONS)):
             next_generation(&self._records)
@@ -101,7 +103,7 @@ cdef class Generations:
         uint32_t generation_end=0xFFFFFFFF,
         uint64_t history_bytes_min=0,
     ):
-        """Evict until the cache uses so little, entry by entry; returns how many that were."""
+        """Evict until the cache uses so little, entry by entry; return how many that were."""
         cdef Records *records = &self._records
         cdef uint32_t number, count = 0
         while count < count_max and pool_used(&self.cache._pool) > used_bytes_max:
@@ -117,7 +119,7 @@ cdef class Generations:
         return count
 
     def expire(self, uint32_t generation_end, *, uint32_t count_max):
-        """Evict what was last used before a generation; returns how many entries that were."""
+        """Evict what was last used before a generation; return how many entries that were."""
         cdef Records *records = &self._records
         cdef uint32_t number, count = 0
         while count < count_max:
@@ -171,21 +173,21 @@ cdef class SegmentEntries:
 
     @property
     def steps(self):
-        """How many nodes were looked at and slots moved so far."""
+        """Return how many nodes were looked at and slots moved so far."""
         return self._tree.steps
 
     @property
     def memory_bytes(self):
-        """Bytes of the tree's nodes and of the entries' records."""
+        """Return the number of bytes of the tree's nodes and of the entries' records."""
         return self._tree.node_bytes + self._tree.count * sizeof(Record)
 
     @property
     def end(self):
-        """The end of the last entry; 0 when there is none."""
+        """Return the end of the last entry; 0 when there is none."""
         return end_of(&self.generations._records.all[self._last]) if self._last else 0
 
     def entries(self):
-        """Offset, length and generation of every entry, in order."""
+        """Return offset, length and generation of every entry, in order."""
         cdef Place place
         cdef const Record *record
         cdef list result = []
@@ -198,7 +200,7 @@ cdef class SegmentEntries:
         return result
 
     def append(self, int64_t offset, data not None):
-        """Take in new bytes at the end of the segment."""
+        """Add new bytes at the end of the segment."""
         cdef Py_buffer source
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
         try:
@@ -250,7 +252,7 @@ cdef class SegmentEntries:
         return 0
 
     def insert(self, int64_t offset, data not None):
-        """Keep bytes that were read from tier 2; returns whether there was nothing of them yet."""
+        """Add bytes that were read from tier 2; return whether none of them was there yet."""
         cdef Py_buffer source
         cdef uint32_t address
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
@@ -289,12 +291,14 @@ cdef class SegmentEntries:
         return 0
 
     def end_last(self):
-        """Let the next append begin an entry, unless the last one is short."""
+        """End the last entry, so that the next append begins an entry, unless the last one is
+        short."""
         if self._last and length_of(&self.generations._records.all[self._last]) >= ENDED_BYTES:
             self._ended = self._last
 
-    def note_stored(self, int64_t stored_length):
-        """Tier 2 has all bytes up to there; returns whether that is all there are."""
+    def set_stored_length(self, int64_t stored_length):
+        """Record that tier 2 has all bytes up to an offset; return whether these are all the bytes
+        there are."""
         cdef Records *records = &self.generations._records
         cdef Record *record
         cdef Place place
@@ -317,7 +321,7 @@ cdef class SegmentEntries:
                     break
         return end_of(&records.all[self._last]) <= self._stored
 
-    def take_over(self, SegmentEntries source not None, int64_t shift):
+    def adopt_entries(self, SegmentEntries source not None, int64_t shift):
         """Make another segment's entries entries of this one, ``shift`` bytes further on."""
         cdef Records *records = &self.generations._records
         cdef Record *record
@@ -387,7 +391,8 @@ cdef class SegmentEntries:
         return result
 
     def views(self, int64_t offset, Py_ssize_t length_max):
-        """The same as read-only memory views, without a copy and without counting as a use."""
+        """Return the bytes as read-only memory views, without a copy and without counting as a use.
+        """
         cdef Records *records = &self.generations._records
         cdef const Record *record
         cdef Place place
@@ -406,7 +411,8 @@ cdef class SegmentEntries:
         return result
 
     def cached_end(self, int64_t offset, int64_t limit=INT64_MAX):
-        """Where the contiguous cached bytes from ``offset`` on end, looking as far as ``limit``."""
+        """Return where the contiguous cached bytes from ``offset`` on end; look no further than
+        ``limit``."""
         cdef const Record *record
         cdef Place place
         if not self._seek(offset, &place):
@@ -421,7 +427,7 @@ cdef class SegmentEntries:
         return offset
 
     def next_cached_offset(self, int64_t offset):
-        """The first offset of an entry at or after ``offset``; None when there is none."""
+        """Return the first offset of an entry at or after ``offset``; None when there is none."""
         cdef Place place
         if not tree_seek(&self._tree, offset - 1, &place) or not place_settle(&self._tree, &place):
             return None
@@ -442,11 +448,12 @@ cdef class SegmentEntries:
             self._remove(&place)
 
     cdef bint _seek(self, int64_t offset, Place *place) noexcept:
-        """Go to the last entry that does not begin behind ``offset``; false when there is none."""
+        """Find the last entry that does not begin behind ``offset``; return false when there is
+        none."""
         return tree_seek(&self._tree, offset, place) and place_previous(&self._tree, place)
 
     cdef bint _is_free(self, int64_t offset, int64_t end) noexcept:
-        """Whether no entry has any of these bytes."""
+        """Return whether no entry has any of these bytes."""
         cdef const Record *record
         cdef Place place
         if not self._seek(end - 1, &place):
@@ -472,7 +479,7 @@ cdef class SegmentEntries:
         return 0
 
     cdef void _forget_history(self, Record *record) noexcept:
-        """The entry, which is in no list, is not one that came from tier 2 any more."""
+        """Forget that the entry, which is in no list, came from tier 2."""
         if record.length & HISTORY:
             self.generations._records.history_bytes -= length_of(record)
         record.length &= <uint32_t>LENGTH_MASK

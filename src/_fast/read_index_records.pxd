@@ -54,7 +54,7 @@ cdef struct Owner:
 
 
 cdef struct Owners:
-    # Number 0 is nobody.
+    # Number 0 is no owner.
     Owner *all
     uint32_t capacity
     uint32_t unused
@@ -73,7 +73,7 @@ cdef inline uint32_t head_of(uint32_t generation) noexcept nogil:
 
 
 cdef inline int records_grow(Records *records) noexcept nogil:
-    """Have records that are not in use; -1 without memory."""
+    """Allocate records that are not in use; return -1 without memory."""
     cdef uint32_t number = records.capacity
     cdef uint32_t capacity = 2 * number if number else 2 * RECORDS_FIRST
     cdef void *grown
@@ -100,7 +100,7 @@ cdef inline int records_grow(Records *records) noexcept nogil:
 
 
 cdef inline uint32_t record_take(Records *records) noexcept nogil:
-    """A record that is not in use; 0 without memory."""
+    """Return a record that is not in use; 0 without memory."""
     cdef uint32_t number
     if records.unused == 0 and records_grow(records) != 0:
         return 0
@@ -112,7 +112,7 @@ cdef inline uint32_t record_take(Records *records) noexcept nogil:
 
 
 cdef inline void record_free(Records *records, uint32_t number) noexcept nogil:
-    """Give back a record that is in no list."""
+    """Free a record that is in no list."""
     records.all[number].owner = 0
     records.all[number].previous = records.unused
     records.unused = number
@@ -120,7 +120,7 @@ cdef inline void record_free(Records *records, uint32_t number) noexcept nogil:
 
 
 cdef inline void link_behind(Records *records, uint32_t head, uint32_t number) noexcept nogil:
-    """Put a record at a list's end."""
+    """Link a record to a list's end."""
     cdef uint32_t last = records.all[head].previous
     records.all[number].previous = last
     records.all[number].next = head
@@ -136,7 +136,7 @@ cdef inline void unlink(Records *records, uint32_t number) noexcept nogil:
 
 
 cdef inline void enlist(Records *records, uint32_t number, bint consumed) noexcept nogil:
-    """Tier 2 has all of the entry: it may be evicted from now on."""
+    """Add the entry to those that may be evicted: tier 2 has all of it."""
     cdef Record *record = &records.all[number]
     cdef uint32_t generation = record.generation
     records.evictable_bytes += length_of(record)
@@ -151,14 +151,14 @@ cdef inline void enlist(Records *records, uint32_t number, bint consumed) noexce
 
 
 cdef inline void delist(Records *records, uint32_t number) noexcept nogil:
-    """The entry may not be evicted."""
+    """Record that the entry may not be evicted."""
     if records.all[number].next:
         records.evictable_bytes -= length_of(&records.all[number])
         unlink(records, number)
 
 
 cdef inline void touch(Records *records, uint32_t number, bint consumed) noexcept nogil:
-    """The entry is used now; ``consumed``: up to its end."""
+    """Record that the entry is used now; ``consumed`` says that it is used up to its end."""
     cdef Record *record = &records.all[number]
     cdef bint enlisted = record.next != 0
     if record.generation == records.current and not record.length & HISTORY:
@@ -191,7 +191,8 @@ cdef inline void next_generation(Records *records) noexcept nogil:
 
 
 cdef inline uint32_t oldest_record(Records *records, uint32_t generation_end) noexcept nogil:
-    """The first in the oldest list with any, of those before ``generation_end``; else 0."""
+    """Return the first record of the oldest list that has any from before ``generation_end``; else
+    0."""
     cdef uint32_t head, end = min(generation_end, records.current + 1)
     while records.oldest < end:
         head = head_of(records.oldest)
@@ -202,13 +203,13 @@ cdef inline uint32_t oldest_record(Records *records, uint32_t generation_end) no
 
 
 cdef inline uint32_t first_in(const Records *records, uint32_t head) noexcept nogil:
-    """The first in a list; 0 when it is empty."""
+    """Return the first in a list; 0 when it is empty."""
     cdef uint32_t number = records.all[head].next
     return 0 if number == head else number
 
 
 cdef inline int owners_grow(Owners *owners) noexcept nogil:
-    """Have numbers that are not in use; -1 without memory."""
+    """Allocate numbers that are not in use; return -1 without memory."""
     cdef uint32_t number = owners.capacity if owners.capacity else 1
     cdef uint32_t capacity = 2 * owners.capacity if owners.capacity else 64
     cdef void *grown = NULL
@@ -227,7 +228,7 @@ cdef inline int owners_grow(Owners *owners) noexcept nogil:
 
 
 cdef inline uint32_t owner_enter(Owners *owners, void *entries) noexcept nogil:
-    """A number for a segment's entries; 0 without memory."""
+    """Return a number for a segment's entries; 0 without memory."""
     cdef uint32_t number
     if owners.unused == 0 and owners_grow(owners) != 0:
         return 0

@@ -55,7 +55,7 @@ cdef struct Place:
 
 
 cdef inline uint32_t slots_up_to(const Node *node, int64_t offset) noexcept nogil:
-    """How many of the node's offsets are not above ``offset``."""
+    """Return how many of the node's offsets are not above ``offset``."""
     cdef uint32_t low = 0, half, rest = node.count
     while rest > 1:
         half = rest >> 1
@@ -65,7 +65,7 @@ cdef inline uint32_t slots_up_to(const Node *node, int64_t offset) noexcept nogi
 
 
 cdef inline bint tree_seek(Tree *tree, int64_t offset, Place *place) noexcept nogil:
-    """Go to the slot behind the last offset up to ``offset``; false in an empty tree."""
+    """Find the slot behind the last offset up to ``offset``; return false in an empty tree."""
     cdef Node *node = tree.root
     cdef uint32_t depth, slot
     if node == NULL:
@@ -85,7 +85,8 @@ cdef inline bint tree_seek(Tree *tree, int64_t offset, Place *place) noexcept no
 cdef inline void tree_descend(
     Tree *tree, Place *place, uint32_t depth, Node *node, bint to_last
 ) noexcept nogil:
-    """Go from the node, which is that deep, to its first leaf's first slot or its last's last."""
+    """Descend from the node, which is that deep, to its first leaf's first slot or its last's last.
+    """
     cdef uint32_t slot
     tree.steps += tree.height + 1 - depth
     while depth < tree.height:
@@ -99,7 +100,7 @@ cdef inline void tree_descend(
 
 
 cdef inline bint tree_first(Tree *tree, Place *place) noexcept nogil:
-    """Go to the lowest offset; false in an empty tree."""
+    """Find the lowest offset; return false in an empty tree."""
     if tree.root == NULL:
         return False
     tree_descend(tree, place, 0, tree.root, False)
@@ -107,7 +108,7 @@ cdef inline bint tree_first(Tree *tree, Place *place) noexcept nogil:
 
 
 cdef inline bint tree_last(Tree *tree, Place *place) noexcept nogil:
-    """Go to the highest offset; false in an empty tree."""
+    """Find the highest offset; return false in an empty tree."""
     if tree.root == NULL:
         return False
     tree_descend(tree, place, 0, tree.root, True)
@@ -115,7 +116,7 @@ cdef inline bint tree_last(Tree *tree, Place *place) noexcept nogil:
 
 
 cdef inline bint place_previous(Tree *tree, Place *place) noexcept nogil:
-    """Go one slot back; false, and nowhere, when there is none."""
+    """Move the place one slot back; return false, without a move, when there is none."""
     cdef uint32_t depth = tree.height
     if place.slot:
         place.slot -= 1
@@ -132,7 +133,8 @@ cdef inline bint place_previous(Tree *tree, Place *place) noexcept nogil:
 
 
 cdef inline bint place_settle(Tree *tree, Place *place) noexcept nogil:
-    """Go on to the next leaf if the slot is one behind the last; false if there is none."""
+    """Move the place to the next leaf if its slot is one behind the last; return false if there is
+    none."""
     cdef uint32_t depth = tree.height
     if place.slot < place.leaf.node.count:
         return True
@@ -148,12 +150,12 @@ cdef inline bint place_settle(Tree *tree, Place *place) noexcept nogil:
 
 
 cdef inline bint place_next(Tree *tree, Place *place) noexcept nogil:
-    """Go one slot on; false when there is none."""
+    """Move the place one slot forward; return false when there is none."""
     place.slot += 1
     return place_settle(tree, place)
 
 
-cdef inline void leaf_put(
+cdef inline void leaf_insert(
     Tree *tree, Leaf *leaf, uint32_t slot, int64_t offset, uint32_t number
 ) noexcept nogil:
     cdef uint32_t moved = leaf.node.count - slot
@@ -165,7 +167,7 @@ cdef inline void leaf_put(
     leaf.node.count += 1
 
 
-cdef inline void inner_put(
+cdef inline void inner_insert(
     Tree *tree, Inner *inner, uint32_t slot, int64_t offset, Node *child
 ) noexcept nogil:
     cdef uint32_t moved = inner.node.count - slot
@@ -177,7 +179,7 @@ cdef inline void inner_put(
     inner.node.count += 1
 
 
-cdef inline void inner_take(Tree *tree, Inner *inner, uint32_t slot) noexcept nogil:
+cdef inline void inner_remove(Tree *tree, Inner *inner, uint32_t slot) noexcept nogil:
     cdef uint32_t moved = inner.node.count - slot - 1
     tree.steps += moved
     memmove(&inner.node.offsets[slot], &inner.node.offsets[slot + 1], moved * sizeof(int64_t))
@@ -186,7 +188,7 @@ cdef inline void inner_take(Tree *tree, Inner *inner, uint32_t slot) noexcept no
 
 
 cdef inline uint32_t slots_kept(uint32_t slot) noexcept nogil:
-    """How many slots a full node keeps that is split for one at ``slot``.
+    """Return how many slots a full node keeps that is split for one at ``slot``.
 
     All of them when that goes to the end: what is written in order fills its nodes.
     """
@@ -217,7 +219,7 @@ cdef inline void move_slots(
 
 
 cdef inline int tree_reserve(Tree *tree, const Place *place, Node **spares) noexcept nogil:
-    """Get the nodes that splitting needs, leaf first; returns how many, -1 without memory."""
+    """Allocate the nodes that splitting needs, leaf first; return how many, -1 without memory."""
     cdef int count = 0
     cdef uint32_t depth = tree.height
     if place.leaf.node.count < SLOTS:
@@ -260,7 +262,7 @@ cdef inline int tree_plant(Tree *tree, int64_t offset, uint32_t number) noexcept
 
 
 cdef inline int tree_insert(Tree *tree, int64_t offset, uint32_t number) noexcept nogil:
-    """Put in an offset that is not there; -1 without memory."""
+    """Insert an offset that is not there; return -1 without memory."""
     cdef Node *spares[HEIGHT_MAX + 2]
     cdef Place place
     cdef Node *left
@@ -279,7 +281,7 @@ cdef inline int tree_insert(Tree *tree, int64_t offset, uint32_t number) noexcep
         place.nodes[depth].node.offsets[0] = offset
     depth = tree.height
     if spare_count == 0:
-        leaf_put(tree, place.leaf, place.slot, offset, number)
+        leaf_insert(tree, place.leaf, place.slot, offset, number)
         return 0
     left = &place.leaf.node
     right = spares[0]
@@ -287,30 +289,30 @@ cdef inline int tree_insert(Tree *tree, int64_t offset, uint32_t number) noexcep
     kept = slots_kept(place.slot)
     move_slots(tree, left, kept, right, True)
     if place.slot > kept or kept == SLOTS:
-        leaf_put(tree, <Leaf *>right, place.slot - kept, offset, number)
+        leaf_insert(tree, <Leaf *>right, place.slot - kept, offset, number)
     else:
-        leaf_put(tree, <Leaf *>left, place.slot, offset, number)
+        leaf_insert(tree, <Leaf *>left, place.slot, offset, number)
     separator = right.offsets[0]
     while depth:
         depth -= 1
         left = &place.nodes[depth].node
         slot = place.slots[depth] + 1
         if left.count < SLOTS:
-            inner_put(tree, <Inner *>left, slot, separator, right)
+            inner_insert(tree, <Inner *>left, slot, separator, right)
             return 0
         kept = slots_kept(slot)
         spares[used].count = 0
         move_slots(tree, left, kept, spares[used], False)
         if slot > kept or kept == SLOTS:
-            inner_put(tree, <Inner *>spares[used], slot - kept, separator, right)
+            inner_insert(tree, <Inner *>spares[used], slot - kept, separator, right)
         else:
-            inner_put(tree, <Inner *>left, slot, separator, right)
+            inner_insert(tree, <Inner *>left, slot, separator, right)
         right = spares[used]
         separator = right.offsets[0]
         used += 1
     spares[used].count = 0
-    inner_put(tree, <Inner *>spares[used], 0, left.offsets[0], left)
-    inner_put(tree, <Inner *>spares[used], 1, separator, right)
+    inner_insert(tree, <Inner *>spares[used], 0, left.offsets[0], left)
+    inner_insert(tree, <Inner *>spares[used], 1, separator, right)
     tree.root = spares[used]
     tree.height += 1
     return 0
@@ -330,13 +332,13 @@ cdef inline bint tree_join(
     if left.count + right.count > JOINED_SLOTS_MAX:
         return False
     move_slots(tree, right, 0, left, leaves)
-    inner_take(tree, parent, slot + 1)
+    inner_remove(tree, parent, slot + 1)
     node_free(tree, right, leaves)
     return True
 
 
 cdef inline void tree_remove(Tree *tree, Place *place) noexcept nogil:
-    """Take out what is at the place, which is nowhere then."""
+    """Remove the offset at the place, which is invalid then."""
     cdef Leaf *leaf = place.leaf
     cdef uint32_t depth = tree.height, slot = place.slot, moved = leaf.node.count - slot - 1
     cdef Node *node = &leaf.node
@@ -353,7 +355,7 @@ cdef inline void tree_remove(Tree *tree, Place *place) noexcept nogil:
         slot = place.slots[depth]
         tree.steps += 1
         if node.count == 0:
-            inner_take(tree, parent, slot)
+            inner_remove(tree, parent, slot)
             node_free(tree, node, is_leaf)
         elif not (
             (slot + 1 < parent.node.count and tree_join(tree, parent, slot, is_leaf))
@@ -376,7 +378,7 @@ cdef inline void tree_remove(Tree *tree, Place *place) noexcept nogil:
 cdef inline const char *node_audit(
     const Tree *tree, const Node *node, uint32_t depth, int64_t low, int64_t high, uint32_t *found
 ) noexcept:
-    """What is wrong with a node or below it, NULL if nothing. Offsets lie in [low, high)."""
+    """Return what is wrong with a node or below it, NULL if nothing. Offsets lie in [low, high)."""
     cdef uint32_t slot
     cdef const char *problem
     cdef int64_t above

@@ -2,10 +2,10 @@ from _fast.logged_pieces import Piece
 from _fast.operations import AppendOperation
 
 LOGGED_BYTES_MIN: int
-"""The bodies of appends from this length on are left out of a digest."""
+"""Minimum length, in bytes, of the bodies of appends that a digest leaves out."""
 
 DIGEST_FORMAT: int
-"""Grows with every change of what a digest's bytes are: those that were kept are not read then."""
+"""Version of the digests' bytes: digests of another version are not read."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -13,7 +13,7 @@ class EntryNeededError(Exception):
     """The digest leaves out what the replay needs: feed that of the whole entry."""
 
 def digest_frame(frame: Buffer, whole: bool = False) -> bytes:
-    """What a replay needs of a frame; with ``whole`` the bodies of its appends too.
+    """Return what a replay needs of a frame; with ``whole`` the bodies of its appends too.
 
     Raises ``_fast.data_frame.FrameDamagedError`` for anything that is no frame.
     """
@@ -21,7 +21,7 @@ def digest_frame(frame: Buffer, whole: bool = False) -> bytes:
 ShortPiece = tuple[int, bytes, bytes]
 
 def logged_pieces(offset: int, data: bytes, places: bytes) -> list[Piece]:
-    """Where in the log the bytes of a ``ShortPiece`` are."""
+    """Return where in the log the bytes of a ``ShortPiece`` are."""
 
 class AppendRun:
     """Appends to one segment that follow each other, without any other operation between.
@@ -49,7 +49,7 @@ class DigestReader:
 
     def __init__(self) -> None: ...
     def feed(self, digest: Buffer, position: int) -> list[AppendBatch | tuple[int, bytes]]:
-        """What ends in the frame at ``position``: batches of appends, and other records.
+        """Return what ends in the frame at ``position``: batches of appends, and other records.
 
         Those come with the position of the frame in which they began. Raises
         ``_fast.data_frame.FrameDamagedError`` and ``_fast.operations.OperationDamagedError`` for

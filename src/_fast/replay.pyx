@@ -43,7 +43,7 @@ LOGGED_BYTES_MIN = LONG_BYTES
 ShortPiece = tuple
 
 DIGEST_FORMAT = 1
-"""Grows with every change of what a digest's bytes are: those that were kept are not read then."""
+"""Version of the digests' bytes: digests of another version are not read."""
 
 
 class EntryNeededError(Exception):
@@ -65,7 +65,8 @@ cdef struct ShortPlace:
 
 
 cdef Py_ssize_t append_head_bytes(const unsigned char *data, Py_ssize_t length) noexcept:
-    """How long the head of an append is that begins with ``data``; -1 when it is not all there."""
+    """Return how long the head of an append is that begins with ``data``; -1 when it is not all
+    there."""
     cdef Py_ssize_t position = APPEND_HEAD_BYTES
     cdef Py_ssize_t id_bytes
     cdef int _
@@ -84,7 +85,7 @@ cdef Py_ssize_t append_head_bytes(const unsigned char *data, Py_ssize_t length) 
 cdef Py_ssize_t kept_bytes(
     const unsigned char *part, Py_ssize_t length, int flags, bint is_head
 ) noexcept:
-    """How much of a part its frame's digest has."""
+    """Return how much of a part its frame's digest has."""
     cdef Py_ssize_t kept = length
     if flags & FIRST_PART:
         if length > 0 and part[0] == APPEND:
@@ -97,7 +98,7 @@ cdef Py_ssize_t kept_bytes(
 
 
 def digest_frame(frame not None, bint whole=False):
-    """What a replay needs of a frame; with ``whole`` the bodies of its appends too."""
+    """Return what a replay needs of a frame; with ``whole`` the bodies of its appends too."""
     cdef Py_buffer view
     PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
     try:
@@ -203,7 +204,8 @@ cdef class AppendRun:
 
 
 def logged_pieces(long long offset, bytes data not None, bytes places not None):
-    """Where in the log the bytes of a piece are: (offset, length, position, start, sum) of each."""
+    """Return where in the log the bytes of a piece are: (offset, length, position, start, sum) of
+    each."""
     cdef const unsigned char *found = <const unsigned char *>PyBytes_AS_STRING(data)
     cdef const char *given = PyBytes_AS_STRING(places)
     cdef Py_ssize_t count = PyBytes_GET_SIZE(places) // <Py_ssize_t>sizeof(ShortPlace)
@@ -248,19 +250,20 @@ cdef class DigestReader:
     cdef AppendBatch batch
 
     def feed(self, digest not None, long long position):
-        """What ends in the frame at ``position``: batches of appends, and (position, record)."""
+        """Return what ends in the frame at ``position``: batches of appends, and (position,
+        record)."""
         cdef Py_buffer view
         cdef list operations = []
         PyObject_GetBuffer(digest, &view, PyBUF_SIMPLE)
         try:
             self.batch = None
-            self.take_items(<const unsigned char *>view.buf, view.len, position, operations)
+            self.read_items(<const unsigned char *>view.buf, view.len, position, operations)
         finally:
             PyBuffer_Release(&view)
         self.end_batch(operations)
         return operations
 
-    cdef int take_items(
+    cdef int read_items(
         self, const unsigned char *data, Py_ssize_t length, long long position, list operations
     ) except -1:
         cdef Item item
@@ -272,13 +275,13 @@ cdef class DigestReader:
                 # What was begun before and never ended was cut off by a crash: never acknowledged.
                 self.kept = None
             if item.flags == FIRST_PART | LAST_PART:
-                self.take_whole(data + place, &item, position, operations)
+                self.read_whole(data + place, &item, position, operations)
             else:
-                self.take_part(data + place, &item, position, operations)
+                self.read_part(data + place, &item, position, operations)
             place += item.kept
         return 0
 
-    cdef int take_whole(
+    cdef int read_whole(
         self, const unsigned char *data, const Item *item, long long position, list operations
     ) except -1:
         cdef Py_ssize_t head
@@ -298,10 +301,10 @@ cdef class DigestReader:
         )
         return 0
 
-    cdef int take_part(
+    cdef int read_part(
         self, const unsigned char *data, const Item *item, long long position, list operations
     ) except -1:
-        """Take a part of a record that is spread over frames."""
+        """Add a part of a record that is spread over frames."""
         if item.flags & FIRST_PART:
             self.began = position
             self.kept = bytearray()
@@ -322,7 +325,7 @@ cdef class DigestReader:
         return 0
 
     cdef int find_head(self, const Item *item, long long position) except -1:
-        """Take the body out of ``kept``, once that has the whole head of an append."""
+        """Remove the body from ``kept``, once that has the whole head of an append."""
         cdef const unsigned char *data = <const unsigned char *>self.kept
         cdef Py_ssize_t length = len(self.kept)
         cdef Py_ssize_t body
@@ -340,7 +343,7 @@ cdef class DigestReader:
     cdef int keep_piece(
         self, const unsigned char *data, Py_ssize_t length, const Item *item, long long position
     ) except -1:
-        """Note a part of a body: ``length`` bytes at ``data``, or what the digest left out."""
+        """Record a part of a body: ``length`` bytes at ``data``, or what the digest left out."""
         if item.kept < item.length:
             if length:
                 raise FrameDamagedError(f"a digest is torn, at byte {item.start}")

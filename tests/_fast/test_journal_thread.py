@@ -53,13 +53,13 @@ class Written:
         self.thread.submit(records, offset=offset, **(asked | others))
         return length
 
-    def take(self, count: int) -> Taken:
-        taken: Taken = []
-        while len(taken) < count:
+    def fetch(self, count: int) -> Taken:
+        fetched: Taken = []
+        while len(fetched) < count:
             assert select.select([self.event_fd], [], [], 10)[0], "nothing was written"
             os.eventfd_read(self.event_fd)
-            taken += self.thread.take()
-        return taken
+            fetched += self.thread.fetch_results()
+        return fetched
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def test_batches_lie_in_the_file_as_the_format_says(batches: list[list[Record]])
                     durable=number,
                 )
                 expected += b"".join(buffers).ljust(length, b"\0")
-                assert [result for result, _ in written.take(1)] == [length]
+                assert [result for result, _ in written.fetch(1)] == [length]
         assert path.read_bytes() == expected
 
 
@@ -120,7 +120,7 @@ def test_a_batch_longer_than_any_before_it_is_written_whole(
     records = [entry(position, os.urandom(100_000), b"x" * 33) for position in range(40)]
     written.submit([entry(1, b"short")], offset=0)
     length = written.submit(records, offset=512)
-    assert [result for result, _ in written.take(2)] == [512, length]
+    assert [result for result, _ in written.fetch(2)] == [512, length]
     buffers, _ = encode_batch(records, generation=GENERATION, salt=SALT, batch_number=5, durable=4)
     assert (tmp_path / "file").read_bytes()[512:] == b"".join(buffers).ljust(length, b"\0")
 
@@ -131,9 +131,9 @@ def test_batches_are_over_in_the_order_in_which_they_were_submitted(written: Wri
             written.submit([entry(turn, bytes(700 * (place + 1)))], offset=place * 4096)
             for place in range(OUTSTANDING_MAX)
         ]
-        taken = written.take(OUTSTANDING_MAX)
-        assert [result for result, _ in taken] == lengths
-        assert all(seconds > 0 for _, seconds in taken)
+        fetched = written.fetch(OUTSTANDING_MAX)
+        assert [result for result, _ in fetched] == lengths
+        assert all(seconds > 0 for _, seconds in fetched)
 
 
 def test_after_a_batch_that_was_not_written_none_is_until_it_resumes(
@@ -142,21 +142,21 @@ def test_after_a_batch_that_was_not_written_none_is_until_it_resumes(
     device = os.open("/dev/full", os.O_RDWR)  # it knows no synced writes
     written.submit([entry(1, b"a")], descriptor=device)
     written.submit([entry(2, b"b")])
-    taken = written.take(2)
+    fetched = written.fetch(2)
     written.submit([entry(3, b"c")])
-    taken += written.take(1)
-    assert [result for result, _ in taken] == [-errno.EOPNOTSUPP, 0, 0]
+    fetched += written.fetch(1)
+    assert [result for result, _ in fetched] == [-errno.EOPNOTSUPP, 0, 0]
     assert (tmp_path / "file").read_bytes() == b""
     written.thread.resume()
     length = written.submit([entry(1, b"a")])
-    assert written.take(1)[0][0] == length
+    assert written.fetch(1)[0][0] == length
     os.close(device)
 
 
 def test_an_error_is_told_by_its_number(written: Written, tmp_path: Path) -> None:
     reader = os.open(tmp_path / "file", os.O_RDONLY)
     written.submit([entry(1, b"a")], descriptor=reader)
-    assert written.take(1)[0][0] == -errno.EBADF
+    assert written.fetch(1)[0][0] == -errno.EBADF
     os.close(reader)
 
 
@@ -168,7 +168,7 @@ def test_a_write_that_was_cut_short_is_told_and_stops_those_after_it(
     try:
         written.submit([entry(1, bytes(1000))])
         written.submit([entry(2, b"b")])
-        assert [result for result, _ in written.take(2)] == [600, 0]
+        assert [result for result, _ in written.fetch(2)] == [600, 0]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (tmp_path / "file").stat().st_size == 600
@@ -179,7 +179,7 @@ def test_what_is_written_is_held_until_it_is_taken(written: Written) -> None:
     written.submit([entry(1, data)])
     with pytest.raises(BufferError):
         data.append(0)
-    written.take(1)
+    written.fetch(1)
     data.append(0)
 
 
@@ -191,7 +191,7 @@ def test_a_thread_that_is_stopped_writes_what_was_submitted(
     written.thread.stop()
     written.thread.stop()
     assert (tmp_path / "file").stat().st_size == length
-    assert written.thread.take()[0][0] == length
+    assert written.thread.fetch_results()[0][0] == length
     data.append(0)
     with pytest.raises(ValueError, match="stopped"):
         written.submit([entry(1, b"a")])
@@ -210,7 +210,7 @@ def test_no_more_is_submitted_than_there_is_room_for(written: Written) -> None:
         written.submit([entry(1, b"a")])
     with pytest.raises(ValueError, match="outstanding"):
         written.submit([entry(1, b"a")])
-    written.take(OUTSTANDING_MAX)
+    written.fetch(OUTSTANDING_MAX)
 
 
 @pytest.mark.parametrize(
@@ -227,14 +227,14 @@ def test_lengths_that_do_not_fit_are_refused(
     with pytest.raises(ValueError, match="bytes"):
         written.submit([record], **others)
     length = written.submit([entry(1, b"fits")])
-    assert [result for result, _ in written.take(1)] == [length]
+    assert [result for result, _ in written.fetch(1)] == [length]
 
 
 def test_parts_that_are_no_bytes_are_refused(written: Written) -> None:
     with pytest.raises(TypeError):
         written.submit([Record(Kind.ENTRY, 1, 1, 1, ("text",), 4)])  # type: ignore[arg-type]
     written.submit([entry(1, b"fits")])
-    written.take(1)
+    written.fetch(1)
 
 
 def test_it_writes_while_nobody_lets_go_of_the_interpreters_lock(
@@ -252,4 +252,4 @@ def test_it_writes_while_nobody_lets_go_of_the_interpreters_lock(
             assert memory[:4] == b"SGJB"
         finally:
             sys.setswitchinterval(interval)
-    written.take(1)
+    written.fetch(1)

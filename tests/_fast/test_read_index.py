@@ -61,22 +61,22 @@ def test_only_what_tier_2_has_is_evicted() -> None:
         entries.append(number * MIB, b"x" * MIB)
     evict = entries.generations.evict
     assert evict(used_bytes_max=0, count_max=EVERYTHING) == 0
-    assert not entries.note_stored(4 * MIB + 1)
+    assert not entries.set_stored_length(4 * MIB + 1)
     assert evict(used_bytes_max=0, count_max=EVERYTHING) == 4
     assert offsets_of(entries) == [number * MIB for number in range(4, 10)]
-    assert entries.note_stored(10 * MIB)
+    assert entries.set_stored_length(10 * MIB)
     assert evict(used_bytes_max=0, count_max=EVERYTHING) == 6
 
 
 def test_an_entry_that_grows_again_is_not_evicted_any_more() -> None:
     entries = make_entries()
     entries.append(0, b"a" * 10)
-    assert entries.note_stored(10)
+    assert entries.set_stored_length(10)
     assert entries.generations.evictable_bytes == 10
     entries.append(10, b"b" * 10)
     assert entries.generations.evictable_bytes == 0
     assert entries.generations.evict(used_bytes_max=0, count_max=EVERYTHING) == 0
-    entries.note_stored(20)
+    entries.set_stored_length(20)
     assert entries.generations.evict(used_bytes_max=0, count_max=EVERYTHING) == 1
 
 
@@ -97,7 +97,7 @@ def test_what_was_stored_of_a_growing_segment_may_be_evicted() -> None:
     entries.append(0, b"a" * 50_000)
     entries.end_last()
     entries.append(50_000, b"b" * 10)
-    assert not entries.note_stored(50_000)
+    assert not entries.set_stored_length(50_000)
     assert entries.generations.evictable_bytes == 50_000
     entries.append(50_010, b"c" * 10)
     assert entries.generations.evictable_bytes == 50_000
@@ -116,7 +116,7 @@ def test_the_oldest_generation_moves_up_as_it_is_evicted() -> None:
     for number in range(6):
         entries.append(number * MIB, b"x" * MIB)
         generations.advance()
-    entries.note_stored(6 * MIB)
+    entries.set_stored_length(6 * MIB)
     entries.gather(0, 1)
     assert generations.oldest == 1
     assert generations.evict(used_bytes_max=4 * MIB + 65536, count_max=EVERYTHING) == 2
@@ -134,7 +134,7 @@ def test_the_oldest_entries_of_all_segments_go_first() -> None:
         segments[number % 3].append(number * MIB, b"x" * MIB)
         generations.advance()
     for entries in segments:
-        entries.note_stored(9 * MIB)
+        entries.set_stored_length(9 * MIB)
     assert generations.evict(used_bytes_max=0, count_max=4) == 4
     assert [offsets_of(entries) for entries in segments] == [
         [6 * MIB],
@@ -150,7 +150,7 @@ def test_what_was_not_used_for_long_expires() -> None:
     generations.advance(5)
     entries.append(10, b"new")
     entries.insert(20, b"history")
-    entries.note_stored(13)
+    entries.set_stored_length(13)
     assert generations.expire(5, count_max=EVERYTHING) == 1
     assert offsets_of(entries) == [10, 20]
     generations.advance()
@@ -163,7 +163,7 @@ def test_generations_that_are_not_told_apart_any_more_keep_their_order() -> None
     for number in range(5):
         entries.append(number * MIB, b"x" * MIB)
         generations.advance(GENERATIONS_MAX // 2)
-    entries.note_stored(5 * MIB)
+    entries.set_stored_length(5 * MIB)
     generations.advance(3 * GENERATIONS_MAX)
     assert generations.current == GENERATIONS_MAX // 2 * 5 + GENERATIONS_MAX
     for number in range(1, 6):
@@ -175,7 +175,7 @@ def test_history_goes_before_what_was_appended_and_what_was_read_of_it_first() -
     entries = make_entries()
     generations = entries.generations
     entries.append(10 * MIB, b"t" * MIB)
-    entries.note_stored(11 * MIB)
+    entries.set_stored_length(11 * MIB)
     generations.advance(100)
     for number in range(4):
         assert entries.insert(number * MIB, b"h" * MIB)
@@ -207,9 +207,9 @@ def test_an_append_may_evict_to_make_room_but_never_what_it_extends() -> None:
     cache.on_full = lambda: generations.evict(used_bytes_max=0, count_max=EVERYTHING)
     other, entries = SegmentEntries(generations), SegmentEntries(generations)
     other.append(0, b"o" * (3 * MIB + 600_000))
-    other.note_stored(8 * MIB)
+    other.set_stored_length(8 * MIB)
     entries.append(0, b"a" * 4096)
-    entries.note_stored(4096)
+    entries.set_stored_length(4096)
     at = 4096
     while len(other):
         entries.append(at, b"b" * 100_000)
@@ -221,7 +221,7 @@ def test_an_append_may_evict_to_make_room_but_never_what_it_extends() -> None:
 def test_an_append_without_room_changes_nothing() -> None:
     entries = make_entries(BUFFER_LENGTH)
     entries.append(0, b"a" * 1000)
-    entries.note_stored(1000)
+    entries.set_stored_length(1000)
     before = entries.entries()
     entries.generations.advance()
     for offset in (1000, 5000):
@@ -241,7 +241,7 @@ def test_a_view_never_shows_bytes_that_took_an_evicted_entrys_place() -> None:
     generations = entries.generations
     data = random.Random(1).randbytes(BUFFER_LENGTH // 2)
     entries.append(0, data)
-    entries.note_stored(len(data))
+    entries.set_stored_length(len(data))
     views = entries.views(0, len(data))
     assert generations.evict(used_bytes_max=0, count_max=EVERYTHING) == 1
     assert offsets_of(entries) == []
@@ -296,9 +296,9 @@ def test_entries_of_a_merged_segment_move_to_its_target() -> None:
     target.append(0, b"before")
     source.append(0, b"merged")
     target.append(12, b"after")
-    source.note_stored(6)
-    target.note_stored(12)
-    target.take_over(source, 6)
+    source.set_stored_length(6)
+    target.set_stored_length(12)
+    target.adopt_entries(source, 6)
     assert target.gather(0, 100) == b"beforemergedafter"
     assert len(source) == 0
     assert source.end == 0
@@ -311,7 +311,7 @@ def test_entries_do_not_move_to_another_cache() -> None:
     entries = make_entries()
     for other in (entries, make_entries()):
         with pytest.raises(ValueError, match="same cache"):
-            entries.take_over(other, 0)
+            entries.adopt_entries(other, 0)
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "random"])
@@ -371,7 +371,7 @@ def test_eviction_looks_at_nothing_but_what_it_evicts() -> None:
     assert generations.evict(used_bytes_max=0, count_max=50) == 0
     assert [entries.steps for entries in segments] == before
     for entries in segments:
-        entries.note_stored(10)
+        entries.set_stored_length(10)
     before = [entries.steps for entries in segments]
     assert generations.evict(used_bytes_max=0, count_max=50) == 1
     assert [entries.steps for entries in segments][1:] == before[1:]

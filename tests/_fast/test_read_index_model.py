@@ -92,7 +92,7 @@ class Oracle:
         self.list_entry(entry)
         return True
 
-    def note_stored(self, segment: int, stored: int) -> bool:
+    def set_stored_length(self, segment: int, stored: int) -> bool:
         self.stored[segment] = max(stored, self.stored[segment])
         for entry in self.sorted(segment):
             if entry.end <= self.stored[segment] and entry.listed_at < 0:
@@ -128,7 +128,7 @@ class Oracle:
             if entry.end <= offset:
                 del self.segments[segment][entry.offset]
 
-    def take_over(self, target: int, source: int, shift: int) -> None:
+    def adopt_entries(self, target: int, source: int, shift: int) -> None:
         for entry in self.sorted(source):
             entry.offset += shift
             if any(
@@ -225,9 +225,9 @@ class EntriesModel(RuleBasedStateMachine):
             assert kept == self.oracle.insert(segment, offset, data)
 
     @rule(segment=segments, stored=st.one_of(offsets, st.integers(0, 1_000_000)))
-    def note_stored(self, segment: int, stored: int) -> None:
-        all_stored = self.entries[segment].note_stored(stored)
-        assert all_stored == self.oracle.note_stored(segment, stored)
+    def set_stored_length(self, segment: int, stored: int) -> None:
+        all_stored = self.entries[segment].set_stored_length(stored)
+        assert all_stored == self.oracle.set_stored_length(segment, stored)
 
     @rule(segment=segments, offset=offsets, length=st.integers(0, 200_000), use=st.booleans())
     def gather(self, segment: int, offset: int, length: int, use: bool) -> None:
@@ -256,13 +256,13 @@ class EntriesModel(RuleBasedStateMachine):
         self.oracle.drop_before(segment, offset)
 
     @rule(taker=segments, source=segments, shift=st.integers(0, 50_000))
-    def take_over(self, taker: int, source: int, shift: int) -> None:
+    def adopt_entries(self, taker: int, source: int, shift: int) -> None:
         if taker != source:
-            self.entries[taker].take_over(self.entries[source], shift)
-            self.oracle.take_over(taker, source, shift)
+            self.entries[taker].adopt_entries(self.entries[source], shift)
+            self.oracle.adopt_entries(taker, source, shift)
         else:
             with pytest.raises(ValueError, match="entries move between segments"):
-                self.entries[taker].take_over(self.entries[source], shift)
+                self.entries[taker].adopt_entries(self.entries[source], shift)
 
     @rule(count=st.sampled_from([1, 1, 1, 2, 7, GENERATIONS_MAX - 1, GENERATIONS_MAX + 9]))
     def advance(self, count: int) -> None:

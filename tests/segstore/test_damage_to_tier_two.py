@@ -78,7 +78,7 @@ class Store:
             await container.flush()
             if self.killed:
                 storage: Any = container.parts.storage
-                await storage._journal.note_checksums()
+                await storage._journal.record_checksums()
                 self.tiers.crash()
 
     async def read(self) -> str:

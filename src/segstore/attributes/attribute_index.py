@@ -23,13 +23,14 @@ from _fast.btree import FOOTER_BYTES, Batch, CorruptPageError, Footer, PageCache
 from segstore.chunks.api import SegmentStorage
 from segstore.errors import StorageError
 from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
-from segstore.runtime.parallel import work_together
+from segstore.runtime.parallel import run_parallel
 
 ROLLOVER_BYTES: Final = 32 * 1024 * 1024
-"""Chunks of attribute segments are this long (the original's size)."""
+"""Length, in bytes, of the chunks of attribute segments (the original's length)."""
 DELTA_BYTES_MAX: Final = 16 * 1024
-"""Changes of index pages that an open tree may keep in memory, outside of the page cache. All that
-was written since the first of them stays in tier 2: less than one chunk."""
+"""Maximum size, in bytes, of the changes of index pages that an open tree keeps in memory, outside
+of the page cache. All that was written since the first of them stays in tier 2: less than one
+chunk."""
 PARALLEL_READS_MAX: Final = 8
 
 _Page = tuple[int, int, int]
@@ -75,7 +76,7 @@ class AttributeIndex:
 
     @property
     def entry_count(self) -> int:
-        """How many attributes the index has, once it was used."""
+        """Return how many attributes the index has, once it was used."""
         return self._tree.footer.entry_count
 
     async def find_many(self, keys: Sequence[AttributeId]) -> list[int | None]:
@@ -185,7 +186,7 @@ class AttributeIndex:
                 await self._read_page(missing[0], held)
             else:
                 read = partial(self._read_page, held=held)
-                await work_together(missing, read, tasks_max=PARALLEL_READS_MAX)
+                await run_parallel(missing, read, tasks_max=PARALLEL_READS_MAX)
         except StorageError:
             # An update that was committed meanwhile may have truncated what an older tree had.
             if self._tree.footer is footer:

@@ -27,7 +27,7 @@ OPEN_COUNT_MAX: Final = 1024
 """Maximum count of a container's indexes that stay open without use; small ones take about 2
 KiB."""
 SCAN_COUNT_MAX: Final = 1000
-"""Attributes that an iteration gets from an index at once."""
+"""Maximum number of attributes that an iteration gets from an index at once."""
 
 AttributePage = list[tuple[AttributeId, int]]
 
@@ -59,7 +59,7 @@ class AttributeIndexes:
 
     @contextmanager
     def use(self, segment: SegmentMetadata) -> Iterator[AttributeIndex]:
-        """The segment's index, for as long as the block takes."""
+        """Yield the segment's index, and hold it open until the block ends."""
         opened = self._open.pop(segment.segment_id, None) or _OpenIndex(
             AttributeIndex(
                 attribute_segment_name(segment.storage_name),
@@ -109,7 +109,7 @@ class AttributeIndexes:
     async def load(
         self, segment: SegmentMetadata, attribute_ids: Iterable[AttributeId]
     ) -> list[AttributeId]:
-        """Load attributes that only the index has; returns the ones that were loaded.
+        """Load attributes that only the index has; return the ones that were loaded.
 
         They stay in memory until they are given to the attribute cache. Raises
         ``NoSuchSegmentError`` when the segment was removed meanwhile, and ``StorageError``.
@@ -125,7 +125,7 @@ class AttributeIndexes:
     async def get(
         self, segment: SegmentMetadata, attribute_ids: Sequence[AttributeId]
     ) -> dict[AttributeId, int]:
-        """The values of those attributes that there are; raises like ``load``."""
+        """Return the values of those attributes that exist. Raises like ``load``."""
         memory = segment.attribute_memory
         loaded: list[AttributeId] = []
         segment.was_used = True
@@ -144,7 +144,8 @@ class AttributeIndexes:
                 self._cache.touch(memory, attribute_ids)
 
     def get_now(self, segment: SegmentMetadata, attribute_id: AttributeId) -> int | None:
-        """An attribute's value, the null value for none, if tier 2 need not be read; else None."""
+        """Return an attribute's value (the null value if it has none), or None if tier 2 must be
+        read."""
         segment.was_used = True
         memory = segment.attribute_memory
         if memory.lacks(attribute_id):
@@ -154,7 +155,7 @@ class AttributeIndexes:
     async def iterate(
         self, segment: SegmentMetadata, first: AttributeId, last: AttributeId
     ) -> AsyncGenerator[AttributePage, None]:
-        """The extended attributes from ``first`` to ``last``, both included, in pages, by id.
+        """Yield the extended attributes from ``first`` to ``last``, both included, in pages, by id.
 
         Each page is right at the moment when it is given. Raises like ``load``.
         """

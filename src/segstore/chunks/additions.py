@@ -56,7 +56,9 @@ class Additions:
                 return
         except BaseException:
             for each in together:
-                each.error = StorageError(f"nobody knows whether {each.change.name} is known")
+                each.error = StorageError(
+                    f"it is unknown whether the metadata name {each.change.name}"
+                )
             raise
         else:
             for each in together:

@@ -53,7 +53,7 @@ class SegmentStorage(Protocol):
         ...
 
     async def close(self, *, last_operation: int) -> None:
-        """The owner ends gently: let the next one know what must be there. Never raises
+        """Record, for the next owner, what tier 2 must have; the owner ends in order. Never raises
         ``StorageError``."""
         ...
 
@@ -90,7 +90,7 @@ class SegmentStorage(Protocol):
     async def hold_chunks(
         self, segment: str | None, *, lease_id: bytes, names: Sequence[str], lease_seconds: float
     ) -> bool:
-        """Let a lease on chunks last ``lease_seconds`` from now on, or end it with 0.
+        """Extend a lease on chunks to ``lease_seconds`` from now on, or end it with 0.
 
         False when one of them may be gone. A lease that this owner does not know begins if all
         chunks are held by others, or are the ``segment``'s, or wait to be deleted.
@@ -122,6 +122,5 @@ class SegmentStorage(Protocol):
         ...
 
     async def run(self) -> None:
-        """Do what need not be waited for, until cancelled: chunks are deleted here, and checksums
-        noted."""
+        """Delete chunks and record checksums, which no caller waits for, until cancelled."""
         ...

@@ -27,7 +27,7 @@ from segstore.tiers.api import Buffer, ChunkStorage
 
 LOOKS_MAX: Final = 2
 LOGGED_MAX: Final = 4096
-"""Damaged blocks that are remembered so that they are not logged again."""
+"""Maximum number of damaged blocks that are remembered so that they are logged only once."""
 
 logger = structlog.get_logger(__name__)
 
@@ -92,7 +92,7 @@ class CheckedReads:
                 offset=first,
             ) from error
 
-    def note_damage(self, segment: str, chunk: Chunk, damage: ChunkDamagedError) -> None:
+    def record_damage(self, segment: str, chunk: Chunk, damage: ChunkDamagedError) -> None:
         """Log damage, unless it is known."""
         place = chunk.name, damage.offset
         if place in self._logged:
@@ -113,7 +113,7 @@ class CheckedReads:
 
 
 def missing(chunk: Chunk) -> ChunkDamagedError:
-    """The error for a chunk that is not there."""
+    """Return the error for a chunk that does not exist."""
     return ChunkDamagedError(
         f"chunk {chunk.name} is missing: it had {chunk.length} bytes",
         kind=DamageKind.MISSING,
@@ -122,7 +122,7 @@ def missing(chunk: Chunk) -> ChunkDamagedError:
 
 
 def too_short(chunk: Chunk, length: int) -> ChunkDamagedError:
-    """The error for a chunk that has only ``length`` bytes."""
+    """Return the error for a chunk that has only ``length`` bytes."""
     return ChunkDamagedError(
         f"chunk {chunk.name} has {length} bytes, it had {chunk.length}",
         kind=DamageKind.SHORT,

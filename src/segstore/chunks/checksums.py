@@ -87,7 +87,7 @@ class Checksums:
         return Checksums(self.phase, covered, self.sums[: count * SUM_BYTES])
 
     def sums_from(self, length: int) -> bytes:
-        """The sums of the blocks that have a byte at or behind ``length``."""
+        """Return the checksums of the blocks that have a byte at or behind ``length``."""
         return self.sums[whole_blocks(self.phase, length) * SUM_BYTES :]
 
     def with_sums_from(self, known: int, length: int, sums: bytes) -> Checksums:

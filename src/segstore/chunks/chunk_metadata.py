@@ -41,8 +41,8 @@ from segstore.chunks.records import (
 
 MAGIC: Final = b"SGCM"
 VERSION: Final = 2
-"""In version 1 chunks have no checksums, and the checksums of system chunks do not cover their
-names."""
+"""Version of the snapshots that are written. In version 1 chunks have no checksums, and the
+checksums of system chunks do not cover their names."""
 RECORDS_IN_USE_MAX: Final = 4096
 _HEADER: Final = struct.Struct(">4sHIQIII")
 _ENTRY: Final = struct.Struct(">I")
@@ -60,17 +60,17 @@ class ChunkMetadata:
         self._in_use: OrderedDict[str, StoredSegment] = OrderedDict()
         self.condemned: dict[str, None] = {}
         self.version = VERSION
-        """That of the snapshot from which it was read."""
+        """Version of the snapshot from which the metadata were read."""
 
     def __len__(self) -> int:
         return len(self.segment_names())
 
     def segment_names(self) -> list[str]:
-        """The names of all segments."""
+        """Return the names of all segments."""
         return sorted(self._stored.keys() | self._in_use.keys())
 
     def get(self, segment: str) -> StoredSegment | None:
-        """A segment's record. Raises ``ChunkRecordError``."""
+        """Return a segment's record. Raises ``ChunkRecordError``."""
         record = self._in_use.get(segment)
         if record is not None:
             self._in_use.move_to_end(segment)
@@ -83,7 +83,7 @@ class ChunkMetadata:
         return record
 
     def peek(self, segment: str) -> StoredSegment | None:
-        """A segment's record, which is not in use by that. Raises ``ChunkRecordError``."""
+        """Return a segment's record without counting it as used. Raises ``ChunkRecordError``."""
         record = self._in_use.get(segment)
         if record is None and (data := self._stored.get(segment)) is not None:
             record = decode_record(segment, _record_of(data))
@@ -107,7 +107,7 @@ class ChunkMetadata:
         self._stored.pop(segment, None)
 
     def chunk_names(self) -> Iterator[str]:
-        """The names of all chunks that segments have. The state must not change meanwhile."""
+        """Yield the names of all chunks of segments. The state must not change meanwhile."""
         for record in self._in_use.values():
             yield from (chunk.name for chunk in record.chunks)
         for segment, data in self._stored.items():
@@ -149,7 +149,7 @@ class ChunkMetadata:
         self.condemned |= {chunk.name: None for chunk in chunks}
 
     def _ending_at(self, segment: str, offset: int) -> list[Chunk]:
-        """The segment's chunks, the last one closed so that it ends at ``offset``."""
+        """Return the segment's chunks, with the last one closed so that it ends at ``offset``."""
         record = self.get(segment)
         if record is None:
             return []
@@ -240,8 +240,8 @@ class ChunkMetadata:
 
     @classmethod
     def decode(cls, data: bytes, *, name: str) -> tuple[ChunkMetadata, int]:
-        """A snapshot's state and sequence number. Raises ``ChunkRecordError``, and of its kinds
-        ``SnapshotUnfinishedError`` for less than a whole one."""
+        """Return a snapshot's state and sequence number. Raises ``ChunkRecordError``, and its
+        subclass ``SnapshotUnfinishedError`` for a snapshot that is cut off."""
         if data[:4] != MAGIC[: len(data)]:
             raise ChunkRecordError("this is no snapshot of chunk metadata")
         if len(data) < _HEADER.size:
@@ -252,22 +252,22 @@ class ChunkMetadata:
         if len(data) < _HEADER.size + length + _ENTRY.size:
             raise SnapshotUnfinishedError(f"a snapshot ends early, after {len(data)} bytes")
         if len(data) > _HEADER.size + length + _ENTRY.size:
-            raise ChunkRecordError(f"a snapshot of {len(data)} bytes has not its length")
+            raise ChunkRecordError(f"a snapshot has {len(data)} bytes, not those of its header")
         checksum = crc32c(memoryview(data)[: -_ENTRY.size], sum_of_name(name) if version > 1 else 0)
         if checksum != _ENTRY.unpack(data[-_ENTRY.size :])[0]:
-            raise ChunkRecordError("a snapshot has not its checksum")
+            raise ChunkRecordError("a snapshot does not match its checksum")
         metadata = cls()
         metadata.version = version
         body = data[_HEADER.size : -_ENTRY.size]
-        position = metadata._take_entries(body, count)
+        position = metadata._store_entries(body, count)
         reader = Reader(memoryview(body)[position:])
         metadata.condemned = {reader.text(): None for _ in range(condemned_count)}
         reader.end()
         return metadata, sequence
 
-    def _take_entries(self, body: bytes, count: int) -> int:
-        """Take a snapshot's entries as they are; returns where they end. This is most of what
-        opening a container with many segments costs."""
+    def _store_entries(self, body: bytes, count: int) -> int:
+        """Store a snapshot's entries undecoded; return where they end. This is most of what opening
+        a container with many segments costs."""
         position = 0
         try:
             for _ in range(count):
@@ -284,7 +284,7 @@ class ChunkMetadata:
 
 
 def segments_of(change: Change) -> tuple[str, ...]:
-    """The segments whose records a change concerns."""
+    """Return the segments whose records a change concerns."""
     match change:
         case AddChunk() | Truncate() | Forget() | Checked():
             return (change.segment,)
@@ -299,7 +299,7 @@ def _start(chunk: Chunk) -> int:
 
 
 def _entry(segment: str, record: StoredSegment) -> bytes:
-    """A segment's record as it stands in a snapshot, behind its name."""
+    """Return a segment's name and record as they are encoded in a snapshot."""
     data = encode_record(segment, record)
     return b"".join([encode_text(segment), _ENTRY.pack(len(data)), data])
 

@@ -6,10 +6,10 @@ docs/formats/chunks.md tells what is in chunks, docs/adr/0180 why it is like thi
 Invariants:
 1. A chunk is named in durable metadata before its first byte is written, so that every chunk that
    exists can be found there, or in the list of those to be deleted.
-2. An owner writes only to chunks that it has made itself, under names that nobody else ever uses.
-   Of other owners' chunks it counts what was there when it looked first.
+2. An owner writes only to chunks that it has made itself, under names that no other owner ever
+   uses. Of other owners' chunks it counts what was there when it looked first.
 3. A chunk whose write failed is not written again; what is in it beyond what was told to be stored
-   counts for nobody in this life. The next write begins another chunk.
+   is ignored as long as this owner runs. The next write begins another chunk.
 4. An append to a chunk changes no metadata: it costs one write. The end of a segment's last chunk
    is the chunk's own, and that of others is where the next one starts. Its checksums are noted
    later (docs/adr/0210).
@@ -52,7 +52,7 @@ from segstore.chunks.system_journal import (
     LastEpoch,
     StoredState,
     SystemJournal,
-    note_checksums,
+    record_checksums,
 )
 from segstore.errors import (
     ChunkDamagedError,
@@ -123,16 +123,16 @@ class ChunkedSegmentStorage:
         self._move_bytes_min = move_bytes_min
         self._chunk_count = 0
         self._needed: dict[str, int] = {}
-        """How much of each segment the log relies on, until it is known to be there."""
+        """Bytes of each segment that the log relies on, until tier 2 is known to have them."""
         self._ends: Mapping[str, int] = {}
-        """How long each segment is by the log, until it is known that tier 2 has no more."""
+        """Length of each segment by the log, until tier 2 is known to have no more."""
 
     async def run(self) -> None:
         """Delete obsolete chunks, record checksums and look for damage, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._find_needed)
             nursery.start_soon(self._scrub.run)
-            nursery.start_soon(note_checksums, self._journal)
+            nursery.start_soon(record_checksums, self._journal)
             await collect_garbage(
                 self._chunks,
                 self._journal,
@@ -142,7 +142,7 @@ class ChunkedSegmentStorage:
             )
 
     async def settle(self) -> None:
-        """Note the lengths and checksums of all chunks; see ``SegmentStorage.settle``."""
+        """Record the lengths and checksums of all chunks; see ``SegmentStorage.settle``."""
         if self._journal.opened.is_set():
             await self._journal.settle()
 
@@ -152,7 +152,7 @@ class ChunkedSegmentStorage:
         await collect_now(self._chunks, self._journal, self._leases)
 
     async def check_log(self, last_epoch: LastEpoch) -> None:
-        """Raise ``LogBehindError`` when somebody has used these chunks under a later epoch.
+        """Raise ``LogBehindError`` when an owner of a later epoch has used these chunks.
 
         Asked before the container's log is opened under the next one.
         """
@@ -275,11 +275,11 @@ class ChunkedSegmentStorage:
         return await self._journal.inspect()
 
     async def replace_records(self, records: Mapping[str, StoredSegment]) -> None:
-        """Have other chunks of some segments, durably."""
+        """Replace the chunks of some segments, durably."""
         await self._journal.replace_records(records)
 
     async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
-        """The offset up to which the segment's bytes are stored; 0 when nothing is.
+        """Return the offset up to which the segment's bytes are stored; 0 when none are.
 
         See ``SegmentStorage.stored_length``.
         """
@@ -299,12 +299,12 @@ class ChunkedSegmentStorage:
         await self.replace_records(records)
 
     async def segment_names(self) -> list[str]:
-        """The names of all stored segments."""
+        """Return the names of all stored segments."""
         await self._journal.ready()
         return self._journal.metadata.segment_names()
 
     async def chunks_of(self, segment: str) -> tuple[Chunk, ...]:
-        """The segment's chunks, by offset."""
+        """Return the segment's chunks, by offset."""
         record = await self._settled(segment)
         return record.chunks if record is not None else ()
 
@@ -325,14 +325,14 @@ class ChunkedSegmentStorage:
             return await self._reads.read(segment, chunk, offset - chunk.start, end - chunk.start)
         except ChunkDamagedError as error:
             if self._has_chunk(segment, chunk):
-                self._reads.note_damage(segment, chunk, error)
+                self._reads.record_damage(segment, chunk, error)
                 raise
             raise ChunkNotFoundError(f"segment {segment} has changed: {error}") from error
 
     async def plan_scan(
         self, segment: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
     ) -> ScanPlan | None:
-        """Tell where the bytes of a range are; see ``SegmentStorage.plan_scan``."""
+        """Return where the bytes of a range are; see ``SegmentStorage.plan_scan``."""
         if self._readable is None:
             return None
         await self._journal.ready()
@@ -377,14 +377,14 @@ class ChunkedSegmentStorage:
                     f" {offset}"
                 )
             stored = min(record.end - offset, remaining.length)
-            await self._compare(segment, offset, remaining.take(stored))
+            await self._compare(segment, offset, remaining.pop(stored))
             offset += stored
             if remaining.length > 0:
                 _refuse_moved(segment, record)
         rollover_bytes = min(rollover_bytes or ROLLOVER_BYTES_MAX, ROLLOVER_BYTES_MAX)
         while remaining.length > 0:
             chunk = await self._chunk_with_room(segment, offset, rollover_bytes)
-            taken = remaining.take(min(remaining.length, rollover_bytes - chunk.length))
+            taken = remaining.pop(min(remaining.length, rollover_bytes - chunk.length))
             offset = await self._append(segment, chunk, taken)
 
     async def _compare(self, segment: str, offset: int, data: Sequence[Buffer]) -> None:
@@ -407,7 +407,7 @@ class ChunkedSegmentStorage:
                 offset += len(stored)
 
     async def truncate(self, segment: str, *, offset: int) -> None:
-        """Give up the chunks that end at or before ``offset``."""
+        """Drop the chunks that end at or before ``offset``."""
         record = await self._unchanging(segment)
         if record is None or gone_chunk_count(record, offset, record.end) == 0:
             return
@@ -418,8 +418,8 @@ class ChunkedSegmentStorage:
     async def concat(
         self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
     ) -> None:
-        """Put the first ``length`` bytes of ``source`` at ``offset`` of ``target``: the chunks
-        that hold them, or a copy if they are few and sound.
+        """Append the first ``length`` bytes of ``source`` at ``offset`` of ``target``: move their
+        chunks, or copy the bytes if they are few and sound.
 
         When the target reaches to their end, an earlier call did it.
         """
@@ -434,7 +434,7 @@ class ChunkedSegmentStorage:
         _refuse_moved(source, given)
         if given.end < length or not given.chunks or given.chunks[0].start > 0:
             raise InvalidChunkOffsetError(
-                f"segment {source} has not its bytes up to {length}: {target} cannot get them"
+                f"segment {source} lacks bytes before {length}: they cannot be merged into {target}"
             )
         may_move = to is None or end == offset
         is_long = length >= self._move_bytes_min * len(given.chunks)
@@ -495,7 +495,7 @@ class ChunkedSegmentStorage:
     # ---- Chunks ----------------------------------------------------------------------------------
 
     async def _unchanging(self, segment: str) -> StoredSegment | None:
-        """The segment's record when no change that failed can still become true."""
+        """Return the segment's record, as soon as no change that failed can still take effect."""
         await self._journal.ready()
         if self._journal.is_unfinished:
             async with self._journal.changing():
@@ -503,7 +503,7 @@ class ChunkedSegmentStorage:
         return await self._settled(segment)
 
     async def _settled(self, segment: str, certain: int | None = None) -> StoredSegment | None:
-        """The segment's record, with the length of an older owner's last chunk found out."""
+        """Return the segment's record, with the length of an older owner's last chunk found out."""
         await self._journal.ready()
         metadata = self._journal.metadata
         record = metadata.get(segment)
@@ -514,7 +514,7 @@ class ChunkedSegmentStorage:
             length = await self._length_of(segment, last)
             if certain is not None and self._journal.is_in_doubt:
                 length = min(length, max(last.length, certain - last.start))
-            if metadata.get(segment) == record:  # else somebody else found it out meanwhile
+            if metadata.get(segment) == record:  # else another task found it out meanwhile
                 record = _with_last(record, replace(last, length=length, is_open=False))
                 metadata.put(segment, record)
             else:
@@ -534,7 +534,7 @@ class ChunkedSegmentStorage:
         return length
 
     async def _chunk_with_room(self, segment: str, offset: int, rollover_bytes: int) -> Chunk:
-        """The segment's last chunk if it can be appended to, else a new one."""
+        """Return the segment's last chunk if it can be appended to, else a new one."""
         metadata, epoch = self._journal.metadata, self._journal.epoch
         record = metadata.get(segment)
         if record is not None and record.chunks:
@@ -566,7 +566,7 @@ class ChunkedSegmentStorage:
         assert checksums.length == chunk.length + sum(map(len, data)), "the storage did not call it"
         grown = replace(chunk, length=checksums.length, checksums=checksums)
         if self._replace_last(segment, chunk, grown):
-            self._journal.note_append(segment, known.length)
+            self._journal.record_append(segment, known.length)
         elif self._has_chunk(segment, chunk):
             # By the metadata the chunk ends where it did: these bytes would never be read here.
             raise StorageError(f"chunk {chunk.name} was closed while it was written to")
@@ -592,7 +592,7 @@ class _Buffers:
         self._views = [memoryview(buffer) for buffer in reversed(buffers)]
         self.length = sum(map(len, self._views))
 
-    def take(self, length: int) -> list[Buffer]:
+    def pop(self, length: int) -> list[Buffer]:
         """Remove the first ``length`` bytes and return them."""
         taken: list[Buffer] = []
         self.length -= length
@@ -632,7 +632,8 @@ def _older(segment: str, needed: int, found: int) -> StorageDamagedError:
 
 
 def _segment_id(segment: str) -> int:
-    """The number in the name of a segment in tier 2; -1 for one that no container has made."""
+    """Return the number in the name of a segment in tier 2; -1 for one that no container has
+    made."""
     digits = segment.rpartition(".S-")[2].partition("$")[0]
     return int(digits) if digits.isdecimal() else -1
 

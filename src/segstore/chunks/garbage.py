@@ -4,7 +4,7 @@ Owns: ``collect_garbage``, the task that does it, and ``collect_now``.
 
 Invariants:
 1. A chunk is deleted only after the change that condemned it is durable, then a delay has passed,
-   so that earlier reads end, and then it was seen that nobody claimed a later epoch.
+   so that earlier reads end, and then it was checked that no owner had claimed a later epoch.
 2. A condemned chunk is in the chunk metadata until it is deleted: a crash forgets none.
 3. A chunk that cannot be deleted does not block others: each deletion is recorded.
 4. A chunk with a lease stays until the lease ends; it is looked at again after a delay.
@@ -21,7 +21,7 @@ from segstore.chunks.leases import ChunkLeases, LeaseMarks
 from segstore.chunks.records import Collected
 from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import FencedOutError, StorageError
-from segstore.runtime.parallel import work_together
+from segstore.runtime.parallel import run_parallel
 from segstore.tiers.api import ChunkStorage
 
 GARBAGE_DELAY_SECONDS: Final = 60.0
@@ -89,7 +89,7 @@ async def _collect(
 async def _delete_all(
     chunks: ChunkStorage, names: list[str], failures: list[StorageError]
 ) -> list[str]:
-    """Delete chunks; returns the names of the deleted ones. Stops after many failures."""
+    """Delete chunks; return the names of the deleted ones. Stops after many failures."""
     deleted: list[str] = []
 
     async def delete(name: str) -> None:
@@ -100,5 +100,5 @@ async def _delete_all(
         except StorageError as error:
             failures.append(error)
 
-    await work_together(names, delete, tasks_max=PARALLEL_DELETES_MAX)
+    await run_parallel(names, delete, tasks_max=PARALLEL_DELETES_MAX)
     return deleted

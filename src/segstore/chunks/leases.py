@@ -4,9 +4,9 @@ Owns: ``ChunkLeases``: which chunks may not be deleted, and until when; ``LeaseM
 owner learns that those before it gave leases.
 
 Invariants:
-1. A chunk that somebody holds is not deleted before all leases on it have ended. Everything else
+1. A chunk that a reader holds is not deleted before all leases on it have ended. Everything else
    goes on: truncations, merges and deletions change what segments have, never a chunk's bytes.
-2. A chunk whose deletion has begun is held by nobody any more, and a lease on it is refused.
+2. A chunk whose deletion has begun is not held any more, and a lease on it is refused.
 3. A lease lasts at most ``LEASE_SECONDS_MAX``. What is written is only that an owner gives leases,
    before it gives its first. A later owner that finds such a mark deletes nothing for so long:
    a lease that was given lasts through a crash.
@@ -41,7 +41,7 @@ class LeaseMarks:
         self._lock = trio.Lock()
 
     async def make(self) -> None:
-        """Let later owners know that this one gives leases: durable on return, once."""
+        """Record for later owners, once, that this one gives leases. It is durable on return."""
         if not self._is_made:
             async with self._lock:
                 await self._chunks.write(self._own(), offset=0, data=[b"leases were given\n"])

@@ -26,7 +26,8 @@ from segstore.chunks.checksums import (
 CLOSED: Final = 0
 OPEN: Final = 1
 FOREIGN_NAME: Final = 2
-"""The chunk's name is not its segment's with a suffix: it was moved here from another segment."""
+"""Flag of a chunk that was moved here from another segment: its name is not its segment's with a
+suffix."""
 
 HAS_CHECKSUMS: Final = 4
 
@@ -67,11 +68,11 @@ class Chunk:
 
     @property
     def end(self) -> int:
-        """The offset behind the chunk's last byte."""
+        """Return the offset behind the chunk's last byte."""
         return self.start + self.length
 
     def cut(self, length: int) -> Chunk:
-        """The chunk with its first ``length`` bytes only, closed."""
+        """Return the chunk with its first ``length`` bytes only, closed."""
         checksums = self.checksums.cut(length)
         return replace(self, length=length, is_open=False, checksums=checksums)
 
@@ -89,7 +90,7 @@ class StoredSegment:
 
     @property
     def end(self) -> int:
-        """The offset behind the last stored byte."""
+        """Return the offset behind the last stored byte."""
         return self.chunks[-1].end if self.chunks else self.end_without_chunks
 
 
@@ -174,12 +175,12 @@ _KINDS: Final[dict[type[Change], int]] = {
 
 
 def new_chunk_name(segment: str, *, start: int, epoch: int, number: int) -> str:
-    """The name of the ``number``-th chunk that an owner makes."""
+    """Return the name of the ``number``-th chunk that an owner makes."""
     return f"{segment}${start:020d}.E{epoch}.{number}"
 
 
 def encode_text(text: str) -> bytes:
-    """A name with its length before it."""
+    """Return a name with its length in front."""
     data = text.encode("utf-8", "surrogatepass")
     return _U16.pack(len(data)) + data
 
@@ -193,11 +194,11 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """How many bytes are left."""
+        """Return how many bytes are left."""
         return len(self._data) - self.position
 
-    def take(self, length: int) -> bytes:
-        """The next bytes."""
+    def read_bytes(self, length: int) -> bytes:
+        """Return the next bytes. Raises ``ChunkRecordError`` when there are fewer."""
         end = self.position + length
         if end > len(self._data):
             raise ChunkRecordError(f"{length} bytes are missing at {self.position}")
@@ -206,29 +207,29 @@ class Reader:
         return data
 
     def fields(self, layout: struct.Struct) -> tuple[int, ...]:
-        """The next numbers."""
-        return layout.unpack(self.take(layout.size))
+        """Return the next numbers."""
+        return layout.unpack(self.read_bytes(layout.size))
 
     def checksums(self) -> Checksums:
-        """The checksums of a chunk's first bytes."""
+        """Return the checksums of a chunk's first bytes."""
         phase, length = self.fields(_CHECKSUMS)
         if phase >= BLOCK_BYTES:
             raise ChunkRecordError(f"a block of {BLOCK_BYTES} bytes has no byte {phase}")
-        return Checksums(phase, length, self.take(SUM_BYTES * sum_count(phase, length)))
+        return Checksums(phase, length, self.read_bytes(SUM_BYTES * sum_count(phase, length)))
 
     def u32(self) -> int:
-        """The next number of four bytes."""
+        """Return the next number of four bytes."""
         return self.fields(_U32)[0]
 
     def u64(self) -> int:
-        """The next number of eight bytes."""
+        """Return the next number of eight bytes."""
         return self.fields(_U64)[0]
 
     def text(self) -> str:
-        """The next name."""
+        """Return the next name."""
         (length,) = self.fields(_U16)
         try:
-            return self.take(length).decode("utf-8", "surrogatepass")
+            return self.read_bytes(length).decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
             raise ChunkRecordError(f"a name is no text: {error}") from error
 
@@ -239,7 +240,7 @@ class Reader:
 
 
 def encode_record(segment: str, record: StoredSegment) -> bytes:
-    """A segment's record, without its name."""
+    """Return the bytes of a segment's record, without its name."""
     parts = [
         _RECORD.pack(MOVED if record.is_moved else 0, record.end_without_chunks, len(record.chunks))
     ]
@@ -262,7 +263,7 @@ def encode_record(segment: str, record: StoredSegment) -> bytes:
 
 
 def decode_record(segment: str, data: bytes) -> StoredSegment:
-    """The inverse of ``encode_record``."""
+    """Return the record that ``encode_record`` encoded."""
     reader = Reader(data)
     moved, end, count = reader.fields(_RECORD)
     if moved & ~MOVED:
@@ -282,7 +283,7 @@ def decode_record(segment: str, data: bytes) -> StoredSegment:
 
 
 def encode_change(change: Change) -> bytes:
-    """A change, beginning with its kind."""
+    """Return the bytes of a change, which begin with its kind."""
     kind = bytes([_KINDS[type(change)]])
     match change:
         case AddChunk(segment, start, epoch, name):
@@ -302,10 +303,10 @@ def encode_change(change: Change) -> bytes:
 
 
 def decode_change(data: bytes) -> Change:
-    """The inverse of ``encode_change``."""
+    """Return the change that ``encode_change`` encoded."""
     reader = Reader(data)
     change: Change
-    match reader.take(1)[0]:
+    match reader.read_bytes(1)[0]:
         case 1:
             change = AddChunk(reader.text(), reader.u64(), reader.u32(), reader.text())
         case 2:
@@ -332,7 +333,7 @@ def _decode_checked(reader: Reader) -> Checked:
     if phase >= BLOCK_BYTES or known > length:
         raise ChunkRecordError(f"there are no checksums of {known} to {length} at {phase}")
     count = sum_count(phase, length) - whole_blocks(phase, known)
-    return Checked(segment, start, phase, known, length, reader.take(SUM_BYTES * count))
+    return Checked(segment, start, phase, known, length, reader.read_bytes(SUM_BYTES * count))
 
 
 def sum_of_name(name: str) -> int:
@@ -345,14 +346,15 @@ def sum_of_name(name: str) -> int:
 
 
 def encode_frame(sequence: int, change: Change, *, journal: str) -> bytes:
-    """A change as it stands in a journal."""
+    """Return the frame of a change in a journal."""
     body = encode_change(change)
     checksum = crc32c(body, crc32c(_PART.pack(len(body), sequence), sum_of_name(journal)))
     return FRAME.pack(len(body), checksum, sequence) + body
 
 
 def frame_at(data: bytes, position: int, name_sum: int) -> tuple[int, Change, int] | None:
-    """Sequence number, change and end of the frame at a position; None when none is there."""
+    """Return sequence number, change and end of the frame at a position; None when none is
+    there."""
     if position + FRAME.size > len(data):
         return None
     length, checksum, sequence = FRAME.unpack_from(data, position)
@@ -368,7 +370,7 @@ def frame_at(data: bytes, position: int, name_sum: int) -> tuple[int, Change, in
 def decode_frames(
     data: bytes, *, journal: str, may_have_holes: bool = False
 ) -> tuple[list[tuple[int, Change]], int]:
-    """The changes in a journal's bytes up to a torn end, and where that is.
+    """Return the changes in a journal's bytes up to a torn end, and where that end is.
 
     A frame that is whole behind one that is not is damage: ``ChunkRecordError``. After a power
     cut it need not be: of several that were written together any may be missing.

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from segstore.chunks.records import Chunk
-from segstore.runtime.parallel import work_together
+from segstore.runtime.parallel import run_parallel
 from segstore.tiers.api import StoredRange
 
 PLANNED_CHUNKS_MAX: Final = 500
 PLANNED_SUMS_BYTES_MAX: Final = 2 * 1024 * 1024
 """Maximum of checksums in one plan: those of 32 GiB."""
-LOCATED_TOGETHER_MAX: Final = 16
-"""Chunks that tier 2 is asked about at a time: each may cost a request."""
+PARALLEL_LOOKS_MAX: Final = 16
+"""Maximum number of chunks that tier 2 is asked about at the same time: each may cost a request."""
 
 Locate = Callable[[str], Awaitable[list[StoredRange]]]
 """Returns where a chunk's bytes are, by its name."""
@@ -26,13 +26,13 @@ Locate = Callable[[str], Awaitable[list[StoredRange]]]
 
 @dataclass(frozen=True, slots=True)
 class TierAddress:
-    """Where tier 2 is, for readers other than the store."""
+    """The place of tier 2, for readers other than the store."""
 
     location: str
-    """``file:///directory`` or ``s3://bucket/prefix/``."""
+    """Location of tier 2: ``file:///directory`` or ``s3://bucket/prefix/``."""
     store_id: str
     endpoint: str = ""
-    """The S3 endpoint; empty for Amazon's."""
+    """URL of the S3 endpoint; empty for Amazon's."""
     region: str = ""
 
 
@@ -88,5 +88,5 @@ async def locate_all(locate: Locate, chunks: Sequence[Chunk]) -> tuple[PlannedCh
         ranges = await locate(chunk.name)
         planned[chunk.name] = PlannedChunk(chunk, tuple(ranges))
 
-    await work_together(chunks, find, tasks_max=LOCATED_TOGETHER_MAX)
+    await run_parallel(chunks, find, tasks_max=PARALLEL_LOOKS_MAX)
     return tuple(planned[chunk.name] for chunk in chunks)

@@ -31,7 +31,7 @@ from segstore.tiers.api import Buffer, ChunkStorage
 
 PIECE_BYTES: Final = 16 * BLOCK_BYTES
 SEGMENTS_AT_ONCE: Final = 50
-"""Records that are looked at in one step of the event loop."""
+"""Number of records that are examined in one step of the event loop."""
 PAUSE_SECONDS: Final = 0.02
 START_SECONDS: Final = 2.0
 """Wait before the metadata are opened here: a container that serves opens them earlier itself."""
@@ -39,7 +39,7 @@ FIRST_PASS_SECONDS: Final = 60.0
 """Wait before the first pass: the work of a start comes first."""
 ADOPTED_TOGETHER_MAX: Final = 128
 FAILURES_MAX: Final = 8
-"""A pass ends after this many refused chunks: that is an outage of tier 2, and no damage."""
+"""Number of refused chunks after which a pass ends: that is an outage of tier 2, and no damage."""
 RETRY_SECONDS: Final = 600.0
 
 logger = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ class Pace:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nothing may be read at all."""
+        """Return whether nothing may be read at all."""
         return self._bytes_per_second <= 0
 
     async def spend(self, count: int) -> None:
@@ -68,7 +68,8 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class ScrubPolicy:
-    """How much a running container looks for damage. ``random`` returns numbers from 0 to 1."""
+    """Settings for a running container's search for damage. ``random`` returns numbers from 0
+    to 1."""
 
     pace: Pace
     pass_seconds_min: float
@@ -87,7 +88,8 @@ class Damage:
 async def counted_chunks(
     metadata: ChunkMetadata, segments: Sequence[str], *, pause: float = PAUSE_SECONDS
 ) -> AsyncGenerator[tuple[str, Chunk], None]:
-    """The chunks of some segments that may have bytes; a moved segment's are another one's."""
+    """Yield the chunks of these segments that may have bytes; skip segments whose chunks were moved
+    to another segment."""
     for index, segment in enumerate(segments, start=1):
         record = metadata.peek(segment)
         for chunk in record.chunks if record is not None and not record.is_moved else ():
@@ -202,7 +204,7 @@ class BackgroundScrub:
         await self._journal.ready()
         damages = await compare_lengths(self._chunks, self._journal.metadata)
         for damage in damages:
-            self._reads.note_damage(damage.segment, damage.chunk, damage.error)
+            self._reads.record_damage(damage.segment, damage.chunk, damage.error)
 
     async def _pass(self, policy: ScrubPolicy) -> None:
         """Check every chunk once. It begins anywhere, so that a store that is started often does
@@ -222,8 +224,8 @@ class BackgroundScrub:
                 checked_bytes += chunk.length
                 chunk_count += 1
                 if len(self._adopted) >= ADOPTED_TOGETHER_MAX:
-                    await self._note_adopted()
-        await self._note_adopted()
+                    await self._record_adopted()
+        await self._record_adopted()
         logger.info(
             "tier 2 is scrubbed",
             container=self._journal.container_id,
@@ -247,12 +249,12 @@ class BackgroundScrub:
         if not still_counts(self._journal.metadata, segment, chunk):
             return 0
         for damage in damages:
-            self._reads.note_damage(segment, chunk, damage)
+            self._reads.record_damage(segment, chunk, damage)
         if not damages and not chunk.is_open and chunk.checksums.length < chunk.length:
             self._adopted.append((segment, chunk, check.checksums))
         return len(damages)
 
-    async def _note_adopted(self) -> None:
+    async def _record_adopted(self) -> None:
         adopted, self._adopted = self._adopted, []
         if adopted:
             await self._journal.adopt_checksums(adopted)

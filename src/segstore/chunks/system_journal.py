@@ -14,8 +14,8 @@ Invariants:
 4. A system chunk whose write failed is never appended to again.
 5. Sequence numbers have no gap. Where one is missing, the metadata is damaged and is not used.
 6. Checksums of what was appended to open chunks are written with the next change of the segment's
-   chunks, with the next snapshot, or by ``note_checksums``: an append waits for no write of them.
-7. An owner that ends gently says so in its claim, with the number of its last change and of the
+   chunks, with the next snapshot, or by ``record_checksums``: an append waits for no write of them.
+7. An owner that ends in order says so in its claim, with the number of its last change and of the
    last operation in the log: a successor that finds fewer changes, or a log that is shorter, has
    lost some.
 8. A claim tells on which start of the machine its owner ran, and whether it came to the end of its
@@ -66,13 +66,14 @@ from segstore.errors import (
 from segstore.tiers.api import ChunkInfo, ChunkStorage
 
 SNAPSHOT_BYTES_MIN: Final = 256 * 1024
-"""A snapshot is written when the journals since the last one are longer than this and than it."""
+"""Minimum length, in bytes, of the journals since the last snapshot at which the next one is
+written; they must also be longer than that snapshot."""
 JOURNALS_MAX: Final = 16
-NOTE_SECONDS: Final = 10.0
+CHECKSUMS_SECONDS_MAX: Final = 10.0
 """Maximum time until checksums of appended bytes are durable. After a crash, bytes without
 checksums are read as they are."""
-NOTED_TOGETHER_MAX: Final = 256
-"""Checksums of chunks that are noted in one step of the event loop."""
+CHECKSUMS_PER_STEP: Final = 256
+"""Maximum number of chunks whose checksums are recorded in one step of the event loop."""
 LOOKS_MAX: Final = 3
 
 _CLAIM: Final = "claim"
@@ -89,7 +90,7 @@ logger = structlog.get_logger(__name__)
 
 
 LastEpoch = Callable[[], Awaitable[int]]
-"""Tells under which epoch a container's log was opened last."""
+"""Returns the epoch under which a container's log was opened last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class _SystemChunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What a container's system chunks tell to somebody who only looks."""
+    """What a container's system chunks tell a reader that does not own them."""
 
     epoch: int
     """The latest epoch of any of them; 0 when there are none."""
@@ -111,7 +112,8 @@ class StoredState:
     container: bytes | None
     """The last copy of the container's snapshot."""
     last_operation: int
-    """An operation that the log had when its last owner ended gently; 0 if it did not."""
+    """Number of an operation that the log had when its last owner ended in order; 0 if it did not.
+    """
     names: tuple[str, ...]
 
 
@@ -143,7 +145,7 @@ class SystemJournal:
         self.metadata = ChunkMetadata()
         self.opened = trio.Event()
         self.is_in_doubt = False
-        """Whether a chunk may be longer than what was synced of it when the power went."""
+        """True if a chunk may be longer than what was synced of it when the power went."""
         self._has_old_claim = self._is_recovered = self._is_closed = False
         self._has_noted_recovery = self._has_claims = False
         self._claims: dict[int, bytes] = {}
@@ -161,9 +163,9 @@ class SystemJournal:
         self._unfinished: tuple[Change, ...] = ()
         self._snapshot_number = 0
         self.has_obsolete_chunks = False
-        """Whether there may be system chunks that ``clean_up`` would delete."""
+        """True if there may be system chunks that ``clean_up`` would delete."""
         self._counted: dict[int, int] = {}
-        self._unnoted: dict[str, int] = {}
+        self._unrecorded: dict[str, int] = {}
         """Segments whose last chunk has more checksums than durable metadata, and how many bytes
         of it those in durable metadata cover."""
         self._begun: set[str] = set()
@@ -172,17 +174,17 @@ class SystemJournal:
 
     @property
     def epoch(self) -> int:
-        """The epoch under which this owner writes."""
+        """Return the epoch under which this owner writes."""
         return self._epoch()
 
     @property
     def container_id(self) -> int:
-        """The container's number."""
+        """Return the container's number."""
         return self._container_id
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a change waits to be written again."""
+        """Return whether a change waits to be written again."""
         return bool(self._unfinished)
 
     async def check_log(self, last_epoch: LastEpoch) -> None:
@@ -215,7 +217,7 @@ class SystemJournal:
                     self._check_last_operation()
                     if self._compare is not None:
                         await self._compare()
-                    await self._note_recovered(found_out=False)
+                    await self._record_recovered(found_out=False)
                 self.opened.set()
 
     async def look(self) -> None:
@@ -234,7 +236,7 @@ class SystemJournal:
                     raise
 
     async def recovered(self, *, last_operation: int = 0, was_used: bool = False) -> None:
-        """The lengths of all chunks that are in doubt are known now: let later owners know.
+        """Record for later owners that the lengths of all chunks in doubt are known now.
 
         If that fails they are in doubt for the next owner, too. ``was_used`` when the log knows of
         bytes in tier 2, whether there are claims or not. Raises ``LogBehindError`` when the log
@@ -247,7 +249,7 @@ class SystemJournal:
         async with self._lock:
             if self.opened.is_set():
                 self._check_last_operation()
-                await self._note_recovered(found_out=self.is_in_doubt or self._has_old_claim)
+                await self._record_recovered(found_out=self.is_in_doubt or self._has_old_claim)
 
     async def _open_early(self) -> None:
         """Find damage now, and not when the container serves. A tier 2 that is away may wait."""
@@ -267,7 +269,7 @@ class SystemJournal:
             )
 
     async def close(self, *, last_operation: int) -> None:
-        """Note that nothing is written any more, and which change and operation were the last."""
+        """Record that nothing is written any more, and which change and operation were the last."""
         async with self._lock:
             if not (self._claim and self.opened.is_set()) or self._is_closed or self._unfinished:
                 return
@@ -280,7 +282,7 @@ class SystemJournal:
                 logger.warning("an end is not noted", chunks=self._prefix, error=str(error))
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
-        """Keep a copy of the container's snapshot, for a recovery without the log."""
+        """Store a copy of the container's snapshot, for a recovery without the log."""
         await self.ready()
         async with self._lock:
             self._refuse_when_fenced_out()
@@ -316,14 +318,14 @@ class SystemJournal:
         )
 
     async def replace_records(self, records: Mapping[str, StoredSegment]) -> None:
-        """Have other records of some segments from now on, durably."""
+        """Replace the records of some segments, durably."""
         await self.ready()
         async with self._lock:
             for segment, record in records.items():
                 self.metadata.put(segment, record)
             await self._write_snapshot()
 
-    async def _note_recovered(self, *, found_out: bool) -> None:
+    async def _record_recovered(self, *, found_out: bool) -> None:
         if not self._claim:
             return
         try:
@@ -340,7 +342,8 @@ class SystemJournal:
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """Be the only one that changes the metadata, and have earlier changes settled."""
+        """Hold the lock for changes of the metadata, once earlier changes have either happened or
+        failed."""
         await self.ready()
         async with self._lock:
             self._refuse_when_fenced_out()
@@ -369,21 +372,22 @@ class SystemJournal:
                 self._snapshot_due_bytes = self._journal_bytes + self._snapshot_bytes_min
                 self._journal_count = 0
 
-    def note_append(self, segment: str, known: int) -> None:
-        """The segment's last chunk was appended to; up to then ``known`` bytes had checksums."""
-        self._unnoted.setdefault(segment, known)
+    def record_append(self, segment: str, known: int) -> None:
+        """Record that the segment's last chunk was appended to; ``known`` of its bytes had
+        checksums before."""
+        self._unrecorded.setdefault(segment, known)
 
-    async def note_checksums(self) -> None:
+    async def record_checksums(self) -> None:
         """Make the known checksums of open chunks durable."""
-        waiting = list(self._unnoted)
-        for start in range(0, len(waiting), NOTED_TOGETHER_MAX):
-            segments = waiting[start : start + NOTED_TOGETHER_MAX]
+        waiting = list(self._unrecorded)
+        for start in range(0, len(waiting), CHECKSUMS_PER_STEP):
+            segments = waiting[start : start + CHECKSUMS_PER_STEP]
             async with self.changing():
                 if changes := self._checksums_of(segments):
                     await self.commit(*changes)
 
     async def adopt_checksums(self, adopted: Sequence[tuple[str, Chunk, Checksums]]) -> None:
-        """Give chunks that have ended the checksums of all their bytes, durably."""
+        """Set the checksums of all bytes of chunks that have ended, durably."""
         async with self.changing():
             changes: list[Change] = []
             for segment, chunk, checksums in adopted:
@@ -417,7 +421,7 @@ class SystemJournal:
             self._begun.clear()
 
     def _with_checksums(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
-        """The changes, and before them the checksums of the chunks that they end."""
+        """Return the changes, preceded by the checksums of the chunks that they end."""
         named = {segment for change in changes for segment in segments_of(change)}
         noted = {change.segment for change in changes if isinstance(change, Checked)}
         return (*self._checksums_of(sorted(named - noted)), *changes)
@@ -426,10 +430,10 @@ class SystemJournal:
         """Return the checksums of these segments' last chunks that are not recorded yet."""
         changes: list[Change] = []
         for segment in segments:
-            known = self._unnoted.get(segment)
+            known = self._unrecorded.get(segment)
             record = self.metadata.get(segment) if known is not None else None
             if known is None or record is None or not record.chunks:
-                self._unnoted.pop(segment, None)
+                self._unrecorded.pop(segment, None)
                 continue
             chunk = record.chunks[-1]
             sums = chunk.checksums
@@ -438,22 +442,23 @@ class SystemJournal:
             )
         return changes
 
-    def _note_applied(self, change: Change) -> None:
-        """Durable metadata have a change, and so the checksums in it."""
+    def _forget_recorded(self, change: Change) -> None:
+        """Forget the checksums that are to be recorded, as far as a durable change contains
+        them."""
         match change:
             case Checked(segment, start, length=length):
                 record = self.metadata.get(segment)
                 last = record.chunks[-1] if record is not None and record.chunks else None
                 if last is None or (last.start == start and last.checksums.length == length):
-                    self._unnoted.pop(segment, None)
-                elif last.start == start and segment in self._unnoted:
-                    self._unnoted[segment] = length
+                    self._unrecorded.pop(segment, None)
+                elif last.start == start and segment in self._unrecorded:
+                    self._unrecorded[segment] = length
             case AddChunk(segment):
-                self._unnoted.pop(segment, None)
+                self._unrecorded.pop(segment, None)
                 self._begun.add(segment)
             case MoveChunks() | Forget():
                 for segment in segments_of(change):
-                    self._unnoted.pop(segment, None)
+                    self._unrecorded.pop(segment, None)
                     self._begun.discard(segment)
             case _:
                 pass
@@ -465,7 +470,7 @@ class SystemJournal:
             await self._garbage.wait()
 
     async def confirm_ownership(self) -> None:
-        """Check that nobody has claimed a later epoch. Raises ``FencedOutError``."""
+        """Check that no owner has claimed a later epoch. Raises ``FencedOutError``."""
         self._refuse_later(await self._found())
 
     async def clean_up(self) -> None:
@@ -474,7 +479,7 @@ class SystemJournal:
         self.has_obsolete_chunks = False
         try:
             obsolete = [each for each in await self._found() if self._is_obsolete(each)]
-            # A snapshot without what came after it must not be left for anybody to find.
+            # A snapshot without the changes after it must not stay where an owner finds it.
             for each in sorted(obsolete, key=lambda each: each.kind != _SNAPSHOT):
                 if orphans := await self._orphans(each):
                     async with self.changing():
@@ -622,7 +627,7 @@ class SystemJournal:
         return None
 
     async def _replay(self, each: _SystemChunk, data: bytes) -> int:
-        """Make the changes in a journal; returns where its whole frames end."""
+        """Make the changes in a journal; return where its whole frames end."""
         name = each.name if self.metadata.version > 1 else ""
         changes, end = decode_frames(data, journal=name, may_have_holes=self.is_in_doubt)
         for sequence, change in changes:
@@ -684,7 +689,7 @@ class SystemJournal:
         for change in changes:
             self.metadata.apply(change)
             self._sequence += 1
-            self._note_applied(change)
+            self._forget_recorded(change)
         if self.metadata.condemned:
             self._garbage.set()
 
@@ -694,10 +699,10 @@ class SystemJournal:
         self._journal = None
         name = self._name(_SNAPSHOT, self._number)
         data = self.metadata.encode(epoch=self.epoch, sequence=self._sequence, name=name)
-        noted = self._checksums_of(list(self._unnoted))
+        noted = self._checksums_of(list(self._unrecorded))
         await self._chunks.write(name, offset=0, data=[data])
         for change in noted:
-            self._note_applied(change)
+            self._forget_recorded(change)
         self.has_obsolete_chunks |= self._snapshot_number > 0
         self._snapshot_number = self._number
         self._garbage.set()
@@ -707,7 +712,8 @@ class SystemJournal:
     # ---- What late writers left ------------------------------------------------------------------
 
     async def _orphans(self, each: _SystemChunk) -> list[str]:
-        """Chunks that an older owner made after its epoch had ended, by one of its journals."""
+        """Return the chunks that an older owner made after its epoch had ended, by one of its
+        journals."""
         if each.kind != _JOURNAL or each.epoch == self.epoch:
             return []
         data = await self._read_chunk(each)
@@ -717,7 +723,7 @@ class SystemJournal:
             name = each.name if frame_at(data, 0, sum_of_name(each.name)) is not None else ""
             frames, _ = decode_frames(data, journal=name)
         except ChunkRecordError:
-            return []  # it counts for nobody
+            return []  # its changes have no effect
         named = {
             change.name
             for sequence, change in frames
@@ -729,12 +735,12 @@ class SystemJournal:
         return sorted(named)
 
 
-async def note_checksums(journal: SystemJournal) -> None:
+async def record_checksums(journal: SystemJournal) -> None:
     """Record checksums of appended bytes from time to time, until cancelled."""
     while True:
-        await trio.sleep(NOTE_SECONDS)
+        await trio.sleep(CHECKSUMS_SECONDS_MAX)
         try:
-            await journal.note_checksums()
+            await journal.record_checksums()
         except FencedOutError:
             return
         except StorageError as error:
@@ -746,7 +752,7 @@ def _order(each: _SystemChunk) -> tuple[int, int]:
 
 
 def _snapshot_in(data: bytes) -> bytes | None:
-    """The container's snapshot in a copy of it, or None when the copy is not whole."""
+    """Return the container's snapshot from a copy of it, or None when the copy is not whole."""
     if len(data) < _CONTAINER_HEADER.size + 4:
         return None
     magic, version, _, length = _CONTAINER_HEADER.unpack_from(data)

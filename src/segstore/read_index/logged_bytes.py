@@ -18,7 +18,7 @@ from segstore.tiers.api import LogPart
 
 
 class LogParts(Protocol):
-    """What is needed of a durable data log."""
+    """The methods that are needed of a durable data log."""
 
     async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
         """See ``DurableDataLog``."""
@@ -32,7 +32,8 @@ class LoggedBytes:
         self._log = log
 
     async def read(self, index: SegmentReadIndex, offset: int, end: int) -> bytes:
-        """Bytes from ``offset`` on, fewer than up to ``end`` where the log has them not.
+        """Return bytes from ``offset`` on, fewer than up to ``end`` where the log does not have
+        them.
 
         Raises ``DataLogError``.
         """

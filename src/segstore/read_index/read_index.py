@@ -38,7 +38,7 @@ from segstore.runtime.clock import next_look
 from segstore.tiers.api import Buffer
 
 WOKEN_MAX: Final = 500
-"""Parked reads that are answered in one turn of the event loop."""
+"""Maximum number of waiting tail reads that are answered in one step of the event loop."""
 
 
 class ReadIndex:
@@ -55,7 +55,7 @@ class ReadIndex:
         self._cache_manager = cache_manager
         self._now = now
         self._indexes: dict[int, SegmentReadIndex] = {}
-        # Those with bytes that tier 2 does not have, or that nobody said it has.
+        # Those with bytes that tier 2 does not have, or is not known to have.
         self._unstored: dict[int, SegmentReadIndex] = {}
         self._storage_reads = StorageReads(cache_manager, storage, self._read_again, log)
         self._closed = False
@@ -64,7 +64,8 @@ class ReadIndex:
         self._woken: deque[tuple[SegmentReadIndex, WaitingRead]] = deque()
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Let reads of tier 2, and what keeps the cache small, run in ``nursery``."""
+        """Start the tasks for reads of tier 2, and the one that keeps the cache small, in
+        ``nursery``."""
         self._nursery = nursery
         self._storage_reads.start(nursery)
         nursery.start_soon(self._keep_cache)
@@ -85,36 +86,36 @@ class ReadIndex:
         self._unstored.clear()
 
     async def _keep_cache(self) -> None:
-        """Keep the time of the cache, which all containers share, and evict what is due."""
+        """Advance the time of the cache, which all containers share, and evict what is due."""
         manager = self._cache_manager
         while True:
             manager.advance(self._now())
             if manager.is_above_target:
-                self.note_stored()
+                self.record_flushed()
             while manager.evict_some():
                 await trio.lowlevel.checkpoint()
             await trio.sleep_until(next_look(manager.policy.generation_seconds))
 
-    def note_storing(self, segment_id: int) -> None:
-        """What there is of a segment goes to tier 2 now, without what is appended meanwhile."""
+    def record_flush_begun(self, segment_id: int) -> None:
+        """Record that the bytes of a segment, up to now, are being written to tier 2."""
         index = self._indexes.get(segment_id)
         if index is not None:
             index.entries.end_last()
 
-    def note_stored(self) -> None:
-        """More bytes are in tier 2: what was kept for its sake may be evicted."""
+    def record_flushed(self) -> None:
+        """Record that more bytes are in tier 2: what was kept for that reason may be evicted."""
         for segment_id, index in list(self._unstored.items()):
-            if index.note_stored(index.segment.storage_length):
+            if index.set_stored_length(index.segment.storage_length):
                 del self._unstored[segment_id]
 
-    def note_segment_stored(self, segment: SegmentMetadata) -> None:
-        """The same for one segment, for who does not want to wait for the others."""
+    def record_segment_flushed(self, segment: SegmentMetadata) -> None:
+        """Record for one segment that more bytes are in tier 2, without waiting for the others."""
         index = self._unstored.get(segment.segment_id)
-        if index is not None and index.note_stored(segment.storage_length):
+        if index is not None and index.set_stored_length(segment.storage_length):
             del self._unstored[segment.segment_id]
 
     def index_of(self, segment: SegmentMetadata) -> SegmentReadIndex:
-        """The segment's index, made when it is first needed."""
+        """Return the segment's index; make it when it is first needed."""
         index = self._indexes.get(segment.segment_id)
         if index is None:
             index = SegmentReadIndex(segment, self._cache_manager.generations)
@@ -122,7 +123,9 @@ class ReadIndex:
         return index
 
     def is_idle(self, segment: SegmentMetadata) -> bool:
-        """Whether nobody waits for the segment's bytes, and tier 2 has them all in their place."""
+        """Return whether no read waits for the segment's bytes, and tier 2 has them all in their
+        place.
+        """
         index = self._indexes.get(segment.segment_id)
         return index is None or not (
             index.tail_reads
@@ -133,7 +136,7 @@ class ReadIndex:
         )
 
     def append(self, segment: SegmentMetadata, offset: int, data: Buffer) -> None:
-        """Take in committed bytes and wake who waits for them."""
+        """Add committed bytes, and answer the reads that wait for them."""
         index = self._indexes.get(segment.segment_id) or self.index_of(segment)
         index.entries.append(offset, data)
         self._unstored[segment.segment_id] = index
@@ -141,7 +144,7 @@ class ReadIndex:
             self._wake(index)
 
     def append_logged(self, segment: SegmentMetadata, piece: Piece) -> None:
-        """Take in committed bytes that are left where they are in the log, while recovering."""
+        """Add committed bytes that stay where they are in the log, while recovering."""
         index = self.index_of(segment)
         index.add_logged(piece)
         self._unstored[segment.segment_id] = index
@@ -155,19 +158,21 @@ class ReadIndex:
         self._answer_tail_reads(source, NoSuchSegmentError(source.name))
 
     def merge_stored(self, target: SegmentMetadata, source: SegmentMetadata) -> None:
-        """The merged bytes are in the target's place in tier 2: their entries move there too."""
+        """Move the entries of merged bytes to the target: tier 2 has the bytes in the target's
+        place.
+        """
         index = self.index_of(target)
         moved = [entry for entry in index.redirects if entry.source is source]
         source_index = self._indexes.get(source.segment_id)
         index.redirects = [entry for entry in index.redirects if entry.source is not source]
         if moved and source_index is not None:
-            index.entries.note_stored(target.storage_length)
-            index.entries.take_over(source_index.entries, moved[0].offset)
+            index.entries.set_stored_length(target.storage_length)
+            index.entries.adopt_entries(source_index.entries, moved[0].offset)
             index.entries.drop_before(min(target.start_offset, target.storage_length))
         self.delete(source)
 
     def seal(self, segment: SegmentMetadata) -> None:
-        """No more data will come: answer who waits for it."""
+        """Answer the reads that wait for more data of a segment: none will come."""
         self._answer_tail_reads(segment, SegmentSealedError(segment.name))
 
     def truncate(self, segment: SegmentMetadata) -> None:
@@ -185,11 +190,11 @@ class ReadIndex:
                 read.complete(NoSuchSegmentError(segment.name), None)
 
     def cached(self, segment: SegmentMetadata, *, offset: int, length: int) -> bytes:
-        """Bytes that are not in tier 2 yet, for the storage writer."""
+        """Return bytes that are not in tier 2 yet, for the storage writer."""
         return self.index_of(segment).entries.gather(offset, length, False)
 
     async def unstored(self, segment: SegmentMetadata, *, offset: int, length: int) -> bytes:
-        """Bytes from ``offset`` on that are not in tier 2 yet, wherever they are.
+        """Return bytes from ``offset`` on that are not in tier 2 yet, wherever they are.
 
         Fewer than ``length`` where they are in several places, none when nothing has them. Raises
         ``ContainerOfflineError`` when the cache is free already.
@@ -262,7 +267,7 @@ class ReadIndex:
             ends = segment.sealed and is_last
             on_complete(None, ReadResult(offset, data, at_tail, ends, is_last))
             return None
-        history = self._storage_reads.take_kept(index, offset, length_max)
+        history = self._storage_reads.read_kept(index, offset, length_max)
         if history is not None:
             end = offset + len(history)
             is_last = end == segment.length
@@ -308,7 +313,9 @@ class ReadIndex:
     def _read_again(
         self, index: SegmentReadIndex, read: WaitingRead, error: SegmentStoreError | None
     ) -> None:
-        """Tier 2 did not have the bytes where they were a moment ago, or failed."""
+        """Read once more after tier 2 failed, or did not have the bytes where they were a moment
+        ago.
+        """
         segment = index.segment
         if index.is_dropped:
             read.complete(NoSuchSegmentError(segment.name), None)
@@ -317,7 +324,7 @@ class ReadIndex:
             read.complete(SegmentTruncatedError(segment.name, start_offset=start_offset), None)
         elif error is not None:
             read.complete(error, None)
-        elif not read.put_off():
+        elif not read.postpone_without_room():
             self._read(segment, read.offset, read.length_max, False, read.complete, read.has_room)
 
     def _wake(self, index: SegmentReadIndex) -> None:
@@ -334,14 +341,14 @@ class ReadIndex:
             if read.offset < segment.start_offset:
                 start_offset = segment.start_offset
                 read.complete(SegmentTruncatedError(segment.name, start_offset=start_offset), None)
-            elif not read.put_off():
+            elif not read.postpone_without_room():
                 # The handle stays the reader's: a cancel still works while tier 2 is asked.
                 self._read(
                     segment, read.offset, read.length_max, True, read.complete, read.has_room
                 )
 
     async def _answer_woken(self) -> None:
-        """Answer reads that were too many for one turn of the event loop."""
+        """Answer reads that were too many for one step of the event loop."""
         while self._woken:
             await trio.lowlevel.checkpoint()
             for _ in range(min(WOKEN_MAX, len(self._woken))):
@@ -351,5 +358,5 @@ class ReadIndex:
     def _answer_tail_reads(self, segment: SegmentMetadata, error: SegmentStoreError) -> None:
         index = self._indexes.get(segment.segment_id)
         if index is not None:
-            for read in index.take_tail_reads():
+            for read in index.remove_tail_reads():
                 read.complete(error, None)

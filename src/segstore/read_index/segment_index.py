@@ -24,8 +24,8 @@ from segstore.cache.history import HistoryBlock, HistoryBlocks
 from segstore.errors import SegmentStoreError
 from segstore.model.metadata import SegmentMetadata
 
-PASSED_MAX: Final = 64
-"""So many places are remembered up to which somebody has read."""
+READ_ENDS_MAX: Final = 64
+"""Maximum number of offsets that are remembered up to which a reader has read."""
 
 _offset_of = attrgetter("offset")
 
@@ -66,15 +66,15 @@ class WaitingRead:
         if self._parked is not None:
             self._parked.pop(self, None)
 
-    def put_off(self) -> bool:
-        """Tell the reader to ask again if it has no room now; returns whether it was told."""
+    def postpone_without_room(self) -> bool:
+        """Tell the reader to ask again if it has no room now; return whether it was told."""
         if self.has_room is None or self.on_complete is None or self.has_room():
             return False
         self.complete(None, ReadResult(self.offset, b"", True, False))
         return True
 
     def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
-        """Answer, unless cancelled."""
+        """Answer the read, unless it was cancelled."""
         on_complete, self.on_complete = self.on_complete, None
         if on_complete is not None:
             on_complete(error, result)
@@ -94,7 +94,7 @@ class Fetch:
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether everybody who waited is gone; one ahead of time never had anybody."""
+        """Return whether all reads that waited are cancelled; a fetch in advance never had any."""
         return bool(self.waiters) and all(read.on_complete is None for read in self.waiters)
 
 
@@ -125,24 +125,26 @@ class SegmentReadIndex:
         self.is_dropped = False
 
     def add_logged(self, piece: Piece) -> None:
-        """Note where in the log bytes lie that nothing else has."""
+        """Record where in the log bytes are that neither cache nor tier 2 has."""
         if self.logged is None:
             self.logged = LoggedPieces()
         self.logged.add(*piece)
 
     def logged_end(self, offset: int) -> int:
-        """Where the contiguous bytes from ``offset`` on end that the log has."""
+        """Return where the contiguous bytes from ``offset`` on end that the log has."""
         return offset if self.logged is None else self.logged.contiguous_end(offset)
 
     @property
     def fetched_end(self) -> int:
-        """The end of what tier 2 or the log can be asked for."""
+        """Return the end of what tier 2 or the log can be asked for."""
         stored = self.segment.storage_length
         return stored if self.logged is None else max(stored, self.logged.end)
 
-    def note_stored(self, stored_length: int) -> bool:
-        """Tier 2 has all bytes up to there; returns whether nothing waits to be told of more."""
-        all_stored = self.entries.note_stored(stored_length)
+    def set_stored_length(self, stored_length: int) -> bool:
+        """Record that tier 2 has all bytes up to an offset; return whether nothing waits for
+        more.
+        """
+        all_stored = self.entries.set_stored_length(stored_length)
         if self.logged is None:
             return all_stored
         self.logged.drop_before(stored_length)
@@ -152,11 +154,11 @@ class SegmentReadIndex:
         return all_stored
 
     def cached_end(self, offset: int) -> int:
-        """Where the contiguous cached bytes from ``offset`` on end."""
+        """Return where the contiguous cached bytes from ``offset`` on end."""
         return self.entries.cached_end(offset)
 
     def redirect_at(self, offset: int) -> Redirect | None:
-        """The merged range that covers ``offset``, if its bytes have not moved yet."""
+        """Return the merged range that covers ``offset``, if its bytes have not moved yet."""
         position = bisect_right(self.redirects, offset, key=_offset_of) - 1
         if position < 0:
             return None
@@ -164,35 +166,39 @@ class SegmentReadIndex:
         return redirect if offset < redirect.offset + redirect.length else None
 
     def fetch_at(self, offset: int) -> Fetch | None:
-        """The read of tier 2 that will bring the byte at ``offset``."""
+        """Return the read of tier 2 that will bring the byte at ``offset``, or None."""
         for fetch in self.fetches:
             if fetch.offset <= offset < fetch.end:
                 return fetch
         return None
 
     def block_at(self, offset: int) -> HistoryBlock | None:
-        """The block of history that has the byte at ``offset``."""
+        """Return the block of history that has the byte at ``offset``."""
         for block in self.blocks:
             if block.offset <= offset < block.end:
                 return block
         return None
 
-    def note_passed(self, end: int) -> None:
-        """Somebody has read history up to ``end``."""
+    def add_read_end(self, end: int) -> None:
+        """Record that a reader has read history up to ``end``."""
         self._passed[end] = None
-        if len(self._passed) > PASSED_MAX:
+        if len(self._passed) > READ_ENDS_MAX:
             del self._passed[next(iter(self._passed))]
 
-    def take_passed(self, offset: int) -> bool:
-        """Whether a read from ``offset`` on goes on with one before; asked once for each."""
+    def remove_read_end(self, offset: int) -> bool:
+        """Return whether a read from ``offset`` on continues an earlier one, and forget the earlier
+        one.
+        """
         if offset in self._passed:
             del self._passed[offset]
             return True
         return False
 
     def unknown_end(self, offset: int) -> int:
-        """Up to where bytes from ``offset`` on are neither cached nor fetched, but all in tier 2
-        or all in the log."""
+        """Return where the bytes from ``offset`` on end that are neither cached nor being fetched.
+
+        All of them are in tier 2, or all are in the log.
+        """
         end = self.segment.storage_length
         if offset >= end:
             end = self.logged_end(offset)
@@ -208,9 +214,9 @@ class SegmentReadIndex:
         return end
 
     def known_end(self, offset: int, limit: int) -> int:
-        """Where the bytes from ``offset`` on end that are cached, kept or on their way.
+        """Return where the bytes from ``offset`` on end that are cached, kept or being fetched.
 
-        Beyond ``limit`` nobody looks.
+        The search stops at ``limit``.
         """
         position = self.entries.cached_end(offset, limit)
         while position < limit:
@@ -220,19 +226,19 @@ class SegmentReadIndex:
             position = self.entries.cached_end(known.end, limit)
         return position
 
-    def take_tail_reads(self) -> list[WaitingRead]:
-        """The reads that are parked; the caller answers each."""
+    def remove_tail_reads(self) -> list[WaitingRead]:
+        """Remove and return the waiting tail reads; the caller answers each."""
         parked = list(self.tail_reads)
         self.tail_reads.clear()
         return parked
 
     def drop(self, history: HistoryBlocks) -> list[WaitingRead]:
-        """Free everything; returns whoever waits for anything, for the caller to answer."""
+        """Free everything; return the reads that wait, for the caller to answer."""
         self.is_dropped = True
         self.entries.clear()
         for block in list(self.blocks):
             history.forget(block)
-        waiting = self.take_tail_reads()
+        waiting = self.remove_tail_reads()
         for fetch in self.fetches:
             waiting += fetch.waiters
             fetch.waiters = []

@@ -29,9 +29,10 @@ from segstore.read_index.segment_index import Fetch, SegmentReadIndex, WaitingRe
 from segstore.tiers.api import Buffer
 
 ALIGNMENT_BYTES: Final = 1024 * 1024
-"""Reads end at a multiple of this (the original's alignment), so that readers share them."""
+"""Number of bytes at whose multiples reads end (the original's alignment), so that readers share
+them."""
 READ_AHEAD_BYTES: Final = 4 * ALIGNMENT_BYTES
-"""So much behind a read that was served from history is cached, or on its way, soon after."""
+"""Number of bytes behind a read of history that are fetched in advance."""
 READS_MAX: Final = 16
 
 ReadAgain = Callable[[SegmentReadIndex, WaitingRead, SegmentStoreError | None], None]
@@ -59,11 +60,11 @@ class StorageReads:
 
     @property
     def is_running(self) -> bool:
-        """Whether reads can be started."""
+        """Return whether reads can be started."""
         return self._nursery is not None
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Let reads run in ``nursery``."""
+        """Run the task that starts reads in ``nursery``."""
         self._nursery = nursery
 
     def close(self) -> None:
@@ -78,7 +79,7 @@ class StorageReads:
         on_complete: OnRead,
         has_room: HasRoom | None = None,
     ) -> WaitingRead:
-        """Answer from tier 2 or from the log: one of them has the byte at ``offset``."""
+        """Read from tier 2 or from the log, one of which has the byte at ``offset``."""
         read = WaitingRead(offset, length_max, on_complete, has_room=has_room)
         fetch = index.fetch_at(offset)
         if fetch is None:
@@ -90,25 +91,27 @@ class StorageReads:
                 end += -end % ALIGNMENT_BYTES
             fetch = self._begin(index, offset, end)
         fetch.waiters.append(read)
-        if index.take_passed(offset):
+        if index.remove_read_end(offset):
             self.read_ahead(index, fetch.end)
         return read
 
-    def take_kept(self, index: SegmentReadIndex, offset: int, length_max: int) -> memoryview | None:
-        """What is kept beside the cache from ``offset`` on; what follows is read ahead."""
+    def read_kept(self, index: SegmentReadIndex, offset: int, length_max: int) -> memoryview | None:
+        """Return what is kept beside the cache from ``offset`` on, and read ahead what follows."""
         block = index.block_at(offset) if index.blocks else None
         if block is None:
             return None
         data = block.view(offset, length_max)
         end = offset + len(data)
         self._blocks.use(block, end)
-        index.take_passed(offset)
-        index.note_passed(end)
+        index.remove_read_end(offset)
+        index.add_read_end(end)
         self.read_ahead(index, end)
         return data
 
     def read_ahead(self, index: SegmentReadIndex, offset: int) -> None:
-        """A reader of history got to ``offset``: have what follows when it asks again."""
+        """Fetch what follows ``offset``, so that a reader of history finds it at its next
+        request.
+        """
         limit = min(offset + READ_AHEAD_BYTES, index.fetched_end)
         position = index.known_end(offset, limit)
         if (
@@ -141,7 +144,7 @@ class StorageReads:
                 if not fetch.is_unwanted:
                     data = await self._read(index, offset, fetch.end)
         except SegmentStoreError as error:
-            # A read ahead of time that fails is nobody's: who asks for the bytes is told.
+            # No reader waits for a read in advance that fails: the next request meets the error.
             failure = error
         finally:
             self._blocks.redeem(fetch.promised)
@@ -173,7 +176,7 @@ class StorageReads:
             except SegmentStoreError:
                 if offset >= segment.storage_length:
                     raise
-            # Meanwhile it was moved to tier 2, and the log let go of it.
+            # Meanwhile it was flushed to tier 2, and the log was truncated.
         length = min(end, segment.storage_length) - offset
         return await self._storage.read(segment.storage_name, offset=offset, length=length)
 
@@ -181,7 +184,7 @@ class StorageReads:
         segment = index.segment
         block = index.block_at(fetch.offset)
         for read in fetch.waiters:
-            if read.on_complete is None or read.put_off():
+            if read.on_complete is None or read.postpone_without_room():
                 continue
             start = read.offset - fetch.offset
             if start >= len(data):
@@ -190,7 +193,7 @@ class StorageReads:
                 continue
             wanted = data[start : start + read.length_max]
             end = read.offset + len(wanted)
-            index.note_passed(end)
+            index.add_read_end(end)
             if block is not None:
                 self._blocks.use(block, end)
             is_last = end == segment.length

@@ -94,7 +94,7 @@ class TimerAlarm:
             return
 
     def close(self) -> None:
-        """Give the timer back. Idempotent."""
+        """Free the timer. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

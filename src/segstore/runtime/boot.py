@@ -14,7 +14,7 @@ _PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id(path: Path = _PATH) -> str:
-    """The kernel's name of this start; another one at every call where the kernel tells none."""
+    """Return the kernel's id of this start; a new id at every call where the kernel has none."""
     try:
         return str(uuid.UUID(path.read_text("ascii").strip()))
     except (OSError, ValueError):

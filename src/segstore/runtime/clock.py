@@ -11,12 +11,12 @@ import trio
 
 
 def wall_clock_ms() -> int:
-    """Unix time in milliseconds."""
+    """Return Unix time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def next_look(seconds: float) -> float:
-    """When, on the event loop's clock, who looks every ``seconds`` does so with the others:
+    """Return the event loop's time of the next look, the same for all that look every ``seconds``:
     waking up costs more than the look."""
     now = trio.current_time()
     look = now // seconds + 1

@@ -17,29 +17,32 @@ from typing import Final
 from segstore.errors import TooFewDescriptorsError
 
 LIMIT_MIN: Final = 128
-"""With fewer descriptors a segment store does not start."""
+"""Minimum number of descriptors with which a segment store starts."""
 PROCESS_DESCRIPTORS: Final = 64
-"""For the event loop, listeners, locks, logs, and whatever is opened for a moment."""
+"""Number of descriptors for the event loop, listeners, locks, logs, and what is opened for a
+moment."""
 JOURNAL_DESCRIPTORS: Final = 48
-"""For the files of journals that are written, prepared and read, each with two descriptors."""
+"""Number of descriptors for the files of journals that are written, prepared and read, two for
+each."""
 TIER_2_DESCRIPTORS: Final = 96
-"""For the files, or connections to S3, of the calls of tier 2 that run at the same time."""
+"""Number of descriptors for the files, or connections to S3, of calls of tier 2 that run at the
+same time."""
 KEPT_FILES_MAX: Final = 128
-"""Files of tier 2 that stay open between calls, with two descriptors each."""
+"""Maximum number of files of tier 2 that stay open between calls, with two descriptors each."""
 KEPT_FILES_MIN: Final = 4
 _UNLIMITED: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class DescriptorShares:
-    """What the parts of a process may open."""
+    """The numbers of descriptors that the parts of a process may open."""
 
     connections: int
     kept_files: int
 
 
 def descriptor_limit() -> int:
-    """How many files this process may have open."""
+    """Return how many files this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 

@@ -103,7 +103,7 @@ class LoopDriver(trio.abc.Clock, trio.abc.Instrument):
         self._trio_is_needed = True
 
     def _fail(self, failure: BaseException) -> None:
-        """Let the task that drives the reactor raise what a callback raised, cancelled or not."""
+        """Make the task that drives the reactor raise what a callback raised, cancelled or not."""
         self._reactor = None
         self._failure = failure
         task, self._task = self._task, None
@@ -120,7 +120,7 @@ class LoopDriver(trio.abc.Clock, trio.abc.Instrument):
         return monotonic()
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Make steps of the reactor until trio has something to do; returns how many seconds trio
+        """Make steps of the reactor until trio has something to do; return how many seconds trio
         may sleep then."""
         now = monotonic()
         reactor = self._reactor

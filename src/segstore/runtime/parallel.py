@@ -1,6 +1,6 @@
 """Work on many things at once, with a bound.
 
-Owns: ``work_together``, the way in which reads, writes and deletions of a list are divided among
+Owns: ``run_parallel``, the way in which reads, writes and deletions of a list are divided among
 tasks.
 """
 
@@ -14,7 +14,7 @@ import trio
 T = TypeVar("T")
 
 
-async def work_together(
+async def run_parallel(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], *, tasks_max: int
 ) -> None:
     """Do ``work`` on every item, on ``tasks_max`` at a time at most.

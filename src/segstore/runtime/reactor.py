@@ -50,7 +50,7 @@ Invariants
    of its own, in the next round of the event loop.
 3. A descriptor is registered once, edge-triggered: an event tells that something came since the
    last one. Whoever watches it remembers that until there is nothing left.
-4. Callbacks do not wait and do not raise: an exception ends whoever runs the reactor.
+4. Callbacks do not wait and do not raise: an exception ends the task that runs the reactor.
 5. Several tasks may run one reactor, for instance a server and its journals. One of them waits for
    descriptors; when it ends, the next one goes on.
 """
@@ -67,13 +67,14 @@ import trio
 Callback = Callable[[], object]
 """A call that neither waits nor raises: it is made in another task than the one that asked."""
 OnEvent = Callable[[int], object]
-"""A ``Callback`` that is given the flags of ``epoll``: what came, as ``select.EPOLLIN`` says it."""
+"""A ``Callback`` that is given the flags of ``epoll``: the events that came, such as
+``select.EPOLLIN``."""
 
 _WATCHED: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 
 
 class Driver(Protocol):
-    """What waits for the reactor of an event loop in place of the reactor's own task."""
+    """The part of an event loop that waits for its reactor, in place of the reactor's own task."""
 
     async def drive(self, reactor: Reactor) -> None:
         """Make the reactor's steps until cancelled. Returns at once if that is not possible."""
@@ -87,7 +88,7 @@ DRIVER: Final[trio.lowlevel.RunVar[Driver | None]] = trio.lowlevel.RunVar("drive
 class Reactor:
     """The reactor of an event loop; ``current_reactor`` returns it, and ``run`` runs it.
 
-    ``is_running`` tells whether anybody runs it. Otherwise nothing may be watched or deferred.
+    ``is_running`` tells whether a task runs it. Otherwise nothing may be watched or deferred.
     """
 
     def __init__(self) -> None:
@@ -105,7 +106,7 @@ class Reactor:
 
         Raises ``OSError`` when the kernel does not watch more descriptors.
         """
-        assert self.is_running, "nobody would wait for it"
+        assert self.is_running, "no reactor would call it"
         self._epoll.register(descriptor, _WATCHED)
         self._watched[descriptor] = on_event
 
@@ -135,7 +136,7 @@ class Reactor:
                 deferred.popleft()()
         finally:
             self._is_in_step = False
-            if deferred:  # a callback raised, which ends whoever made this step: others go on
+            if deferred:  # a callback raised, which ends the task of this step: others continue
                 self._deferred_by_task.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -168,7 +169,7 @@ class Reactor:
     def wait_and_step(self, seconds: float) -> None:
         """Wait for events, at most so long, and make a step of them and of what was deferred.
 
-        Raises what callbacks raise. For whoever waits for the reactor.
+        Raises what callbacks raise. For a task that waits for the reactor.
         """
         deferred = self._deferred
         watched = self._watched
@@ -181,7 +182,7 @@ class Reactor:
                 deferred.popleft()()
         finally:
             self._is_in_step = False
-            if deferred:  # a callback raised, which ends whoever made this step: others go on
+            if deferred:  # a callback raised, which ends the task of this step: others continue
                 self._deferred_by_task.set()
 
     async def _step_for_events(self) -> None:
@@ -226,8 +227,9 @@ class DeferredWork:
         self.defect: Exception | None = None
 
     def request(self) -> None:
-        """Do the work when this step ends, or in the next one. Resume the task instead if it waits
-        for that, or if no reactor runs. The request is kept while the task does something else."""
+        """Schedule the work for the end of this step, or for the next one. Resume the task instead
+        if it waits for that, or if no reactor runs. The request is kept while the task does
+        something else."""
         if self._is_requested:
             return
         reactor = self._reactor
@@ -262,12 +264,13 @@ class DeferredWork:
             trio.lowlevel.reschedule(task)
 
     def fail(self, defect: Exception) -> None:
-        """Let the task raise the exception of a callback that belongs to it."""
+        """Make the task raise the exception of a callback that belongs to it."""
         self.defect = defect
         self.wake()
 
     def forget_wake(self) -> None:
-        """Let the next ``wait`` wait: its task has seen what it was woken for."""
+        """Reset the wake: the task has seen what it was woken for, so that its next ``wait``
+        waits."""
         self._is_woken = False
 
     async def wait(self) -> None:

@@ -19,12 +19,13 @@ REFUSALS: Final = FORBIDDEN | {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 def is_refusal(error: BaseException | None) -> TypeGuard[OSError]:
-    """Whether ``reason_of`` knows what to do."""
+    """Return whether ``reason_of`` knows what to do."""
     return isinstance(error, OSError) and error.errno in REFUSALS
 
 
 def reason_of(error: OSError, path: Path) -> str:
-    """Why ``path`` cannot be used, and what to do where that is known. Blocks for a moment."""
+    """Return why ``path`` cannot be used, and what to do where that is known. Blocks for a
+    moment."""
     if error.errno == errno.ENOSPC:
         return f"the disk mounted on {_mount_of(path)} is full; make room there and start again"
     if error.errno == errno.EDQUOT:
@@ -43,7 +44,7 @@ def reason_of(error: OSError, path: Path) -> str:
 
 
 def _mount_of(path: Path) -> Path:
-    """Where the file system is mounted that ``path`` is on, or would be."""
+    """Return where the file system is mounted that ``path`` is on, or would be."""
     path = path.absolute()
     while path != path.parent and not path.is_mount():
         path = path.parent

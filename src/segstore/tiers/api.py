@@ -68,12 +68,13 @@ class DurableDataLog(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Grows durably each time the log is opened; earlier owners are fenced."""
+        """Return the epoch, which grows durably each time the log is opened; earlier owners are
+        fenced."""
         ...
 
     @property
     def bytes_since_truncation(self) -> int:
-        """How many bytes a recovery would read now; feeds checkpoints and throttling."""
+        """Return how many bytes a recovery would read now; feeds checkpoints and throttling."""
         ...
 
     @property
@@ -86,7 +87,8 @@ class DurableDataLog(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """How much of tier 1 cannot be freed before this log is truncated; at least its own bytes.
+        """Return how much of tier 1 cannot be freed before this log is truncated; at least its own
+        bytes.
 
         Logs share files: the few entries of a quiet container hold the files of busy ones.
         """
@@ -144,7 +146,7 @@ class DurableDataLogFactory(Protocol):
     """Opens the logs of containers; the local journal shares one fsync among all of them."""
 
     async def last_epoch(self, container_id: int) -> int:
-        """The epoch under which the container's log was opened last, by anybody; 0 if it never was.
+        """Return the epoch under which the container's log was opened last; 0 if it never was.
 
         A later one may be told, under which no owner has begun. Raises ``DataLogError``.
         """
@@ -203,12 +205,12 @@ class ChunkStorage(Protocol):
         """Read exactly ``length`` bytes, or raise ``InvalidChunkOffsetError``.
 
         ``check`` gets them first, in the thread that read them if there is one, and may raise. They
-        do not change any more; as long as anybody looks at them, memory is held for them.
+        do not change any more; as long as a view of them exists, memory is held for them.
         """
         ...
 
     async def info(self, name: str) -> ChunkInfo:
-        """Tell a chunk's length, or raise ``ChunkNotFoundError``."""
+        """Return a chunk's length. Raises ``ChunkNotFoundError``."""
         ...
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:

@@ -25,11 +25,11 @@ class SearchedDirectory:
     """A directory that can hold chunks of a prefix."""
 
     path: str
-    """Relative to the root."""
+    """Path relative to the root."""
     so_far: str
     """The part of the component behind the prefix's last slash that continued directories hold."""
     wanted: str
-    """What that component begins with; empty where every name fits."""
+    """Text with which that component begins; empty where every name fits."""
 
     @classmethod
     def of_prefix(cls, prefix: str) -> SearchedDirectory:
@@ -57,7 +57,7 @@ class SearchedDirectory:
 
 
 def path_of(name: str) -> str:
-    """The path, relative to the root, of the file that holds a chunk."""
+    """Return the path, relative to the root, of the file that holds a chunk."""
     *directories, last = name.split("/")
     pieces = [piece for directory in directories for piece in directory_pieces(directory)]
     *continued, end = _pieces(encoded(last))
@@ -65,7 +65,7 @@ def path_of(name: str) -> str:
 
 
 def name_of(path: str) -> str | None:
-    """The chunk whose file has this relative path, or None when it is no chunk's."""
+    """Return the chunk whose file has this relative path, or None when it is no chunk's."""
     *directories, last = path.split("/")
     if not last.endswith(CHUNK_SUFFIX):
         return None
@@ -79,7 +79,7 @@ def name_of(path: str) -> str | None:
 
 
 def encoded(component: str) -> str:
-    """A component of a chunk name as a file name; the encoding of a prefix is a prefix of it."""
+    """Return a component of a chunk name as a file name; a name's prefix gives a prefix of it."""
     text = quote(component, safe=SAFE_CHARACTERS, errors="surrogatepass").replace("~", "%7E")
     if text.startswith("."):
         return "%2E" + text[1:]

@@ -7,7 +7,7 @@ and to memory, and memory that is aligned as the kernel wants it: ``StagingBuffe
 Invariants:
 1. Only whole blocks at whole blocks are transferred; everything else is the caller's, through the
    page cache. The kernel keeps the two ways coherent.
-2. Where a file system does not offer it there is no ``DirectFile``, and nobody misses it.
+2. Where a file system does not offer it there is no ``DirectFile``, and plain reads are used.
 3. Staging memory is used again for ever and never grows beyond ``STAGING_BYTES`` a thread.
 4. Memory for reads is used again while reads go on, and given back soon after the last one.
 """
@@ -32,15 +32,16 @@ from segstore.tiers.api import Buffer
 from segstore.tiers.vectored_io import pwrite_all, remainder
 
 BLOCK_BYTES: Final = 512
-"""The block that a device must offer: the journal's batches begin at multiples of it."""
+"""Size, in bytes, of the block that a device must offer: the journal's batches begin at multiples
+of it."""
 READ_BYTES_MAX: Final = 3 * 512 * 1024 + 2 * 64 * 1024
-"""The longest read into lent memory: the longest that is asked for, and the rest of the blocks with
-checksums in which it begins and ends."""
+"""Maximum length, in bytes, of a read into lent memory: the longest request, and the rest of the
+blocks with checksums in which it begins and ends."""
 READ_MEMORY_FREE_MAX: Final = 64
 """Maximum count of pieces of memory that are kept for reads."""
 READ_MEMORY_SECONDS: Final = 10.0
-"""After this time without a read, free memory goes back to the system. Touching new memory costs
-more than reading into it, so it is not freed while reads go on."""
+"""Time without a read, in seconds, after which free memory goes back to the system. Touching new
+memory costs more than reading into it, so it is not freed while reads go on."""
 READ_PIECE_BYTES: Final = 256 * 1024
 """Maximum length of one read; longer ones are split, because a sync waits for reads that came
 before."""
@@ -49,7 +50,8 @@ NOT_SUPPORTED_ERRNOS: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.E
 
 
 def block_bytes_of(path: Path | str) -> int | None:
-    """The logical block of the device that holds ``path``; None when that is no local disk."""
+    """Return the logical block of the device that holds ``path``; None when that is no local
+    disk."""
     device = os.stat(path).st_dev
     directory = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
     for place in ("queue", "../queue"):  # of a disk, of a partition
@@ -70,16 +72,16 @@ class ReadMemory:
         self._read_at = 0.0
         self._is_watched = False
 
-    def note_read(self) -> None:
-        """There was a read: until it was lent memory it may have waited for long. In the event
-        loop; memory is lent in any thread."""
+    def record_read(self) -> None:
+        """Record the time of a read, which may have waited for memory. Call it in the event loop;
+        any thread may lend memory."""
         self._read_at = trio.current_time()
         if not self._is_watched:
             self._is_watched = True
             # Readers come and go, and none of them is there when it is time.
-            trio.lowlevel.spawn_system_task(self._give_back_in_time)
+            trio.lowlevel.spawn_system_task(self._free_unused)
 
-    async def _give_back_in_time(self) -> None:
+    async def _free_unused(self) -> None:
         while True:
             await trio.sleep(READ_MEMORY_SECONDS)
             if trio.current_time() - self._read_at < READ_MEMORY_SECONDS:
@@ -99,7 +101,7 @@ class StagingBuffers:
 
     @contextmanager
     def lend(self) -> Iterator[memoryview]:
-        """``STAGING_BYTES`` of memory that begins at a page, touched or not."""
+        """Yield ``STAGING_BYTES`` of memory that begins at a page, touched or not."""
         try:
             memory = self._free.pop()
         except IndexError:
@@ -120,7 +122,7 @@ class DirectFile:
 
     @classmethod
     def open(cls, path: Path | str, staging: StagingBuffers) -> DirectFile | None:
-        """A second descriptor of an existing file, or None where that is not offered."""
+        """Open a second descriptor of an existing file; return None where that is not offered."""
         if block_bytes_of(path) != BLOCK_BYTES:
             return None
         try:
@@ -131,7 +133,7 @@ class DirectFile:
             return None
 
     def write(self, buffers: Sequence[Buffer], offset: int, *, durably: bool = False) -> int:
-        """Write the whole blocks of ``buffers``, with ``durably`` synced; returns their length.
+        """Write the whole blocks of ``buffers``, with ``durably`` synced; return their length.
 
         That is 0 when there are none, when ``offset`` is within a block, or when the file system
         has thought better of it.
@@ -186,7 +188,8 @@ class DirectFile:
         return filled
 
     def read(self, memory: memoryview, offset: int, length: int) -> memoryview | None:
-        """Bytes from ``offset`` on, fewer than ``length`` at the end; None where not offered.
+        """Return bytes from ``offset`` on, fewer than ``length`` at the end; None where not
+        offered.
 
         They are a part of ``memory``, which begins at a page and is longer than them by two blocks.
         """
@@ -202,7 +205,7 @@ class DirectFile:
         return memory[skipped : max(skipped, min(filled, wanted))]
 
     def fileno(self) -> int:
-        """The descriptor, for callers with aligned memory of their own."""
+        """Return the descriptor, for callers with aligned memory of their own."""
         return self._descriptor
 
     def close(self) -> None:

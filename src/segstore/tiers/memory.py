@@ -33,7 +33,7 @@ from segstore.tiers.api import (
 
 @dataclass(slots=True)
 class _StoredLog:
-    """What survives of one container's log when its owner goes."""
+    """The part of one container's log that survives its owner."""
 
     epoch: int = 0
     next_position: int = 1
@@ -69,7 +69,7 @@ class MemoryDataLogFactory:
         return MemoryDataLog(self, stored)
 
     def drop_unacknowledged(self) -> None:
-        """Play a crash: forget what is queued and fence every open log."""
+        """Crash: forget what is queued and fence every open log."""
         self._queue.clear()
         for stored in self._stored.values():
             stored.epoch += 1
@@ -106,12 +106,12 @@ class MemoryDataLog:
 
     @property
     def epoch(self) -> int:
-        """The epoch under which this owner appends."""
+        """Return the epoch under which this owner appends."""
         return self._epoch
 
     @property
     def bytes_since_truncation(self) -> int:
-        """Bytes of all stored entries."""
+        """Return the number of bytes of all stored entries."""
         return self._bytes
 
     @property
@@ -121,7 +121,7 @@ class MemoryDataLog:
 
     @property
     def held_bytes(self) -> int:
-        """The same: every log has its own memory."""
+        """Return the bytes since the truncation: every log has its own memory."""
         return self._bytes
 
     async def read(self) -> AsyncGenerator[LogEntry, None]:
@@ -137,12 +137,12 @@ class MemoryDataLog:
                 yield [DigestedEntry(entry.address, None, entry.data)]
 
     async def read_entry(self, address: LogAddress) -> bytes:
-        """One stored entry."""
+        """Return one stored entry."""
         await trio.lowlevel.checkpoint()
         return self._entry(address.position)
 
     async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
-        """Parts of stored entries."""
+        """Return parts of stored entries."""
         await trio.lowlevel.checkpoint()
         return [self._entry(part.position)[part.start :][: part.length] for part in parts]
 
@@ -242,12 +242,12 @@ class MemoryChunkStorage:
         return data
 
     async def info(self, name: str) -> ChunkInfo:
-        """Tell a chunk's length."""
+        """Return a chunk's length."""
         await trio.lowlevel.checkpoint()
         return ChunkInfo(name, len(self._existing(name)))
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Tell chunks' lengths."""
+        """Return chunks' lengths."""
         await trio.lowlevel.checkpoint()
         chunks = self._chunks
         return [len(chunks[name]) if name in chunks else None for name in names]

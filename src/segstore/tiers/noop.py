@@ -19,7 +19,7 @@ from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, Storage
 from segstore.tiers.api import Buffer, Check, ChunkInfo, ChunkStorage
 
 KEPT_MARKS = ("#transaction.", "#transient.", "attributes.index")
-"""A chunk with one of these in its name is read again by the store itself."""
+"""Marks in the names of chunks that the store itself reads again."""
 
 
 class DataDroppedError(StorageError):
@@ -51,7 +51,7 @@ class NoOpChunkStorage:
         data: Sequence[Buffer],
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        """Take note of the length, see ``ChunkStorage.write``."""
+        """Record the length, see ``ChunkStorage.write``."""
         if not self._drops(name):
             await self._kept.write(name, offset=offset, data=data, meanwhile=meanwhile)
             return
@@ -84,7 +84,7 @@ class NoOpChunkStorage:
         return b""
 
     async def info(self, name: str) -> ChunkInfo:
-        """Tell a chunk's length."""
+        """Return a chunk's length."""
         if not self._drops(name):
             return await self._kept.info(name)
         await trio.lowlevel.checkpoint()
@@ -94,7 +94,7 @@ class NoOpChunkStorage:
         return ChunkInfo(name, length)
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Tell chunks' lengths, whether dropped or kept."""
+        """Return chunks' lengths, whether dropped or kept."""
         kept = await self._kept.lengths(names)
         return [
             self._lengths.get(name) if self._drops(name) else length

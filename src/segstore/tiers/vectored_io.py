@@ -17,7 +17,7 @@ def pwrite_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> None:
         written = os.pwritev(descriptor, buffers[:IOV_MAX], offset)
         rest = remainder(buffers, written)
         if written == 0 and rest:
-            raise OSError(errno.EIO, "the file takes no more bytes")
+            raise OSError(errno.EIO, "the file accepts no more bytes")
         buffers, offset = rest, offset + written
 
 

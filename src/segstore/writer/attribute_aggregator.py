@@ -31,7 +31,7 @@ from segstore.model.attributes import (
 )
 from segstore.model.metadata import ContainerMetadata, SegmentMetadata
 from segstore.model.operations import AttributeValues
-from segstore.runtime.parallel import work_together
+from segstore.runtime.parallel import run_parallel
 from segstore.writer.flush_policy import FlushPolicy
 
 Wait = Callable[[], Awaitable[object]]
@@ -61,12 +61,12 @@ class AttributeAggregator:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the log has the places of all written indexes."""
+        """Return whether the log has the places of all written indexes."""
         return not self._unsettled
 
     async def flush(self, now: float, *, everything: bool) -> bool:
         """Write the indexes of the segments that are due, at most ``attribute_indexes_max``, or of
-        all changed segments; returns whether more are due.
+        all changed segments; return whether more are due.
 
         A failing index does not block others. Raises the first ``StorageError`` at the end.
         """
@@ -123,7 +123,7 @@ class AttributeAggregator:
 
             many = [each for each in segments if self._has_many(each)]
             few = [each for each in segments if not self._has_many(each)]
-            await work_together(few, write, tasks_max=self._policy.attribute_writes_max)
+            await run_parallel(few, write, tasks_max=self._policy.attribute_writes_max)
             for segment in many:
                 await write(segment)
             self._in_use.push(stack.pop_all())

@@ -69,12 +69,12 @@ class FailingSegments:
 
     @property
     def failures(self) -> Mapping[int, Failure]:
-        """The failures by segment id, ordered by the last attempt, the earliest first."""
+        """Return the failures by segment id, ordered by the last attempt, the earliest first."""
         return self._failures
 
     @property
     def hopeless(self) -> StorageError | None:
-        """The error of a segment that only a recovery can repair, if there is one."""
+        """Return the error of a segment that only a recovery can repair, if there is one."""
         for failure in self._failures.values():
             if failure.strange_count >= self._policy.strange_attempts_max:
                 return failure.error
@@ -151,7 +151,7 @@ class FailingSegments:
                 logger.warning("segment does not reach tier 2", **facts)
             else:
                 logger.error(
-                    "segment keeps the journal from being let go; writers stop when it is full",
+                    "segment keeps the journal from being freed; writers stop when it is full",
                     seconds=round(now - failure.paused_since),
                     journal_bytes=self._held_bytes(),
                     **facts,

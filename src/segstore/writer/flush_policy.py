@@ -18,7 +18,7 @@ class FlushPolicy:
     # ---- When the bytes of a segment are flushed -------------------------------------------------
 
     flush_bytes: int = 4 * MIB
-    """A segment with this many unflushed bytes is flushed at once, as by the original."""
+    """Number of unflushed bytes of a segment at which it is flushed at once, as by the original."""
     flush_seconds: float = 5.0
     """Maximum wait of a flush while few segments are unflushed. The original waits 30 s; a restart
     replays less this way."""
@@ -27,7 +27,7 @@ class FlushPolicy:
     few_segments: int = 256
     """Maximum count of unflushed segments that is few."""
     many_segments: int = 2_500
-    """Above this count of unflushed segments the wait becomes shorter again: an unflushed segment
+    """Number of unflushed segments above which the wait becomes shorter again: an unflushed segment
     cannot be evicted from memory, and ``inactive.eviction.BACKLOG_MAX`` of them stop eviction."""
     short_bytes_max: int = 256 * 1024
     """Maximum length of a short flush. Short flushes run together: they mostly wait for the
@@ -48,21 +48,23 @@ class FlushPolicy:
     rounds_max: int = 16
     """Maximum count of rounds that flush everything: each round scans all unflushed segments."""
     first_failures_max: int = 4
-    """After this many failures in a row, without any success, the round ends."""
+    """Number of failures in a row, without any success, after which the round ends."""
 
     # ---- When tier 2 fails -----------------------------------------------------------------------
 
     retry_seconds: float = 1.0
     """Pause after a round that failed."""
     pause_seconds_min: float = 1.0
-    """First pause of a segment that fails while others succeed; it doubles with each failure."""
+    """First pause, in seconds, of a segment that fails while others succeed; it doubles with each
+    failure."""
     pause_seconds_max: float = 30.0
     """Maximum pause of such a segment."""
     error_seconds: float = 60.0
-    """A segment that fails for longer than this is logged as an error: it keeps the log."""
+    """Time, in seconds, after which a segment that still fails is logged as an error: it keeps the
+    log."""
     strange_attempts_max: int = 5
-    """After this many attempts in a row that found chunks missing or of another length, the writer
-    ends with the error."""
+    """Number of attempts in a row that find chunks missing or of another length after which the
+    writer ends with the error."""
 
     # ---- Attributes ------------------------------------------------------------------------------
 
@@ -74,9 +76,11 @@ class FlushPolicy:
     """Maximum count of changed attributes that is few. Few may wait for longer because every
     checkpoint contains them, and each index that is written costs a synced file."""
     attribute_flush_count: int = 200
-    """A segment with this many changed attributes is written at once, as by the original."""
+    """Number of changed attributes of a segment at which they are written at once, as by the
+    original."""
     attribute_update_count: int = 1000
-    """About how many attributes one update of an index has: each may rewrite a page."""
+    """Approximate maximum number of attributes in one update of an index: each may rewrite a page.
+    """
     attribute_indexes_max: int = 64
     """Maximum count of indexes that are written before the writer waits for the log."""
     attribute_writes_max: int = 16
@@ -91,15 +95,15 @@ class FlushPolicy:
     idle_poll_seconds: float = 1.0
     """Interval between rounds while nothing waits."""
     held_bytes_max: int = 256 * MIB
-    """When the container holds more than this of a shared tier 1, it flushes everything and writes
-    a checkpoint. With many unflushed segments, short flushes wait less from twice as much on."""
+    """Number of bytes of a shared tier 1 above which the container flushes everything and writes a
+    checkpoint. With many unflushed segments, short flushes wait less from twice as much on."""
     checkpoint_seconds: float = 2.5
     """Minimum interval between checkpoints while the log is too long."""
     checkpoints_max: int = 8
     """Maximum count of checkpoints that wait for tier 2 meanwhile."""
     idle_checkpoint_bytes: int = 4 * MIB
-    """When everything is flushed and the log is longer than this, a checkpoint is written so that
-    the log can be truncated."""
+    """Length of the log, in bytes, above which a checkpoint is written when everything is flushed,
+    so that the log can be truncated."""
     metadata_copy_seconds: float = 60.0
     """Minimum interval between copies of the container's metadata in tier 2."""
 

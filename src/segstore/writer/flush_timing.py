@@ -33,7 +33,7 @@ class FlushTiming:
         self._policy = policy
         self._everything_before = -inf
         self.log_is_long = False
-        """Whether the container holds so much of tier 1 that no flush may wait for more bytes."""
+        """True if the container holds so much of tier 1 that no flush may wait for more bytes."""
 
     def make_everything_due(self, now: float) -> None:
         """Make everything that is unflushed at ``now`` due, in this round or a later one."""

@@ -56,12 +56,12 @@ class SegmentAggregator:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the segment is completely flushed."""
+        """Return whether the segment is completely flushed."""
         return not self._operations
 
     @property
     def operation_count(self) -> int:
-        """Count of unflushed operations."""
+        """Return the number of unflushed operations."""
         return len(self._operations)
 
     def first_sequence_number(self) -> int | None:
@@ -82,7 +82,7 @@ class SegmentAggregator:
         else:
             self.must_flush = True
         if isinstance(operation, DeleteOperation):
-            # Bytes that are not stored yet need not be: nobody can read them any more.
+            # Bytes that are not stored yet need not be: they cannot be read any more.
             self._operations = deque(
                 entry for entry in self._operations if isinstance(entry, MergeOperation)
             )
@@ -142,7 +142,7 @@ class SegmentAggregator:
                 rollover_bytes=segment.rollover_bytes,
             )
             segment.storage_length = max(segment.storage_length, position)
-            self._read_index.note_segment_stored(segment)
+            self._read_index.record_segment_flushed(segment)
 
     def _is_in_place(self, operation: MergeOperation) -> bool:
         """Return whether tier 2 has the merged bytes in the target already."""

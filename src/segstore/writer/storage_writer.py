@@ -33,7 +33,7 @@ from segstore.model.metadata import ContainerMetadata
 from segstore.model.operations import MergeOperation
 from segstore.read_index.read_index import ReadIndex
 from segstore.runtime.clock import next_look
-from segstore.runtime.parallel import work_together
+from segstore.runtime.parallel import run_parallel
 from segstore.tiers.api import DurableDataLog, LogAddress
 from segstore.writer.attribute_aggregator import AttributeAggregator, Record
 from segstore.writer.failing_segments import FailingSegments, is_strange
@@ -89,12 +89,12 @@ class StorageWriter:
 
     @property
     def operation_count(self) -> int:
-        """Count of unflushed operations, with the ones whose flush is under way."""
+        """Return the number of unflushed operations, with the ones whose flush is under way."""
         return self._taken_count + len(self._memory_log)
 
     @property
     def failing_segments(self) -> dict[str, StorageError]:
-        """The last error of each segment that tier 2 refuses, by the segment's name."""
+        """Return the last error of each segment that tier 2 refuses, by the segment's name."""
         return {
             self._name_of(segment_id): failure.error
             for segment_id, failure in self._failing.failures.items()
@@ -113,7 +113,7 @@ class StorageWriter:
         return unflushed
 
     def request_flush(self, *, attributes: bool = False) -> None:
-        """Let ``run`` flush everything now, because the cache or tier 1 is full.
+        """Make ``run`` flush everything now, because the cache or tier 1 is full.
 
         Attributes are flushed only if ``attributes`` is set.
         """
@@ -269,7 +269,7 @@ class StorageWriter:
             if everything:
                 self._timing.make_everything_due(now)
         for aggregator in due:
-            self._read_index.note_storing(aggregator.segment_id)
+            self._read_index.record_flush_begun(aggregator.segment_id)
         try:
             failed, succeeded = await self._flush_due(due)
             if failed and not (tolerate_failures and succeeded):
@@ -283,7 +283,7 @@ class StorageWriter:
             }
             self._failing.forget_others(self._aggregators.keys())
             self._taken_count = sum(each.operation_count for each in self._aggregators.values())
-            self._read_index.note_stored()
+            self._read_index.record_flushed()
 
     async def _flush_due(self, due: list[SegmentAggregator]) -> tuple[list[int], bool]:
         """Flush segments, short flushes in parallel.
@@ -309,7 +309,7 @@ class StorageWriter:
             async def flush_short(aggregator: SegmentAggregator) -> None:
                 await self._flush_one(aggregator, failed)
 
-            await work_together(short, flush_short, tasks_max=self._policy.short_flushes_max)
+            await run_parallel(short, flush_short, tasks_max=self._policy.short_flushes_max)
             for aggregator in others:
                 await self._flush_one(aggregator, failed)
         self._failing.pause(failed, trio.current_time())
@@ -354,7 +354,7 @@ class StorageWriter:
         return aggregator
 
     def _limit_round(self, due: list[SegmentAggregator]) -> bool:
-        """Remove from ``due`` what is too much for one round; returns whether there was too much.
+        """Remove from ``due`` what is too much for one round; return whether there was too much.
 
         Failing segments, which come last, are not removed.
         """

@@ -19,7 +19,7 @@ def filled(entry_count: int, stored: int) -> tuple[CacheManager, SegmentEntries]
     for number in range(entry_count):
         entries.append(number * MIB, ENTRY)
         manager.advance(number + 1)
-    entries.note_stored(stored * MIB)
+    entries.set_stored_length(stored * MIB)
     return manager, entries
 
 
@@ -51,7 +51,7 @@ def test_what_was_used_in_this_generation_stays_while_there_is_room() -> None:
     entries = SegmentEntries(manager.generations)
     for number in range(17):
         entries.append(number * MIB, ENTRY)
-    entries.note_stored(17 * MIB)
+    entries.set_stored_length(17 * MIB)
     evict_all_that_is_due(manager)
     assert len(entries) == 17
     assert manager.has_room(4 * MIB), "rather than let writers wait, it goes"
@@ -63,7 +63,7 @@ def test_what_tier_2_does_not_have_stays_and_writers_must_wait() -> None:
     assert not manager.has_room(3 * MIB)
     assert kept(entries) == list(range(2, 18))
     assert manager.has_room(1 * MIB)
-    entries.note_stored(18 * MIB)
+    entries.set_stored_length(18 * MIB)
     assert manager.has_room(3 * MIB)
 
 
@@ -84,7 +84,7 @@ def test_one_call_evicts_a_bounded_number_of_entries() -> None:
     entries = SegmentEntries(manager.generations)
     for number in range(4500):
         entries.append(number * 5000, b"x" * 4096)
-    entries.note_stored(4500 * 5000)
+    entries.set_stored_length(4500 * 5000)
     manager.advance(0)
     manager.advance(1)
     counts = []
@@ -99,7 +99,7 @@ def test_one_call_evicts_a_bounded_number_of_entries() -> None:
         before = len(entries)
         assert manager.has_room(BLOCK_LENGTH)
         entries.append(number * 5000, b"x" * 4096)
-        entries.note_stored(number * 5000)
+        entries.set_stored_length(number * 5000)
         manager.advance(number)
         assert before - len(entries) < 2 * 16 + 4
     assert manager.cache.used_bytes <= 0.76 * CAPACITY_BYTES
@@ -152,7 +152,7 @@ def test_what_cannot_go_slows_writers_down_and_system_segments_have_a_little_mor
     assert not manager.has_room(3 * MIB // 2)
     assert manager.has_room(3 * MIB // 2, system=True)
     assert not manager.has_room(3 * MIB, system=True)
-    entries.note_stored(17 * MIB)
+    entries.set_stored_length(17 * MIB)
     assert manager.held_bytes < manager.throttle_bytes
 
 

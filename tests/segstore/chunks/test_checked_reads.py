@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from _fast.crc import crc32c
 from segstore.chunks.checksums import BLOCK_BYTES
 from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.chunks.system_journal import NOTE_SECONDS
+from segstore.chunks.system_journal import CHECKSUMS_SECONDS_MAX
 from segstore.errors import ChunkDamagedError, StorageError
 from segstore.testing.chunk_owners import next_owner
 from segstore.testing.local_tiers import ObservedChunks
@@ -89,10 +89,10 @@ async def test_a_later_owner_has_the_checksums(noted_by: str) -> None:
     chunks = MemoryChunkStorage()
     first = next_owner(chunks)
     await write(first, "s", DATA[:5], DATA[5:BLOCK_BYTES])
-    await first._journal.note_checksums()
+    await first._journal.record_checksums()
     await write(first, "s", DATA[BLOCK_BYTES:90_000], DATA[90_000:])
     if noted_by == "note":
-        await first._journal.note_checksums()
+        await first._journal.record_checksums()
     elif noted_by == "settle":
         await first.settle()
     else:
@@ -110,7 +110,7 @@ async def test_after_a_crash_bytes_without_checksums_are_read_as_they_are() -> N
     chunks = MemoryChunkStorage()
     first = next_owner(chunks)
     await write(first, "s", DATA[:1000])
-    await first._journal.note_checksums()
+    await first._journal.record_checksums()
     await write(first, "s", DATA[1000:])
     second = next_owner(chunks)
     assert await second.read("s", offset=0, length=len(DATA)) == DATA
@@ -172,9 +172,9 @@ async def test_checksums_are_noted_in_time_and_not_when_nothing_was_written(
         await write(storage, "s", DATA)
         await write(storage, "t", DATA)
         chunks.calls.clear()
-        await trio.sleep(NOTE_SECONDS + 1)
+        await trio.sleep(CHECKSUMS_SECONDS_MAX + 1)
         assert [call.kind for call in chunks.calls] == ["write"]
-        await trio.sleep(10 * NOTE_SECONDS)
+        await trio.sleep(10 * CHECKSUMS_SECONDS_MAX)
         assert len(chunks.calls) == 1
         nursery.cancel_scope.cancel()
     [record] = [chunk.checksums for chunk in await next_owner(chunks).chunks_of("t")]
@@ -190,10 +190,10 @@ async def test_checksums_that_cannot_be_noted_are_noted_later(
         nursery.start_soon(storage.run)
         await write(storage, "s", DATA[:100])
         chunks.refused.add("write")
-        await trio.sleep(NOTE_SECONDS + 1)
+        await trio.sleep(CHECKSUMS_SECONDS_MAX + 1)
         chunks.refused.clear()
         await write(storage, "s", DATA[100:])
-        await trio.sleep(NOTE_SECONDS + 1)
+        await trio.sleep(CHECKSUMS_SECONDS_MAX + 1)
         nursery.cancel_scope.cancel()
     [chunk] = await next_owner(chunks).chunks_of("s")
     assert chunk.checksums.length == len(DATA)
@@ -293,8 +293,8 @@ async def test_metadata_whose_checksums_have_a_gap_are_damaged() -> None:
     chunks = MemoryChunkStorage()
     storage = next_owner(chunks)
     await write(storage, "s", DATA[:100])
-    storage._journal._unnoted["s"] = 50
-    await storage._journal.note_checksums()
+    storage._journal._unrecorded["s"] = 50
+    await storage._journal.record_checksums()
     with pytest.raises(StorageError, match="from 0 to 50 are missing"):
         await next_owner(chunks).stored_length("s")
 

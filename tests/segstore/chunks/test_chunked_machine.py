@@ -153,8 +153,8 @@ class ChunkedMachine(RuleBasedStateMachine):
         self.until_done(ChunkedSegmentStorage.collect)
 
     @rule()
-    def note_checksums(self) -> None:
-        self.until_done(lambda owner: owner._journal.note_checksums())
+    def record_checksums(self) -> None:
+        self.until_done(lambda owner: owner._journal.record_checksums())
 
     @rule()
     def settle(self) -> None:

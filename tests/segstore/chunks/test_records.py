@@ -192,7 +192,7 @@ def test_records_that_are_not_in_use_are_kept_as_bytes(monkeypatch: pytest.Monke
 
 def test_a_system_chunk_counts_only_under_its_name() -> None:
     data = some_metadata().encode(epoch=2, sequence=5, name=SNAPSHOT)
-    with pytest.raises(ChunkRecordError, match="has not its checksum"):
+    with pytest.raises(ChunkRecordError, match="does not match its checksum"):
         ChunkMetadata.decode(data, name="another snapshot")
     frame = encode_frame(1, Forget("segment"), journal=JOURNAL)
     assert decode_frames(frame, journal="another journal") == ([], 0)

@@ -137,7 +137,7 @@ async def test_what_has_no_checksums_gets_them(autojump_clock: trio.testing.Mock
     store = Store()
     crashed = store.owner()
     await crashed.write("s", offset=0, data=[DATA[:700_000]], rollover_bytes=0)
-    await crashed._journal.note_checksums()
+    await crashed._journal.record_checksums()
     await crashed.write("s", offset=700_000, data=[DATA[700_000:]], rollover_bytes=0)
     await crashed.write("t", offset=100, data=[DATA], rollover_bytes=0)
     async with store.running() as storage:

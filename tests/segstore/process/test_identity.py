@@ -931,7 +931,8 @@ async def test_damaged_metadata_of_an_older_store_are_told_by_the_container(plac
         data[-1] ^= 1
         snapshot.write_bytes(data)
     with pytest.RaisesGroup(
-        pytest.RaisesExc(StorageDamagedError, match="has not its checksum"), flatten_subgroups=True
+        pytest.RaisesExc(StorageDamagedError, match="does not match its checksum"),
+        flatten_subgroups=True,
     ):
         await place.start()
 

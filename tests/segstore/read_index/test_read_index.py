@@ -218,7 +218,7 @@ async def test_history_does_not_push_the_tail_out_of_the_cache() -> None:
             it.append(data)
         it.segment.storage_length = it.segment.length
         it.storage.data[it.segment.storage_name] += b"".join(tail)
-        it.index.note_stored()
+        it.index.record_flushed()
         position = 0
         while position < 64 * MIB:
             position += len(await it.read_now(position, 2 * MIB))
@@ -404,7 +404,7 @@ async def test_only_flushed_data_is_evicted() -> None:
         assert it.manager.evicted_bytes == 0
         it.segment.storage_length = 4 * MIB
         assert not it.manager.has_room(MIB), "nobody said that tier 2 has more"
-        it.index.note_segment_stored(it.segment)
+        it.index.record_segment_flushed(it.segment)
         assert it.manager.has_room(MIB)
         assert it.index.cached(it.segment, offset=4 * MIB, length=10) == bytes(10)
         views = it.index.index_of(it.segment).entries.views(5 * MIB, 2 * MIB)

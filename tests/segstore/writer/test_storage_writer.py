@@ -72,7 +72,7 @@ async def test_a_segment_that_tier_2_refuses_keeps_no_other_from_it(
             await container.flush()
 
 
-KEEPS = "segment keeps the journal from being let go; writers stop when it is full"
+KEEPS = "segment keeps the journal from being freed; writers stop when it is full"
 
 
 async def test_a_segment_that_tier_2_takes_again_lets_the_log_go(

@@ -59,7 +59,7 @@ def damage_one_record(disk: SimulatedDisk, notes: SimulatedDisk, random: Random)
     if not candidates:
         return None
     scan = random.choice(candidates[-3:])
-    NotedContents(notes, digest_frame, digest_format=DIGEST_FORMAT).note(scan.file)
+    NotedContents(notes, digest_frame, digest_format=DIGEST_FORMAT).write_note(scan.file)
     container_id = random.choice(list(scan.indexes))
     index = scan.indexes[container_id]
     position = random.randrange(index.first_position, index.end_position)

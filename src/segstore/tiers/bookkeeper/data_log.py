@@ -46,15 +46,17 @@ from zookeeper_client.api import ZooKeeperError
 logger = logging.getLogger(__name__)
 
 BYTES_AHEAD = 8 * 1024 * 1024
-"""About so much of a log is asked for while a recovery works on as much."""
+"""Number of bytes of a log that are requested in advance while a recovery processes as many."""
 
 OVERLAPPING_ENTRIES = 4
 """A bookie collects entries for up to 2 ms, then syncs them for as long; a further entry costs it
 and its client the same however short it is."""
 WIDEN_SECONDS = 10.0
-"""Between looks for bookies by a log whose ledger was made with too few of them."""
+"""Pause, in seconds, between looks for bookies by a log whose ledger was made with too few of them.
+"""
 RETRY_SECONDS = 5.0
-"""Between attempts to make another ledger; the log goes on in the old one meanwhile."""
+"""Pause, in seconds, between attempts to make another ledger; the log uses the old one
+meanwhile."""
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class BookKeeperDataLog:
         self._node = node
         self._epoch = node.metadata.epoch
         self._earlier = earlier
-        """By sequence: what was there when the log was opened."""
+        """The ledgers that were there when the log was opened, by sequence."""
         self._ledger = ledger
         self._sequence = node.metadata.ledgers[-1].sequence
         self._found_ids = frozenset(each.ledger_id for each in node.metadata.ledgers[:-1])
@@ -106,9 +108,9 @@ class BookKeeperDataLog:
         self._next_entry_id = 0
         self._ledger_bytes_max = ledger_bytes_max
         self._bookie_count = bookie_count
-        """How many a ledger is made on, if there are so many."""
+        """Number of bookies of a new ledger, if there are so many."""
         self._widened_at = trio.current_time()
-        """When bookies were looked for last."""
+        """Time of the last look for bookies."""
         self._sizes = sizes
         self._first_position = node.metadata.truncated_position + 1
         self._before: WritableLedger | None = None
@@ -123,12 +125,12 @@ class BookKeeperDataLog:
 
     @property
     def epoch(self) -> int:
-        """The epoch under which this owner opened the log."""
+        """Return the epoch under which this owner opened the log."""
         return self._epoch
 
     @property
     def bytes_since_truncation(self) -> int:
-        """Bytes of the entries that a recovery would read."""
+        """Return the number of bytes of the entries that a recovery would read."""
         return self._sizes.held
 
     @property
@@ -138,8 +140,8 @@ class BookKeeperDataLog:
 
     @property
     def held_bytes(self) -> int:
-        """What a truncation now can make free, though not before the ledger is full: nothing that
-        is done about a ledger which waits for that would help."""
+        """Return what a truncation now can make free, though not before the ledger is full: nothing
+        that is done about a ledger which waits for that would help."""
         return self._sizes.held
 
     # ---- Reading ---------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ class BookKeeperDataLog:
             self._fail(error)
             trio.lowlevel.current_trio_token().run_sync_soon(self._complete, held.on_durable)
         else:
-            assert entry_id == held.entry_id, "the ledger has an entry of somebody else"
+            assert entry_id == held.entry_id, "the ledger has an entry of another writer"
 
     def _complete_proved(self) -> None:
         """Tell what is known to be durable, or of the log's failure, in the order of the entries;
@@ -323,7 +325,7 @@ class BookKeeperDataLog:
                 self._client.nursery.start_soon(self._widen)
 
     async def _widen(self) -> None:
-        """Go on in a ledger on as many bookies as it should have, if they are there again."""
+        """Continue in a ledger on as many bookies as it should have, if they are there again."""
         try:
             count = len(await self._client.draw_bookies())
         except (BookKeeperError, ZooKeeperError) as error:
@@ -360,7 +362,7 @@ class BookKeeperDataLog:
         self._is_rolling = False
 
     def _go_on_in_next_ledger(self) -> None:
-        """All of the ledger before is durable: end it, and send what waited."""
+        """End the ledger whose entries are all durable, and send what waited for that."""
         before, self._before = self._before, None
         assert before is not None
         self._client.nursery.start_soon(_close_ledger, before)
@@ -403,7 +405,7 @@ def forgetting_seconds(client: BookKeeper) -> float:
 
 
 async def _close_ledger(ledger: WritableLedger) -> None:
-    """Give a ledger its end; else the next owner's recovery does."""
+    """Close a ledger at its end; if that fails, the next owner's recovery does it."""
     try:
         await ledger.close()
     except (BookKeeperError, ZooKeeperError) as error:

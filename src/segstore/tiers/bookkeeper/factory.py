@@ -51,20 +51,21 @@ from zookeeper_client.api import NoNodeError, ZooKeeper, ZooKeeperError
 
 APPLICATION = b"segstore"
 OPENINGS_MAX = 5
-"""How often an opening begins again since the owner before still changes the log's node."""
+"""Maximum number of times an opening begins again because the previous owner still changes the
+log's node."""
 EMPTY_KEPT = 2
-"""How many of the last ledgers stay in the metadata even if they are empty."""
+"""Number of the last ledgers that stay in the metadata even if they are empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookKeeperLogSettings:
-    """How logs lie on bookies; the original's defaults."""
+    """Settings for logs on bookies, with the original's defaults."""
 
     quorums: Quorums = field(default_factory=lambda: Quorums(3, 3, 2))
     password: bytes = b""
     digest_type: DigestType = DigestType.CRC32C
     ledger_bytes_max: int = 1024 * 1024 * 1024
-    """A log goes on in another ledger when one has so many bytes."""
+    """Number of bytes of a ledger after which a log continues in another one."""
 
 
 class BookKeeperLogFactory:
@@ -154,7 +155,7 @@ class BookKeeperLogFactory:
     async def _recover_all(
         self, container_id: int, metadata: LogMetadata
     ) -> dict[int, ReadableLedger]:
-        """All ledgers of the log by sequence, each with its end."""
+        """Recover all ledgers of the log; return them by sequence, each with its end."""
         await self._check_owners(container_id, metadata)
         found: dict[int, ReadableLedger] = {}
         errors: list[Exception] = []
@@ -224,7 +225,7 @@ def _check_owner(container_id: int, ledger_id: int, metadata: LedgerMetadata) ->
 
 
 async def _measure(metadata: LogMetadata, found: dict[int, ReadableLedger]) -> LogSizes:
-    """The bytes of the log behind its truncation."""
+    """Return how many bytes the log has behind its truncation."""
     sizes = LogSizes()
     first = metadata.truncated_position + 1
     for sequence in sorted(found):

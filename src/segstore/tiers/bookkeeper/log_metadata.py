@@ -31,7 +31,7 @@ _DEPTH = 2
 
 
 class Status(IntEnum):
-    """Whether a ledger has entries, as the log's metadata tell."""
+    """The knowledge in the log's metadata of whether a ledger has entries."""
 
     UNKNOWN = 0
     EMPTY = 1
@@ -47,7 +47,7 @@ class LogLedger:
     status: Status = Status.UNKNOWN
 
     def position(self, entry_id: int) -> int:
-        """The address of an entry."""
+        """Return the address of an entry."""
         return self.sequence << ENTRY_BITS | entry_id
 
 
@@ -62,14 +62,14 @@ class LogMetadata:
     ledgers: tuple[LogLedger, ...] = ()
 
     def add(self, ledger_id: int) -> LogMetadata:
-        """The same with one more ledger, of a new epoch."""
+        """Return these metadata with one more ledger, of a new epoch."""
         sequence = self.ledgers[-1].sequence + 1 if self.ledgers else 1
         added = LogLedger(ledger_id, sequence)
         return replace(self, epoch=self.epoch + 1, ledgers=(*self.ledgers, added))
 
     def truncate(self, position: int, keeps: Collection[int] = ()) -> LogMetadata:
-        """The same without what lies before a position, which stays. Ledgers whose ids are in
-        ``keeps`` stay in the list, although nothing of them is needed."""
+        """Return these metadata without what is before a position, which stays. Ledgers whose ids are
+        in ``keeps`` stay in the list, although nothing of them is needed."""
         if position <= self.truncated_position:
             return self
         sequence = position >> ENTRY_BITS
@@ -85,7 +85,7 @@ class LogMetadata:
 
 
 def encode_log_metadata(metadata: LogMetadata) -> bytes:
-    """The bytes of a log's node."""
+    """Return the bytes of a log's node."""
     data = bytearray([metadata.is_enabled])
     data += write_compact_long(metadata.epoch)
     data += write_compact_long(metadata.truncated_position)
@@ -99,7 +99,7 @@ def encode_log_metadata(metadata: LogMetadata) -> bytes:
 
 
 def decode_log_metadata(data: bytes) -> LogMetadata:
-    """What a log's node says. ``DataLogCorruptError``."""
+    """Return the metadata in the bytes of a log's node. Raises ``DataLogCorruptError``."""
     try:
         reader = VersionedReader(data).read_revision()
         is_enabled = bool(reader.read_byte())
@@ -118,6 +118,8 @@ def decode_log_metadata(data: bytes) -> LogMetadata:
 
 
 def log_path(root: str, container_id: int) -> str:
-    """The node of a container's log: below its last digits, the last one first."""
+    """Return the path of a container's log: one folder for each of its last digits, the last one
+    first.
+    """
     digits = [str(container_id // 10**level % 10) for level in range(_DEPTH)]
     return "/".join([root, *digits, str(container_id)])

@@ -27,14 +27,15 @@ from zookeeper_client.api import (
 )
 
 MISSING = -1
-"""The version of a node that is not there."""
+"""Version of a node that does not exist."""
 _TRIES_MAX = 5
 
 MakeLedger = Callable[[BookKeeper], Awaitable[WritableLedger]]
 
 
 class MetadataNode:
-    """What one owner knows of a log's node. Raises ``FencedError`` when another has changed it.
+    """The knowledge that one owner has of a log's node. Raises ``FencedError`` when another has
+    changed it.
 
     A change whose answer was lost may have taken effect, or may do so later: the next change finds
     out, since each is on condition of the version before it.
@@ -48,7 +49,8 @@ class MetadataNode:
         self._make_ledger = make_ledger
         self._turn = trio.Lock()
         self._doubtful: dict[bytes, LogMetadata] = {}
-        """What the node may have become from this version by changes without an answer."""
+        """Versions and metadata that the node may have by changes without an answer, from this
+        version on."""
 
     async def fetch(self) -> None:
         """Read the node; a log without one is new."""
@@ -71,7 +73,7 @@ class MetadataNode:
             try:
                 await self._store(lambda metadata: metadata.add(ledger.ledger_id))
             except BaseException as error:
-                # Nobody writes to it, whoever has it in a list by now.
+                # No owner writes to it, even if one has it in a list by now.
                 ledger.abandon(error if isinstance(error, Exception) else ClosedError("cancelled"))
                 if isinstance(error, FencedError):
                     await self._delete_unnamed(client, ledger.ledger_id)
@@ -79,8 +81,8 @@ class MetadataNode:
             return ledger
 
     async def truncate(self, position: int, keeps: Collection[int]) -> list[LogLedger]:
-        """Name the position as the first one that is needed; return the ledgers that are named no
-        more: those before it, but for the ids that it ``keeps``."""
+        """Record the position as the first one that is needed; return the ledgers that are not named
+        any more: those before it, except those with ids in ``keeps``."""
         async with self._turn:
             before = self.metadata.ledgers
             await self._store(lambda metadata: metadata.truncate(position, keeps))
@@ -122,7 +124,7 @@ class MetadataNode:
                 if attempt == _TRIES_MAX - 1:
                     raise
             else:
-                self._take(metadata, version)
+                self._adopt(metadata, version)
                 return
 
     async def _write(self, data: bytes) -> int:
@@ -133,7 +135,7 @@ class MetadataNode:
         return 0
 
     async def _find(self, error: Exception) -> bool:
-        """Whether one of the changes without an answer is found to have taken effect."""
+        """Return whether one of the changes without an answer has taken effect."""
         try:
             return await self._look()
         except NoNodeError:
@@ -144,16 +146,18 @@ class MetadataNode:
             return False
 
     async def _look(self) -> bool:
-        """Read the node; whether it is another than it was known to be, and still this owner's."""
+        """Read the node; return whether it has changed and is still this owner's."""
         found, version = await self._zookeeper.get(self._path)
         if version == self.version:
             return False
         if found not in self._doubtful:
             raise FencedError("another owner has opened the log")
-        self._take(self._doubtful[found], version)
+        self._adopt(self._doubtful[found], version)
         return True
 
-    def _take(self, metadata: LogMetadata, version: int) -> None:
-        """The node is known to have these: nothing that was sent before can change it any more."""
+    def _adopt(self, metadata: LogMetadata, version: int) -> None:
+        """Adopt these metadata as the node's: nothing that was sent before can change it any
+        more.
+        """
         self.metadata, self.version = metadata, version
         self._doubtful.clear()

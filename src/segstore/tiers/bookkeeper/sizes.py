@@ -18,7 +18,7 @@ class LogSizes:
 
     @property
     def held(self) -> int:
-        """Bytes that were added and not dropped."""
+        """Return the number of bytes that were added and not dropped."""
         return self._total - self._dropped
 
     def add(self, position: int, size: int) -> None:
@@ -28,7 +28,7 @@ class LogSizes:
         self._total += size
 
     def refine(self, position: int, before: int) -> None:
-        """Note that ``before`` bytes lie in front of a position between earlier ones."""
+        """Record that ``before`` bytes are in front of a position between earlier ones."""
         insort(self._samples, (position, before))
 
     def drop_before(self, position: int) -> None:

@@ -15,7 +15,7 @@ Found = tuple[str, str, "os.DirEntry[str]"]
 
 
 def files_of_chunks(root: str, prefix: str) -> Iterator[Found]:
-    """Look through the directories that can hold chunks of the prefix."""
+    """Yield the files of chunks, from the directories that can hold chunks of the prefix."""
     yield from _walk(root, SearchedDirectory.of_prefix(prefix), prefix)
 
 

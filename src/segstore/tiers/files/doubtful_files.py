@@ -49,7 +49,7 @@ class DoubtNotes:
         return noted
 
     def add(self, path: str, length: int) -> None:
-        """Note how many bytes of a file count; the last note of a file counts."""
+        """Record how many bytes of a file count; the last record of a file is valid."""
         with self._lock:
             if self._noted.get(path) == length and path not in self._unsure:
                 return
@@ -60,13 +60,13 @@ class DoubtNotes:
             self._unsure.discard(path)
 
     def clear(self, path: str) -> None:
-        """Keep no note of a file, durably."""
+        """Remove the record of a file, durably."""
         with self._lock:
             if path in self._noted:
                 self._replace({each: self._noted[each] for each in self._noted if each != path})
 
     def replace(self, noted: dict[str, int]) -> None:
-        """Keep these notes alone."""
+        """Replace all records."""
         with self._lock:
             self._replace(noted)
 

@@ -8,7 +8,7 @@ Invariants:
 2. A chunk's file appears under its name only with its first bytes durable in it.
 3. A call that returned is durable: the file's bytes, its name and the directories above it.
 4. What is listed is durable: what a process that was killed wrote is synced before it is counted.
-5. What a write that failed left at a file's end is counted by nobody: the kernel takes it for
+5. What a write that failed left at a file's end is never counted: the kernel takes it for
    stored, however often it is synced, when the disk has not taken it. It is cut off at once; where
    that fails too, it is noted outside of tier 2, for later processes, until it is written again.
 6. A long write never leaves a length that counts bytes which a power cut could leave unwritten: it
@@ -57,14 +57,15 @@ from segstore.tiers.files.chunk_listing import files_of_chunks
 from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.known_paths import KnownPaths
 from segstore.tiers.files.open_files import DIRECT_BYTES_MIN, OpenFiles
-from segstore.tiers.files.write_groups import ShortWrite, WriteGroups, note_error
+from segstore.tiers.files.write_groups import ShortWrite, WriteGroups, store_error
 
 T = TypeVar("T")
 
 THREADS_MAX = 8
 DIRECT_READS_MAX = 4
 GROUPED_BUFFERS_MAX = 64
-"""Writes of more pieces go alone."""
+"""Maximum number of pieces of a write that is grouped with others; longer ones are written alone.
+"""
 CREATE_ATTEMPTS_MAX = 10
 LENGTHS_TOGETHER_MAX = 256
 UNBOUNDED_LENGTH = 2**63 - 1
@@ -134,7 +135,7 @@ class FilesystemChunkStorage:
             try:
                 found = await self._run(name, "read", read, limiter=self._direct_read_limiter)
             finally:
-                self._read_memory.note_read()
+                self._read_memory.record_read()
             if found is not None:
                 return found
         return await self._run(
@@ -145,16 +146,17 @@ class FilesystemChunkStorage:
         )
 
     async def info(self, name: str) -> ChunkInfo:
-        """Tell a chunk's length."""
+        """Return a chunk's length."""
         return await self._run(name, "look up", lambda: self._info(name))
 
     async def locate(self, name: str) -> list[StoredRange]:
-        """Tell which file has a chunk's bytes: one has all of them."""
+        """Return which file has a chunk's bytes: one has all of them."""
         await trio.lowlevel.checkpoint()
         return [StoredRange(0, UNBOUNDED_LENGTH, path_of(name))]
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Tell the lengths of chunks' files, a few at a time: others want the interpreter, too."""
+        """Return the lengths of chunks' files; look at a few at a time, because other threads need
+        the interpreter, too."""
         lengths: list[int | None] = []
         for start in range(0, len(names), LENGTHS_TOGETHER_MAX):
             part = names[start : start + LENGTHS_TOGETHER_MAX]
@@ -215,7 +217,7 @@ class FilesystemChunkStorage:
                     file.write(data, offset, self._staging)
                     os.fdatasync(file.descriptor)
                 except (OSError, MemoryError):
-                    self._take_back(path, file.descriptor, offset, length)
+                    self._undo_write(path, file.descriptor, offset, length)
                     raise
                 if offset <= self._stored(path, length):
                     self._clear_doubt(path)
@@ -225,9 +227,9 @@ class FilesystemChunkStorage:
             self._create(path, data)
 
     def _write_group(self, group: Sequence[ShortWrite]) -> None:
-        """Do several short writes, and note in each what became of it."""
+        """Do several short writes, and store in each how it ended."""
         if len(group) == 1:
-            note_error(group[0], lambda each: self._write(each.name, each.offset, each.data))
+            store_error(group[0], lambda each: self._write(each.name, each.offset, each.data))
             return
         outcomes = write_files(
             [(self._encoded(each.path), None, each.offset, each.data) for each in group]
@@ -237,7 +239,7 @@ class FilesystemChunkStorage:
             if each.offset == 0 and outcome[:2] == (NOT_OPENED, errno.ENOENT):
                 new.append(each)
             else:
-                note_error(each, partial(self._settle_append, outcome=outcome))
+                store_error(each, partial(self._settle_append, outcome=outcome))
         if new:
             self._create_group(new)
 
@@ -257,10 +259,10 @@ class FilesystemChunkStorage:
                 self._stored_lengths[write.path] = min(
                     write.offset, self._stored(write.path, length)
                 )
-                self._note_doubt(write.path, write.offset, error)
+                self._record_doubt(write.path, write.offset, error)
             else:
                 with closing(file):
-                    self._take_back(write.path, file.descriptor, write.offset, length)
+                    self._undo_write(write.path, file.descriptor, write.offset, length)
         raise _os_error(number)
 
     def _create_group(self, group: Sequence[ShortWrite]) -> None:
@@ -269,7 +271,7 @@ class FilesystemChunkStorage:
         except OSError:
             # It may be the directory of one alone that cannot be made.
             for each in group:
-                note_error(each, lambda each: self._create(each.path, each.data))
+                store_error(each, lambda each: self._create(each.path, each.data))
             return
         outcomes = write_files(
             [
@@ -283,7 +285,7 @@ class FilesystemChunkStorage:
                 named.setdefault(os.path.dirname(each.path), []).append(each)
             elif (result, number) == (NOT_OPENED, errno.ENOENT):
                 # Another process removed the directory while it was empty.
-                note_error(each, lambda each: self._create(each.path, each.data))
+                store_error(each, lambda each: self._create(each.path, each.data))
             else:
                 with suppress(OSError):
                     os.unlink(f"{self._root}/{_unfinished(each.path)}")
@@ -292,9 +294,9 @@ class FilesystemChunkStorage:
         for writes, number in zip(named.values(), numbers, strict=True):
             for each in writes:
                 if number in (0, errno.ENOENT):
-                    note_error(each, lambda each: self._clear_doubt(each.path))
+                    store_error(each, lambda each: self._clear_doubt(each.path))
                 else:
-                    self._take_back_name(each.path)
+                    self._undo_name(each.path)
                     each.error = _os_error(number)
 
     def _encoded(self, path: str) -> bytes:
@@ -308,7 +310,7 @@ class FilesystemChunkStorage:
             try:
                 file = self._descriptors.open(unfinished, os.O_CREAT | os.O_TRUNC)
                 break
-            except FileNotFoundError:  # somebody removed the directory while it was empty
+            except FileNotFoundError:  # another thread removed the directory while it was empty
                 self._forget_directories(path)
                 if attempt + 1 == CREATE_ATTEMPTS_MAX:
                     raise
@@ -325,20 +327,20 @@ class FilesystemChunkStorage:
         try:
             self._sync_directory(os.path.dirname(path))
         except OSError:
-            self._take_back_name(path)
+            self._undo_name(path)
             raise
         self._clear_doubt(path)
 
-    def _take_back_name(self, path: str) -> None:
-        """A new file is durable, and its name may not be."""
+    def _undo_name(self, path: str) -> None:
+        """Remove a new file that is durable, but whose name may not be."""
         self._stored_lengths[path] = 0
         try:
             os.unlink(f"{self._root}/{path}")
         except OSError as error:
-            self._note_doubt(path, 0, error)
+            self._record_doubt(path, 0, error)
 
-    def _take_back(self, path: str, descriptor: int, offset: int, length: int) -> None:
-        """A write at ``offset`` failed, to a file that had ``length`` bytes before."""
+    def _undo_write(self, path: str, descriptor: int, offset: int, length: int) -> None:
+        """Undo a write that failed at ``offset``, to a file that had ``length`` bytes before."""
         stored = self._stored(path, length)
         self._stored_lengths[path] = min(offset, stored)
         self._descriptors.drop(path)
@@ -352,10 +354,10 @@ class FilesystemChunkStorage:
             os.ftruncate(descriptor, length)
             os.fsync(descriptor)
         except OSError as error:
-            self._note_doubt(path, length, error)
+            self._record_doubt(path, length, error)
 
-    def _note_doubt(self, path: str, length: int, reason: OSError) -> None:
-        """Let later processes know that only the file's first ``length`` bytes count."""
+    def _record_doubt(self, path: str, length: int, reason: OSError) -> None:
+        """Record for later processes that only the file's first ``length`` bytes count."""
         try:
             if self._doubts is None:
                 raise reason
@@ -364,7 +366,7 @@ class FilesystemChunkStorage:
             # This process knows better than the file system: the data stays in the log.
             logger.error(
                 "a failed write of tier 2 can be neither undone nor noted: a process that starts"
-                " before the write is repeated may count bytes that the disk has not",
+                " before the write is repeated may count bytes that the disk does not have",
                 file=f"{self._title}/{path}",
                 length=length,
                 error=str(error),
@@ -458,7 +460,7 @@ class FilesystemChunkStorage:
 
     @staticmethod
     def _read_rest(descriptor: int, offset: int, length: int) -> bytes:
-        """Go on after a short read, up to the end of the file."""
+        """Continue after a short read, up to the end of the file."""
         pieces = []
         while length > 0:
             piece = os.pread(descriptor, length, offset)
@@ -544,7 +546,7 @@ def _by_name(chunk: ChunkInfo) -> str:
 
 
 def _unfinished(path: str) -> str:
-    """The name of a chunk's file before its first bytes are durable."""
+    """Return the name of a chunk's file before its first bytes are durable."""
     return path.removesuffix(CHUNK_SUFFIX) + UNFINISHED_SUFFIX
 
 

@@ -23,7 +23,7 @@ class KnownPaths:
         return path in self._paths
 
     def add(self, path: str) -> None:
-        """Note a path."""
+        """Remember a path."""
         with self._lock:
             self._paths[path] = None
             if len(self._paths) > KNOWN_PATHS_MAX:

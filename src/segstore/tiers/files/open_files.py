@@ -4,7 +4,7 @@ Owns: ``OpenFiles``, and how a file is written past the page cache where that pa
 
 Invariants:
 1. At most ``files_max`` files stay open between calls, with two descriptors each.
-2. A file is closed when it was dropped and nobody uses it.
+2. A file is closed when it was dropped and is not in use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segstore.tiers.direct_io import BLOCK_BYTES, DirectFile, StagingBuffers
 from segstore.tiers.vectored_io import pwrite_all, remainder
 
 DIRECT_BYTES_MIN = 256 * 1024
-"""Writes and reads from this length on go past the page cache."""
+"""Minimum length, in bytes, of writes and reads that bypass the page cache."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,8 @@ class OpenFile:
             self.direct.close()
 
     def direct_file(self, staging: StagingBuffers) -> DirectFile | None:
-        """The second descriptor, opened when it is first needed; None where that is not offered."""
+        """Return the second descriptor, opened when it is first needed; None where that is not
+        offered."""
         with self.lock:  # readers and a writer may want it at once
             if self.direct is None:
                 self.direct = DirectFile.open(self.path, staging)
@@ -69,7 +70,7 @@ class OpenFiles:
 
     @contextmanager
     def use(self, path: str) -> Iterator[OpenFile]:
-        """The open file, which must exist."""
+        """Yield the open file, which must exist."""
         entry = self._acquire(path)
         try:
             yield entry
@@ -84,7 +85,7 @@ class OpenFiles:
         return OpenFile(whole, os.open(whole, os.O_RDWR | os.O_CLOEXEC | flags, 0o644))
 
     def drop(self, path: str) -> None:
-        """Keep the file open no longer than it is in use."""
+        """Close the file as soon as it is not in use."""
         with self._lock:
             entry = self._open.pop(path, None)
             if entry is not None:

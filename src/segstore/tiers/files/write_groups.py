@@ -24,7 +24,7 @@ WRITES_MAX = 8
 
 @dataclass(slots=True, eq=False)
 class ShortWrite:
-    """One write, and in the end what became of it."""
+    """One write, and in the end its result."""
 
     name: str
     path: str
@@ -58,7 +58,7 @@ class WriteGroups:
                 # Of the tasks that have a place, a later one may run first, and take the writes
                 # before it, too.
                 while not write.is_taken:
-                    await self._run(self._take())
+                    await self._run(self._pop_group())
         finally:
             if write.is_taken:
                 with trio.CancelScope(shield=True):
@@ -68,8 +68,8 @@ class WriteGroups:
         if write.error is not None:
             raise write.error
 
-    def _take(self) -> list[ShortWrite]:
-        """The first ones that wait, each of another path: at least one."""
+    def _pop_group(self) -> list[ShortWrite]:
+        """Remove and return the first waiting writes, each of another path: at least one."""
         group: dict[str, ShortWrite] = {}
         for write in self._waiting:
             group.setdefault(write.path, write)
@@ -81,7 +81,7 @@ class WriteGroups:
         return list(group.values())
 
     async def _run(self, group: list[ShortWrite]) -> None:
-        failure: Exception | None = StorageError("nobody knows what became of a write to tier 2")
+        failure: Exception | None = StorageError("it is unknown how a write to tier 2 ended")
         try:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._write_group, group, limiter=self._limiter)
@@ -94,7 +94,7 @@ class WriteGroups:
                 write.done.set()
 
 
-def note_error(write: ShortWrite, function: Callable[[ShortWrite], None]) -> None:
+def store_error(write: ShortWrite, function: Callable[[ShortWrite], None]) -> None:
     """Run a part of a write, and keep its error as the result of the write."""
     try:
         function(write)

@@ -25,7 +25,7 @@ _CERTIFICATE_ERRORS: Final = (ssl.SSLCertVerificationError, CertificateError)
 
 
 class HdfsFailureKind(Enum):
-    """What to do about a failed request."""
+    """The treatment of a failed request."""
 
     UNREACHABLE = auto()
     """The server was not reached, so nothing was done: try again."""
@@ -88,8 +88,8 @@ _PASSING_PACKAGES: Final = (
     "org.apache.hadoop.ipc.",
     "org.apache.hadoop.net.",
 )
-"""Exceptions of these that are not listed above tell of disks, networks and servers that may work
-again: WebHDFS answers 403 for them as for what is forbidden."""
+"""Packages whose exceptions, unless listed above, are about disks, networks and servers that may
+work again: WebHDFS answers 403 for them as for what is forbidden."""
 _AGAIN: Final = frozenset(
     {
         HdfsFailureKind.UNREACHABLE,
@@ -120,7 +120,7 @@ class HdfsFailure:
 
     @property
     def is_worth_another_try(self) -> bool:
-        """Whether the same request may succeed now or soon."""
+        """Return whether the same request may succeed now or soon."""
         return self.kind in _AGAIN
 
 

@@ -21,16 +21,16 @@ from segstore.tiers.api import Buffer
 
 CONNECT_SECONDS_MAX: Final = 3.0
 READ_SECONDS_MAX: Final = 30.0
-"""How long a server may be silent: a DataNode that replaces another one in a pipeline is so for
-some seconds."""
+"""Maximum time, in seconds, for which a server may be silent: a DataNode that replaces another one
+in a pipeline is silent for some seconds."""
 SLICE_BYTES: Final = 64 * 1024
-"""So much of a body is sent within ``READ_SECONDS_MAX``."""
+"""Number of bytes of a body that must be sent within ``READ_SECONDS_MAX``."""
 SERVERS_MAX: Final = 256
-"""To so many servers connections are kept."""
+"""Maximum number of servers to which connections are kept."""
 
 
 class HttpAnswer(NamedTuple):
-    """What a server answered."""
+    """The answer of a server."""
 
     status: int
     location: str | None

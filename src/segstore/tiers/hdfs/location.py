@@ -28,9 +28,9 @@ class HdfsLocation:
 
     scheme: str
     namenodes: tuple[str, ...]
-    """Each a host and a port."""
+    """Host and port of each NameNode."""
     path: str
-    """Begins with a slash and does not end with one."""
+    """Path that begins with a slash and does not end with one."""
 
     @classmethod
     def parse(cls, text: str) -> HdfsLocation:
@@ -53,7 +53,7 @@ class HdfsLocation:
 
     @property
     def addresses(self) -> list[str]:
-        """The URLs of the NameNodes."""
+        """Return the URLs of the NameNodes."""
         http = "https" if self.scheme == "swebhdfs" else "http"
         return [f"{http}://{namenode}" for namenode in self.namenodes]
 

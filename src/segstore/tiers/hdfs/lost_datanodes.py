@@ -8,7 +8,8 @@ DataNode says which ones it does not want.
 
 Invariants:
 1. A DataNode is excluded by its IPv4 address. A NameNode looks what is excluded up by address: a
-   host name excludes nobody, and some versions fail on it; an IPv6 address is taken for a port.
+   host name excludes no DataNode, and some versions fail on it; an IPv6 address is taken for a
+   port.
 2. No exclusion outlasts ``LOST_SECONDS``, and none a NameNode that cannot do without.
 """
 
@@ -22,7 +23,8 @@ import trio
 
 LOST_SECONDS: Final = 60.0
 EXCLUDED_MAX: Final = 16
-"""More are not excluded at once: a query has a length that servers bear."""
+"""Maximum number of DataNodes that are excluded at once: a query has a length that servers accept.
+"""
 
 
 class LostDataNodes:
@@ -55,5 +57,5 @@ class LostDataNodes:
         self._lost.pop(urlsplit(url).hostname or "", None)
 
     def clear(self) -> None:
-        """Exclude nobody."""
+        """Exclude no DataNode."""
         self._lost.clear()

@@ -57,7 +57,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Identity:
-    """Who asks: a user's name, or a delegation token. Safe from any thread."""
+    """The identity of the client: a user's name, or a delegation token. Safe from any thread."""
 
     def __init__(
         self, settings: HdfsSettings, *, environment: Mapping[str, str] = os.environ
@@ -129,7 +129,7 @@ class OpenedHdfs:
         self.storage.close()
 
     async def look(self) -> None:
-        """See that HDFS answers. Raises ``StorageError`` with a sentence for users."""
+        """Check that HDFS answers. Raises ``StorageError`` with a sentence for users."""
         try:
             await self._trial.repeat("look up its directory", lambda: self._trial.status(""))
         except HdfsRequestError as error:

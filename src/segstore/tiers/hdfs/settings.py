@@ -9,23 +9,25 @@ import msgspec
 
 
 class HdfsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How HDFS is used."""
+    """Settings for the use of HDFS."""
 
     user: str | None = None
-    """The user that HDFS is told (``user.name``). ``HADOOP_USER_NAME`` when None, else the user who
+    """User that HDFS is told (``user.name``). ``HADOOP_USER_NAME`` when None, else the user who
     runs the store."""
     token_file: str | None = None
-    """A file with a delegation token as WebHDFS gives it, which is sent instead of the user's name.
-    It is read again whenever it changes: what renews the token replaces the file."""
+    """Path of a file with a delegation token as WebHDFS gives it, which is sent instead of the
+    user's name. It is read again whenever it changes: what renews the token replaces the file."""
     ca_file: str | None = None
-    """The certificates, in PEM, that NameNodes and DataNodes are checked by with ``swebhdfs``; the
-    system's when None."""
+    """Path of the certificates, in PEM, with which NameNodes and DataNodes are checked in
+    ``swebhdfs``; the system's when None."""
     replication: int | None = None
-    """Copies of each chunk; what HDFS is configured with (``dfs.replication``) when None."""
+    """Number of copies of each chunk; what HDFS is configured with (``dfs.replication``) when None.
+    """
     block_bytes: int | None = None
-    """Length of a chunk's blocks; what HDFS is configured with (``dfs.blocksize``) when None."""
+    """Length, in bytes, of a chunk's blocks; what HDFS is configured with (``dfs.blocksize``) when
+    None."""
     requires_sync: bool = True
-    """Whether a start is refused when a DataNode says that it does not sync what it closes
+    """True if a start is refused when a DataNode says that it does not sync what it closes
     (``dfs.datanode.synconclose``). Without that a power cut of all DataNodes that have a block can
     lose history."""
 

@@ -29,7 +29,7 @@ import structlog
 import trio
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
-from segstore.runtime.parallel import work_together
+from segstore.runtime.parallel import run_parallel
 from segstore.runtime.remembered import Remembered
 from segstore.tiers.api import Buffer, Check, ChunkInfo
 from segstore.tiers.chunk_paths import SearchedDirectory, name_of, path_of
@@ -40,13 +40,15 @@ from segstore.tiers.vectored_io import remainder
 T = TypeVar("T")
 
 UNFINISHED_DIRECTORY: Final = ".unfinished"
-"""Has the files whose first bytes are being written. No chunk's path begins with a dot."""
+"""Name of the directory for files whose first bytes are being written. No chunk's path begins with
+a dot."""
 REMOVAL_SECONDS_MAX: Final = 1.0
 KNOWN_CHUNKS_MAX: Final = 16_384
 KNOWN_DIRECTORIES_MAX: Final = 16_384
 PARALLEL_LOOKS_MAX: Final = 8
 LOOKED_UP_ALONE_MAX: Final = 3
-"""The lengths of more chunks of one directory are taken from a listing of the directory."""
+"""Maximum number of chunks of one directory whose lengths are requested one by one; those of more
+come from a listing."""
 
 logger = structlog.get_logger(__name__)
 
@@ -112,14 +114,14 @@ class HdfsChunkStorage:
         return data
 
     async def info(self, name: str) -> ChunkInfo:
-        """Tell a chunk's length."""
+        """Return a chunk's length."""
         path = file_path(name)
         return ChunkInfo(
             name, await self._hdfs.repeat(f"look up {name}", lambda: self._length(name, path))
         )
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Tell chunks' lengths: of many in one directory by a listing."""
+        """Return chunks' lengths: those of many in one directory by a listing."""
         by_directory: defaultdict[str, list[str]] = defaultdict(list)
         for path in map(file_path, names):
             by_directory[path.rpartition("/")[0]].append(path)
@@ -139,7 +141,7 @@ class HdfsChunkStorage:
         async def repeat(directory: str) -> None:
             await self._hdfs.repeat("look up chunks", lambda: look_up(directory))
 
-        await work_together(by_directory, repeat, tasks_max=PARALLEL_LOOKS_MAX)
+        await run_parallel(by_directory, repeat, tasks_max=PARALLEL_LOOKS_MAX)
         return [found.get(file_path(name)) for name in names]
 
     async def delete(self, name: str) -> None:
@@ -179,7 +181,7 @@ class HdfsChunkStorage:
                     if name is not None and name.startswith(prefix):
                         found.append(ChunkInfo(name, each.length))
 
-            await work_together(level, search, tasks_max=PARALLEL_LOOKS_MAX)
+            await run_parallel(level, search, tasks_max=PARALLEL_LOOKS_MAX)
             level = below
         return sorted(found, key=lambda chunk: chunk.name)
 
@@ -273,8 +275,8 @@ class HdfsChunkStorage:
             )
 
     async def _have_it_closed(self, path: str) -> None:
-        """Have HDFS close a file whose writer has died: it does so for the next one who opens it
-        for appending, from a minute after the writer's last sign of life."""
+        """Ask HDFS to close a file whose writer has died: it does so for the next client that opens
+        it for appending, from a minute after the writer's last sign of life."""
         try:
             await self._hdfs.append(path, [])
         except HdfsRequestError as error:
@@ -298,7 +300,7 @@ async def remove_unfinished(hdfs: WebHdfs, path: str) -> None:
 
 
 async def remove_old_unfinished(hdfs: WebHdfs, *, older_than_seconds: float) -> int:
-    """Delete what killed processes have left of chunks that they began; returns the count.
+    """Delete what killed processes have left of chunks that they began; return the count.
 
     Ages are by the NameNode's clock alone: they count back from the newest file that is there.
     """

@@ -65,7 +65,7 @@ class RepeatLimits:
 
 
 class FileStatus(msgspec.Struct, rename="camel"):
-    """What a NameNode says of a file or directory.
+    """The status of a file or directory at a NameNode.
 
     Of a file that is open for writing the length is what was closed before: bytes that a NameNode
     counts have been acknowledged by all DataNodes that wrote them.
@@ -79,7 +79,7 @@ class FileStatus(msgspec.Struct, rename="camel"):
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory."""
+        """Return whether it is a directory."""
         return self.type == "DIRECTORY"
 
 
@@ -211,8 +211,8 @@ class WebHdfs:
             raise _failed(HdfsFailureKind.REFUSED, f"the directory {path} cannot be made")
 
     async def rename(self, path: str, new: str) -> bool:
-        """Give a file another name; returns False when there is no such file, the other name is
-        taken, or its directory is missing."""
+        """Rename a file; return False when there is no such file, the other name is taken, or its
+        directory is missing."""
         answer = await self._ask(
             "PUT", "RENAME", path, {"destination": self._full(new)}, waits_when_cancelled=True
         )
@@ -264,7 +264,7 @@ class WebHdfs:
         return _redirect_of(answer)
 
     async def look(self, url: str) -> HttpAnswer:
-        """Get something else from one of the servers."""
+        """Send a GET request for another page to one of the servers."""
         return await self._send("GET", lambda: url)
 
     async def _transfer(
@@ -278,7 +278,7 @@ class WebHdfs:
         body: Sequence[Buffer] | None = None,
         limiter: trio.CapacityLimiter | None = None,
     ) -> HttpAnswer:
-        """Have the NameNode name a DataNode, and send it the request."""
+        """Ask the NameNode for a DataNode, and send it the request."""
         excluded = self._lost_datanodes.excluded()
         if excluded:
             parameters = {**parameters, "excludedatanodes": excluded}

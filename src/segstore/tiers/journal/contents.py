@@ -8,7 +8,8 @@ Invariants:
    batch to its END record. Such a file never changes under its generation and salt.
 2. Nothing depends on a note: one that is missing, torn, damaged, of another version or cannot be
    true is not used, and the file is read instead. Notes are therefore never synced.
-3. What a note leaves out, the bodies, has sums in it. Damage there is found by whoever reads them.
+3. What a note leaves out, the bodies, has sums in it. Damage there is found by the next read of
+   them.
 4. Notes cost nothing while tier 2 keeps up, or the disk has enough to do: files are read for them
    when many stay needed, and not in a hurry.
 """
@@ -38,15 +39,18 @@ MAGIC: Final = b"SEGJCNT\n"
 VERSION: Final = 1
 NO_DIGEST: Final = 0xFFFF_FFFF
 DIGEST_BYTES_SHARE: Final = 16
-"""The digests in a note take at most this part of the file; entries beyond have none."""
+"""Part of the file that the digests in a note may have: one in so many bytes; entries beyond have
+none."""
 FILES_WITHOUT_NOTES: Final = 6
-"""Up to this count of complete files is needed now and then while tier 2 keeps up: a start reads
-them."""
+"""Maximum number of complete files that are needed now and then while tier 2 keeps up: a start
+reads them without notes."""
 NEWEST_FILES: Final = 2
-"""With more files than that, all but the newest are noted."""
+"""Number of the newest files that get no note, when there are more files than
+``FILES_WITHOUT_NOTES``."""
 HURRY_FILES: Final = 4
 HURRY_SECONDS: Final = 1.0
-"""While that many files are completed in that time, reading them back would slow writers down."""
+"""Time, in seconds, in which so many completed files mean haste: reading them back would slow
+writers down."""
 
 _HEADER = struct.Struct("<8sIIIQQQI")
 _CONTAINER = struct.Struct("<IQII")
@@ -57,7 +61,7 @@ _log = structlog.get_logger(__name__)
 
 
 def note_name(generation: int) -> str:
-    """The name of the note about a file."""
+    """Return the name of the note about a file."""
     return f"{generation:020d}.contents"
 
 
@@ -99,8 +103,8 @@ class NotedContents:
         finally:
             disk_file.close()
 
-    def note(self, file: JournalFile) -> None:
-        """Read a complete file and note what lies where in it.
+    def write_note(self, file: JournalFile) -> None:
+        """Read a complete file and write the note about it.
 
         Raises ``DataLogCorruptError`` when the file does not pass.
         """
@@ -131,8 +135,8 @@ class NotedContents:
             if name.endswith(".contents") and name not in kept:
                 self._disk.remove(name)
 
-    def noted(self) -> set[int]:
-        """The generations of the files about which there is a note."""
+    def noted_generations(self) -> set[int]:
+        """Return the generations of the files that have a note."""
         names = (name.partition(".") for name in self._disk.list_files())
         return {int(number) for number, _, kind in names if kind == "contents"}
 
@@ -184,11 +188,11 @@ class NotedContents:
         if position != len(body) or len(scan.indexes) != count:
             raise ValueError("its containers do not fill it")
         lengths = [len(each) for row in scan.digests.values() for each in row if each is not None]
-        return scan if kept.take_room(sum(lengths)) else None
+        return scan if kept.reserve(sum(lengths)) else None
 
 
 def _decode_container(body: memoryview, position: int, scan: FileScan) -> int:
-    """Read one container's part of a note; returns where it ends.
+    """Read one container's part of a note; return where it ends.
 
     Raises ``ValueError`` or ``struct.error`` for what cannot be, although the note's sum is right.
     """
@@ -221,7 +225,7 @@ def _decode_container(body: memoryview, position: int, scan: FileScan) -> int:
 
 
 def _little(kind: str, data: bytes) -> bytes:
-    """Numbers between the machine's byte order and the note's."""
+    """Return numbers in the byte order of the note, from the machine's, or back."""
     if not _SWAPPED:
         return data
     numbers = array(kind, data)
@@ -253,7 +257,7 @@ class ContentsNoter:
         self._completed_at: deque[float] = deque(maxlen=HURRY_FILES)
 
     def look(self) -> None:
-        """A file was completed, or is not needed any more."""
+        """Wake the task that writes notes: a file was completed, or is not needed any more."""
         newest = max(self._complete_files(), default=self._newest)
         if newest > self._newest:
             self._newest = newest
@@ -281,30 +285,30 @@ class ContentsNoter:
         """Remove unneeded notes and write missing ones, one file after the other."""
         wanted = self._complete_files()
         await self._run_blocking(partial(self._contents.remove_others, wanted))
-        noted = await self._run_blocking(self._contents.noted)
+        noted = await self._run_blocking(self._contents.noted_generations)
         while (generation := self._next(noted)) is not None:
             began = trio.current_time()
             if self._is_hurried:
                 await trio.sleep(HURRY_SECONDS)
                 continue
             noted.add(generation)
-            await self._note(generation)
+            await self._write_note(generation)
             # At most half of the time is spent on this, however many files there are.
             await trio.sleep(trio.current_time() - began)
 
     def _next(self, noted: set[int]) -> int | None:
-        """The oldest file that should be noted and is not."""
+        """Return the oldest file that needs a note and has none."""
         needed = self._complete_files()
         if len(needed) <= FILES_WITHOUT_NOTES:
             return None
         done = noted | self._passed_over
         return next((each for each in needed[:-NEWEST_FILES] if each not in done), None)
 
-    async def _note(self, generation: int) -> None:
+    async def _write_note(self, generation: int) -> None:
         def work() -> None:
             file = open_named(self._disk, generation)
             try:
-                self._contents.note(file)
+                self._contents.write_note(file)
             finally:
                 file.disk_file.close()
 

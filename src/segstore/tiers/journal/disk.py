@@ -5,8 +5,8 @@ Owns: the ``Disk`` and ``DiskFile`` protocols and ``LocalDisk``.
 Invariants:
 1. Every call may block; callers are threads (or a simulation that has no threads).
 2. ``write_durably`` and ``sync`` return only when the bytes survive a power cut. After either
-   raised, nothing is known of the bytes written since the last success: nobody tries again,
-   except that the same bytes may be written again in full when the disk was full.
+   raised, nothing is known of the bytes written since the last success: the write is not tried
+   again, except that the same bytes may be written again in full when the disk was full.
 3. Names are plain file names within one directory.
 """
 
@@ -34,11 +34,12 @@ class DiskFile(Protocol):
 
     @property
     def block_bytes(self) -> int:
-        """Writes that end at a multiple of this cost least; a divisor of 4,096."""
+        """Return the number of bytes at whose multiples writes should end to cost least; a divisor
+        of 4,096."""
         ...
 
     def length(self) -> int:
-        """The file's length in bytes."""
+        """Return the file's length in bytes."""
         ...
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
@@ -54,7 +55,7 @@ class DiskFile(Protocol):
         ...
 
     def allocate(self, length: int) -> None:
-        """Have blocks for ``length`` bytes, which read as zeros where nothing was written."""
+        """Allocate blocks for ``length`` bytes, which read as zeros where nothing was written."""
         ...
 
     def writing_descriptor(self) -> int | None:
@@ -84,7 +85,7 @@ class Disk(Protocol):
     """One directory of files."""
 
     def list_files(self) -> list[str]:
-        """The names of the files in the directory."""
+        """Return the names of the files in the directory."""
         ...
 
     def open_file(self, name: str) -> DiskFile:
@@ -116,7 +117,7 @@ class LocalDisk:
         self._staging = StagingBuffers() if direct else None
 
     def list_files(self) -> list[str]:
-        """The names of the regular files in the directory."""
+        """Return the names of the regular files in the directory."""
         with os.scandir(self._directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
 
@@ -158,7 +159,7 @@ class UntouchedDisk(LocalDisk):
     """A disk for looking at a journal: a recovery removes nothing from it."""
 
     def remove(self, name: str) -> None:
-        """Leave the file where it is."""
+        """Do nothing: the file stays where it is."""
 
 
 class LocalFile:
@@ -171,11 +172,12 @@ class LocalFile:
 
     @property
     def block_bytes(self) -> int:
-        """A block past the page cache, a page in it: the kernel would read the rest of a page."""
+        """Return the device's block past the page cache, else a page: the kernel would read the
+        rest of a page."""
         return PAGE_BYTES if self._direct is None else BLOCK_BYTES
 
     def length(self) -> int:
-        """The file's length."""
+        """Return the file's length in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
@@ -227,7 +229,8 @@ class LocalFile:
         os.posix_fallocate(self._descriptor, 0, length)
 
     def writing_descriptor(self) -> int | None:
-        """The one past the page cache where there is one."""
+        """Return the descriptor that bypasses the page cache, or the usual one if that writes
+        durably, or None."""
         if self._direct is not None:
             return self._direct.fileno()
         return self._descriptor if self._sync_flag else None
@@ -251,7 +254,8 @@ class LocalFile:
 
 
 def joined_if_small(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Many small buffers as one: copying them costs less than describing them to the kernel."""
+    """Return many small buffers as one: copying them costs less than describing them to the
+    kernel."""
     if len(buffers) > 1 and sum(map(len, buffers)) <= JOIN_BYTES_MAX:
         return [b"".join(buffers)]
     return buffers

@@ -6,7 +6,7 @@ makes them, out of freed files or new ones).
 Invariants:
 1. A file is called ``<generation>.journal`` only after it has all its blocks and the header with
    that generation and a new salt was synced. Generations are never used twice.
-2. A file that is being made is called ``<generation>.new`` and holds nothing that anybody needs.
+2. A file that is being made is called ``<generation>.new`` and holds nothing that is needed.
 3. The files in the pool are taken in the order in which they were added.
 """
 
@@ -40,23 +40,24 @@ ZEROS_BYTES = 1024 * 1024
 FIRST_FILE_BYTES = 8 * 1024 * 1024
 GENTLE_SYNC_BYTES = 1024 * 1024
 HURRY_SECONDS = 2.0
-"""Files that are filled faster than that are made in a hurry."""
+"""Time, in seconds, for filling a file below which the next files are made in haste."""
 
 IDENTITY_FILE = "identity.toml"
 IDENTITY_NAMES = frozenset({IDENTITY_FILE, f"{IDENTITY_FILE}.new"})
-"""Files that are not the journal's own: its identity, see ``segstore.process.identity``."""
+"""Names of files that are not the journal's own: its identity, see ``segstore.process.identity``.
+"""
 
 _NAME = re.compile(r"(\d{20})\.(journal|new)")
 _log = structlog.get_logger(__name__)
 
 
 def journal_name(generation: int) -> str:
-    """The name of a file that may hold entries."""
+    """Return the name of a file that may hold entries."""
     return f"{generation:020d}.journal"
 
 
 def new_name(generation: int) -> str:
-    """The name of a file that is being made."""
+    """Return the name of a file that is being made."""
     return f"{generation:020d}.new"
 
 
@@ -82,7 +83,7 @@ class JournalFile:
 
     @property
     def generation(self) -> int:
-        """Its place in the journal's order."""
+        """Return the file's place in the journal's order."""
         return self.header.generation
 
 
@@ -124,16 +125,16 @@ class FilePool:
         self._ready.append(file)
 
     def peek(self) -> JournalFile | None:
-        """The file that ``take`` will return, or None."""
+        """Return the file that ``pop`` will return, or None."""
         return self._ready[0] if self._ready else None
 
-    def take(self) -> JournalFile:
-        """Take the next file."""
+    def pop(self) -> JournalFile:
+        """Remove and return the next file."""
         return self._ready.popleft()
 
 
 def set_aside(disk: Disk, freed: str, generation: int) -> None:
-    """Give a freed file the name of one that is being made, durably. Blocks.
+    """Rename a freed file to the name of one that is being made, durably. Blocks.
 
     Until that is durable its header may not be touched: the old name could come back with it.
     """
@@ -233,7 +234,7 @@ class FilePreparer:
 
     @property
     def file_count(self) -> int:
-        """How many files the journal has, needed, ready and freed."""
+        """Return how many files the journal has, needed, ready and freed."""
         return self._file_count
 
     @property
@@ -241,12 +242,12 @@ class FilePreparer:
         return self._settings.files_ahead + self._hurried
 
     def add_freed(self, name: str) -> None:
-        """Hand over a file that no container needs any more."""
+        """Add a file that no container needs any more."""
         self._freed.append(name)
         self._wanted.set()
 
     def check(self) -> None:
-        """Look whether the pool wants a file: called after each rollover."""
+        """Check whether the pool wants a file: called after each rollover."""
         now = trio.current_time()
         self._hurried = now - self._rolled_over_at < HURRY_SECONDS
         self._rolled_over_at = now

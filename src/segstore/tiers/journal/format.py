@@ -54,7 +54,7 @@ class Kind(IntEnum):
     LIVE = 4
     """The file of generation ``position`` is needed, besides this one."""
     FREE = 5
-    """The file of generation ``position`` is needed no more."""
+    """The file of generation ``position`` is not needed any more."""
     END = 6
     """The end of this file; the file of generation ``position`` follows."""
 
@@ -93,7 +93,7 @@ class Record:
 
     @property
     def stored_bytes(self) -> int:
-        """How many bytes of a batch the record takes."""
+        """Return how many bytes of a batch the record takes."""
         # Like ``aligned``: this is asked for three times for every entry.
         return RECORD_HEADER_BYTES + (self.length + RECORD_ALIGNMENT - 1 & -RECORD_ALIGNMENT)
 
@@ -114,7 +114,7 @@ def aligned(length: int, alignment: int) -> int:
 
 
 def encode_file_header(header: FileHeader) -> bytes:
-    """The first ``FILE_HEADER_BYTES`` of a file."""
+    """Return the first ``FILE_HEADER_BYTES`` of a file."""
     fields = _FILE_HEADER.pack(
         FILE_MAGIC,
         FORMAT_VERSION,
@@ -167,7 +167,7 @@ def encode_batch(
 
 
 def batch_prefix(generation: int) -> bytes:
-    """The bytes with which every batch of a file begins."""
+    """Return the bytes with which every batch of a file begins."""
     return _BATCH_HEADER.pack(BATCH_MAGIC, generation, 0, 0, 0, 0)[:12]
 
 

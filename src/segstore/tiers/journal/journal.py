@@ -56,7 +56,8 @@ from segstore.tiers.journal.writer import BatchWriter, RecordQueue, WrittenBatch
 T = TypeVar("T")
 
 SCAN_THREADS = 2
-"""A disk reads faster when it is asked for two things at once."""
+"""Number of threads that scan files: a disk reads faster when it is asked for two things at once.
+"""
 
 
 class Journal:
@@ -119,7 +120,7 @@ class Journal:
         return ContainerLog(self, container_id, epoch, state)
 
     def drop_other_logs(self, container_ids: Collection[int]) -> None:
-        """Need nothing of the logs of other containers than these any more.
+        """Forget what the journal has of logs of other containers than these.
 
         After a crash that may be forgotten: call it at each opening.
         """
@@ -128,7 +129,7 @@ class Journal:
                 self._truncate(container_id, state, state.next_position)
 
     def statistics(self) -> JournalStatistics:
-        """Figures for metrics and for the batching delay."""
+        """Return figures for metrics and for the batching delay."""
         return JournalStatistics(
             batch_count=self._averages.batch_count,
             entry_count=self._entry_count,
@@ -143,12 +144,12 @@ class Journal:
 
     @property
     def recent_latency_seconds(self) -> float:
-        """How long recent batches took until they were durable."""
+        """Return how many seconds recent batches took until they were durable."""
         return self._averages.recent_latency_seconds
 
     @property
     def average_batch_bytes(self) -> float:
-        """How large recent batches were."""
+        """Return how many bytes recent batches had on average."""
         return self._averages.average_batch_bytes
 
     def _adopt(self, recovered: Recovered) -> None:
@@ -189,12 +190,13 @@ class Journal:
             trio.lowlevel.current_trio_token().run_sync_soon(record.on_durable, error)
 
     def _batch_over(self, batch: WrittenBatch) -> None:
-        """Take a finished batch from the writer: note where its entries lie, complete them."""
+        """Process a finished batch of the writer: record where its entries are, and complete
+        them."""
         if batch.error is not None and self.failure is None:
             self.failure = batch.error
             self.failed.set()
         elif batch.error is None:
-            self._note_batch(batch)
+            self._record_batch(batch)
         for record in batch.records:
             if record.on_durable is not None:
                 self._queued_count -= 1
@@ -203,7 +205,7 @@ class Journal:
         if self._waiters:
             self._wake_waiters()
 
-    def _note_batch(self, batch: WrittenBatch) -> None:
+    def _record_batch(self, batch: WrittenBatch) -> None:
         self._averages.add(length=batch.length, seconds=batch.seconds)
         rolled_over = batch.generation != self._current_generation
         if rolled_over:
@@ -237,11 +239,11 @@ class Journal:
                 self._files_changed()
 
     def _complete_files(self) -> list[int]:
-        """The generations of the complete files in which something is needed, in order."""
+        """Return the generations of the complete files in which something is needed, in order."""
         return sorted(each for each in self._last_positions if each != self._current_generation)
 
     def _held_bytes(self, container_id: int, state: LogState) -> int:
-        """Bytes of the files from the container's first needed entry on."""
+        """Return the bytes of the files from the container's first needed entry on."""
         needed = [
             generation
             for generation, positions in self._last_positions.items()
@@ -253,7 +255,7 @@ class Journal:
         return self._file_bytes * sum(generation >= first for generation in self._last_positions)
 
     def _truncate(self, container_id: int, state: LogState, position: int) -> None:
-        """Note that a container needs its durable entries only from ``position`` on."""
+        """Record that a container needs its durable entries only from ``position`` on."""
         position = min(position, state.durable_position + 1)
         if position <= state.first_position:
             return
@@ -280,7 +282,8 @@ class Journal:
         self._waiters = waiting
 
     async def _indexes(self, container_id: int, state: LogState) -> dict[int, EntryIndex]:
-        """Where the container's needed entries lie; read from the files unless it is known."""
+        """Return where the container's needed entries are; read it from the files unless it is
+        known."""
         if state.indexes is not None:
             return state.indexes
         start, end = state.first_position, state.next_position
@@ -299,7 +302,7 @@ class Journal:
         return indexes
 
     def _close(self) -> None:
-        """Take no more records; after the writer ended, fail what it could not write."""
+        """Refuse further records; after the writer ended, fail what it could not write."""
         self._closed = True
         self._runner.stop()
 
@@ -324,12 +327,13 @@ class ContainerLog:
 
     @property
     def epoch(self) -> int:
-        """The epoch under which this owner appends."""
+        """Return the epoch under which this owner appends."""
         return self._epoch
 
     @property
     def bytes_since_truncation(self) -> int:
-        """Bytes of the entries that count, within ``byte_count.GROUP_BYTES``."""
+        """Return the number of bytes of the entries that count, within
+        ``byte_count.GROUP_BYTES``."""
         return self._state.byte_count.total
 
     @property
@@ -339,7 +343,7 @@ class ContainerLog:
 
     @property
     def held_bytes(self) -> int:
-        """The journal from the first file on in which an entry of this log is needed."""
+        """Return the journal from the first file on in which an entry of this log is needed."""
         return self._journal._held_bytes(self._container_id, self._state)
 
     async def read(self) -> AsyncGenerator[LogEntry, None]:
@@ -357,15 +361,16 @@ class ContainerLog:
                 yield batch
 
     async def read_entry(self, address: LogAddress) -> bytes:
-        """One of the entries that were there when the log was opened."""
+        """Return one of the entries that were there when the log was opened."""
         return await (await self._recovered()).read_entry(address)
 
     async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
-        """Parts of the entries that were there when the log was opened."""
+        """Return parts of the entries that were there when the log was opened."""
         return await (await self._recovered()).read_parts(parts)
 
     async def _recovered(self) -> LogReader:
-        """Reads what was in the log when it was opened."""
+        """Return the reader of the entries that were there when the log was opened; make it first
+        if needed."""
         if self._reader is None:
             state, journal = self._state, self._journal
             indexes = await journal._indexes(self._container_id, state)
@@ -409,7 +414,7 @@ class ContainerLog:
                 self._reader.truncate(self._state.first_position)
 
     async def aclose(self) -> None:
-        """Take no more entries, and wait for those that are queued."""
+        """Refuse further entries, and wait for those that are queued."""
         if self._closed or self._epoch != self._state.epoch:
             self._closed = True
             await trio.lowlevel.checkpoint()
@@ -425,7 +430,7 @@ async def _prepare_files(
     *,
     task_status: trio.TaskStatus[trio.CancelScope],
 ) -> None:
-    """Keep files ready until the scope is cancelled; a failure to do so fails the writer."""
+    """Make files in advance until the scope is cancelled; a failure to do so fails the writer."""
 
     def on_error(error: OSError) -> None:
         writer.refuse(error)
@@ -509,5 +514,5 @@ async def open_journal(
         async with running(write, helpers, journal._close):
             yield journal
     finally:
-        journal._fail_rest(writer.take_everything())
+        journal._fail_rest(writer.pop_all())
         writer.close()

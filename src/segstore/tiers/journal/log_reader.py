@@ -29,10 +29,10 @@ DIGEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum of digests that are kept between the scan of a journal and the replay of its
 containers."""
 DIGEST_SHARE: Final = 4
-"""A digest that is longer than this part of its entry is not kept."""
+"""Part of an entry, one in so many bytes, up to which its digest is kept."""
 DIGESTS_AT_ONCE: Final = 64
 SPAN_BYTES_MAX: Final = 1024 * 1024
-"""Parts that lie close to each other are read together, up to this much."""
+"""Maximum length, in bytes, of a read of parts that are close to each other."""
 GAP_BYTES_MAX: Final = 64 * 1024
 
 
@@ -46,7 +46,7 @@ class KeptDigests:
         self._room = bytes_max
 
     def __call__(self, entry: memoryview) -> bytes | None:
-        """The entry's digest, unless it is too long to be worth it."""
+        """Return the entry's digest, or None if the digest is too long to be useful."""
         if self._room <= 0:
             return None
         try:
@@ -58,8 +58,9 @@ class KeptDigests:
         self._room -= len(digest)
         return digest
 
-    def take_room(self, length: int) -> bool:
-        """Keep digests of that length in all, which are known already, if there is room."""
+    def reserve(self, length: int) -> bool:
+        """Reserve room for digests of that length, which are known already; return whether there
+        was room."""
         if length > self._room:
             return False
         self._room -= length
@@ -96,7 +97,7 @@ class LogReader:
         }
 
     def truncate(self, position: int) -> None:
-        """The entries before ``position`` are not looked for any more."""
+        """Forget the entries before ``position``, which are not read any more."""
         gone = [key for key, index in self._indexes.items() if index.end_position <= position]
         for generation in gone:
             del self._indexes[generation]
@@ -147,7 +148,7 @@ class LogReader:
             raise DataLogError(f"the journal cannot be read: {error}") from error
 
     async def read_entry(self, address: LogAddress) -> bytes:
-        """One entry. Raises ``DataLogError`` when it is not there any more."""
+        """Return one entry. Raises ``DataLogError`` when it does not exist any more."""
         position = address.position
         generation, index = self._find(position)
         found: list[LogEntry] = []
@@ -158,7 +159,7 @@ class LogReader:
         return found[0].data
 
     async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
-        """Parts of entries, in log order. Their sums are for the caller to check."""
+        """Return parts of entries, in log order. The caller checks their checksums."""
         by_file: dict[int, list[tuple[int, int]]] = {}
         for part in parts:
             generation, index = self._find(part.position)

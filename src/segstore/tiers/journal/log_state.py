@@ -19,7 +19,7 @@ class LogState:
     first_position: int = 1
     next_position: int = 1
     durable_position: int = 0
-    """The last durable entry."""
+    """Position of the last durable entry."""
     byte_count: ByteCount = field(default_factory=ByteCount)
     indexes: dict[int, EntryIndex] | None = None
     """Where the recovery found the entries, by file generation; None once that is outdated."""

@@ -59,7 +59,7 @@ class Recovered:
     scans: dict[int, FileScan] = field(default_factory=dict)
     """The needed files, by generation in ascending order."""
     ready: list[JournalFile] = field(default_factory=list)
-    """Files that the tail goes on into."""
+    """Files into which the tail continues."""
     freed: list[str] = field(default_factory=list)
     """Names of files that are not needed."""
     next_generation: int = 1
@@ -152,7 +152,7 @@ class _Recovery:
         return None
 
     def empty_journal(self, state: JournalState) -> Recovered:
-        """No file has a batch that passes: then none may have one at all."""
+        """Return a journal without a batch that passes. Raises if a file may have had one."""
         for generation in sorted(self.files):
             self.check_torn(self.scan_of_nothing(self.files[generation], batch_number=1))
         for name in self.unreadable.values():
@@ -192,7 +192,8 @@ class _Recovery:
         return batch is not None
 
     def following_file(self, newest: FileScan) -> JournalFile:
-        """The file that the newest one's END record names; its first batch was never durable."""
+        """Return the file that the newest one's END record names; its first batch was never
+        durable."""
         generation = newest.following_generation
         assert generation is not None
         file = self.existing(generation)
@@ -257,7 +258,8 @@ class _Recovery:
             self.scan_all_needed(noted, recovered)
 
     def check_positions(self, recovered: Recovered) -> None:
-        """Every needed entry of every container is there, once."""
+        """Check that every needed entry of every container exists, once. Raises
+        ``DataLogCorruptError``."""
         for container_id, container in recovered.state.containers.items():
             indexes = {
                 generation: scan.indexes[container_id]

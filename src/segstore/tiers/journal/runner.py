@@ -37,7 +37,8 @@ class WriterRunner(Protocol):
     """Calls the writer's steps."""
 
     def wake(self) -> None:
-        """Say that there is something to write, or a file to write into. From the event loop."""
+        """Wake the writer: there is something to write, or a file to write into. Call it in the
+        event loop."""
         ...
 
     async def run(
@@ -53,7 +54,7 @@ class WriterRunner(Protocol):
         ...
 
     def stop(self) -> None:
-        """Let ``run`` return."""
+        """Make ``run`` return."""
         ...
 
 
@@ -101,13 +102,13 @@ class ThreadRunner:
         self._reactor = current_reactor()
         self._work = DeferredWork(self._reactor, self._submit)
         self.wake = self._work.request
-        """Look at the queue at the end of this step of the reactor, or in the next one."""
+        """Looks at the queue at the end of this step of the reactor, or in the next one."""
         self._writer: BatchWriter
         self._thread: JournalThread
         self._on_batch: OnBatch
 
     def stop(self) -> None:
-        """Let ``run`` return."""
+        """Make ``run`` return."""
         self._stopping = True
         self._work.wake()
 
@@ -142,7 +143,7 @@ class ThreadRunner:
         """Complete the batches that the thread has finished, and submit what is queued."""
         # The eventfd is not read: each write to it is an event of its own.
         try:
-            for written, seconds in self._thread.take():
+            for written, seconds in self._thread.fetch_results():
                 batch = self._submitted.popleft()
                 if written == batch.write_length:
                     self._on_batch(self._writer.written(batch, seconds))
@@ -179,7 +180,7 @@ class ThreadRunner:
                 await self._work.wait()
 
     def _submit(self) -> bool:
-        """Give queued batches to the thread as long as it accepts some; returns whether ``run`` is
+        """Submit queued batches to the thread as long as it accepts some; return whether ``run`` is
         needed."""
         writer = self._writer
         if writer.failure is not None and not self._submitted:
@@ -263,7 +264,7 @@ def _number(unwritten: tuple[PreparedBatch, int]) -> int:
 
 
 def _error_of(result: int) -> OSError | None:
-    """Why a batch may not be written again; None when it may."""
+    """Return why a batch may not be written again; None when it may."""
     error = -result
     if error <= 0 or error in NOT_SUPPORTED_ERRNOS:
         return None
@@ -286,7 +287,7 @@ class InlineRunner:
         self._woken.set()
 
     def stop(self) -> None:
-        """Let the task end."""
+        """End the task."""
         self._stopping = True
         self._woken.set()
 
@@ -320,7 +321,7 @@ class InlineRunner:
         writer.mark_end(durably=True)
 
     async def _step(self, writer: BatchWriter) -> WrittenBatch | None:
-        """The writer's step, with the time it takes between the write and its effect."""
+        """Do the writer's step, with a pause between the write and its effect."""
         batch = writer.prepare()
         if batch is None:
             return writer.step()

@@ -31,8 +31,8 @@ from segstore.tiers.journal.format import (
 WINDOW_BYTES = 4 * 1024 * 1024
 
 EntryDigest = Callable[[memoryview], bytes | None]
-"""Makes the digest of an entry: what a recovery needs of it, or None where it has to read the entry
-itself. The memory it gets is valid during the call only. Called from several threads."""
+"""Returns the digest of an entry: what a recovery needs of it, or None where it has to read the
+entry itself. The memory it gets is valid during the call only. Called from several threads."""
 
 
 @dataclass(slots=True)
@@ -42,11 +42,11 @@ class FileScan:
     file: JournalFile
     end_offset: int = FILE_HEADER_BYTES
     next_batch_number: int = 0
-    """0 when no batch passed."""
+    """Number of the next batch; 0 when no batch passed."""
     following_generation: int | None = None
     """The generation that the END record names."""
     marked: bool = False
-    """Whether the scan ended at a mark of the journal's end."""
+    """True if the scan ended at a mark of the journal's end."""
     controls: list[StoredRecord] = field(default_factory=list)
     """The records besides entries, in order."""
     indexes: dict[int, EntryIndex] = field(default_factory=dict)
@@ -66,7 +66,8 @@ class Window:
         self._filled = 0
 
     def view(self, offset: int, length: int) -> memoryview:
-        """The bytes at ``offset``, fewer at the end of the file; valid until the next call."""
+        """Return the bytes at ``offset``, fewer at the end of the file; valid until the next
+        call."""
         length = min(length, self._end - offset)
         if length <= 0:
             return memoryview(b"")
@@ -84,7 +85,7 @@ class Window:
         return self._buffer[start : min(start + length, self._filled)]
 
     def _keep_from(self, offset: int) -> int:
-        """Move the bytes in memory from ``offset`` on to the beginning; returns how many they
+        """Move the bytes in memory from ``offset`` on to the beginning; return how many they
         are."""
         skipped = offset - self._start
         if not 0 <= skipped < self._filled:

@@ -20,7 +20,7 @@ class JournalSettings:
     file_bytes: int = 64 * MIB
     """Length of one journal file; files made under another setting keep theirs until freed."""
     journal_bytes_max: int = 8192 * MIB
-    """Appends wait while the files hold this much that is not truncated."""
+    """Maximum number of bytes of the files that are not truncated; appends wait above it."""
     batch_bytes_max: int = 4 * MIB
     """Maximum of bytes of entries in one synced write."""
     batch_records_max: int = 4096
@@ -33,8 +33,8 @@ class JournalSettings:
     no_space_retry_seconds: float = 1.0
     """Pause before another attempt after the disk was full."""
     mark_delay_seconds: float = 0.02
-    """Idle time after which the journal marks its end, so that damage to the last batch can be told
-    from a write that a crash interrupted."""
+    """Idle time, in seconds, after which the journal marks its end, so that damage to the last
+    batch can be told from a write that a crash interrupted."""
 
     def __post_init__(self) -> None:
         if self.file_bytes % 4096 != 0 or self.file_bytes < 2 * FILE_OVERHEAD_BYTES:
@@ -51,16 +51,17 @@ class JournalSettings:
 
     @property
     def file_count_max(self) -> int:
-        """How many files the journal may have."""
+        """Return how many files the journal may have."""
         return self.journal_bytes_max // self.file_bytes
 
     @property
     def container_count_max(self) -> int:
-        """How many containers may share the journal: each file begins with two records of each, and
-        one of each other file, and takes the longest entry besides."""
+        """Return how many containers may share the journal: each file begins with two records of
+        each, and one of each other file, and takes the longest entry besides."""
         return (SNAPSHOT_RECORDS_MAX - self.file_count_max) // 2
 
     @property
     def entry_bytes_max(self) -> int:
-        """The longest entry: the limit of all logs, unless files are made tiny for a test."""
+        """Return the longest entry: the limit of all logs, unless files are made tiny for a
+        test."""
         return min(LOG_ENTRY_BYTES_MAX, self.file_bytes - FILE_OVERHEAD_BYTES)

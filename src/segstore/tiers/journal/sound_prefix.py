@@ -1,6 +1,6 @@
 """What lies before the damage in a journal that cannot be opened.
 
-Owns: ``read_sound_prefix``, for whoever goes on deliberately with what is left.
+Owns: ``read_sound_prefix``, for a recovery that deliberately continues with what is left.
 
 Invariants:
 1. The state is that of the newest file whose first batch passes, as far as its batches pass.
@@ -32,16 +32,16 @@ class SoundPrefix:
 
     state: JournalState
     scans: dict[int, FileScan]
-    """The files that have something of it, by generation in ascending order."""
+    """The files that have a part of the prefix, by generation in ascending order."""
     dropped_bytes_max: int
     """Bytes behind the damage; reused files have old bytes at their ends."""
     missing: tuple[str, ...] = ()
-    """Missing files behind the damage, of unknown content."""
+    """Names of missing files behind the damage, of unknown content."""
     let_go_or_lost: tuple[str, ...] = ()
-    """Files before the damage that are missing or have no header. They may have been freed: the
-    record that says so may lie behind the damage."""
+    """Names of files before the damage that are missing or have no header. They may have been
+    freed: the record that says so may be behind the damage."""
     without_beginning: frozenset[int] = frozenset()
-    """Containers with entries in those files: their logs begin in the midst, with any entry."""
+    """Containers with entries in those files: their logs begin at any entry."""
 
 
 def read_sound_prefix(disk: Disk) -> SoundPrefix:
@@ -97,7 +97,7 @@ def read_sound_prefix(disk: Disk) -> SoundPrefix:
 
 
 def _open_all(disk: Disk) -> tuple[dict[int, JournalFile], dict[int, str]]:
-    """The files whose headers pass, and the names of the others."""
+    """Return the files whose headers pass, and the names of the others."""
     files: dict[int, JournalFile] = {}
     unreadable: dict[int, str] = {}
     for name in disk.list_files():
@@ -113,7 +113,7 @@ def _open_all(disk: Disk) -> tuple[dict[int, JournalFile], dict[int, str]]:
 
 
 def _following(scans: dict[int, FileScan]) -> int | None:
-    """The generation that goes on behind the last scan, if that tells one."""
+    """Return the generation that follows the last scan, or None if that names none."""
     return scans[max(scans)].following_generation if scans else None
 
 
@@ -126,8 +126,7 @@ def _scan(file: JournalFile) -> FileScan | None:
 
 
 def _begin_later(state: JournalState, scans: dict[int, FileScan]) -> frozenset[int]:
-    """Let each log begin with its first existing entry; returns the containers that lack earlier
-    ones."""
+    """Begin each log at its first existing entry; return the containers that lack earlier ones."""
     changed = set()
     for container_id, container in state.containers.items():
         first = next(
@@ -146,7 +145,7 @@ def _begin_later(state: JournalState, scans: dict[int, FileScan]) -> frozenset[i
 
 
 def _cut(state: JournalState, scans: dict[int, FileScan]) -> None:
-    """Let each container's log end where the first of its entries is missing."""
+    """End each container's log where the first of its entries is missing."""
     for container_id, container in state.containers.items():
         position = container.first_position
         for scan in scans.values():

@@ -64,14 +64,14 @@ class JournalState:
             container.next_position = max(container.next_position, index.end_position)
 
     def container(self, container_id: int) -> LogExtent:
-        """The state of one container's log."""
+        """Return the state of one container's log."""
         state = self.containers.get(container_id)
         if state is None:
             state = self.containers[container_id] = LogExtent()
         return state
 
     def snapshot_records(self) -> list[Record]:
-        """Records that tell the whole state."""
+        """Return records that contain the whole state."""
         records: list[Record] = []
         for container_id, state in sorted(self.containers.items()):
             records.append(Record(Kind.OPEN, container_id, state.epoch, state.next_position))

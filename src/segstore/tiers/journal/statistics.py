@@ -22,7 +22,7 @@ class JournalStatistics:
     """Bytes of entries that are appended and not yet durable."""
     queued_count: int
     file_count: int
-    """Files of the journal: needed, ready and freed."""
+    """Number of files of the journal: needed, ready and freed."""
     needed_file_count: int
 
     def log_bytes(self, file_bytes: int) -> int:
@@ -42,7 +42,7 @@ class BatchAverages:
         self.average_batch_bytes = 0.0
 
     def add(self, *, length: int, seconds: float) -> None:
-        """Take one durable batch into account."""
+        """Add one durable batch to the averages."""
         self.batch_count += 1
         self.byte_count += length
         if self.batch_count == 1:

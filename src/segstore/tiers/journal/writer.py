@@ -39,7 +39,7 @@ from segstore.tiers.journal.state import JournalState
 CONTROL_BYTES = 64 * 1024
 END_BYTES = BATCH_ALIGNMENT
 OVERHEAD_BYTES_MAX = 1024 * 1024
-"""Most bytes of a batch besides entries: the snapshot and control records."""
+"""Maximum number of bytes of a batch besides entries: the snapshot and control records."""
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class BatchWriter:
 
     @property
     def unmarked(self) -> bool:
-        """Whether something was written since the journal's end was last marked."""
+        """Return whether something was written since the journal's end was last marked."""
         return not self._marked and not self._prepared and self.failure is None
 
     def step(self) -> WrittenBatch | None:
@@ -144,7 +144,7 @@ class BatchWriter:
         return self.written(batch) if error is None else self.not_written(batch, error)
 
     def prepare(self) -> PreparedBatch | None:
-        """The batch that is to be written next; None when there is none or no place for it.
+        """Return the batch that is to be written next; None when there is none or no place for it.
 
         It must be passed to ``written`` or ``not_written`` before the next call.
         """
@@ -163,7 +163,7 @@ class BatchWriter:
         ):
             return None
         started = self._clock()
-        records = self._take()
+        records = self._pop_records()
         if not records:
             return None
         batch = self._prepare(records, started)
@@ -181,7 +181,7 @@ class BatchWriter:
         return None
 
     def written(self, batch: PreparedBatch, seconds: float | None = None) -> WrittenBatch:
-        """Go on behind the first prepared batch, which is durable."""
+        """Continue behind the first prepared batch, which is durable."""
         prepared = self._prepared.popleft()
         assert prepared is batch, "batches become durable in order"
         self.disk_full = False
@@ -198,7 +198,8 @@ class BatchWriter:
         return WrittenBatch(batch.records, generation, batch.length, seconds)
 
     def not_written(self, batch: PreparedBatch, error: OSError) -> WrittenBatch | None:
-        """Keep a batch that met a full disk for another try; after any other error give up."""
+        """Keep a batch that met a full disk for another attempt; after any other error fail all
+        that is queued."""
         if error.errno in NO_SPACE_ERRNOS:
             self.disk_full = True
             return None
@@ -234,9 +235,9 @@ class BatchWriter:
         if self._tail.file is not None:
             self._tail.file.disk_file.close()
         while self._pool.peek() is not None:
-            self._pool.take().disk_file.close()
+            self._pool.pop().disk_file.close()
 
-    def _take(self) -> list[Record]:
+    def _pop_records(self) -> list[Record]:
         """Choose the records of the next batch: from the queue, or the END of a full file."""
         if not self._queue:
             return []
@@ -244,18 +245,18 @@ class BatchWriter:
         if self._tail.file is None:
             if following is None:
                 return []
-            self._tail.file = self._pool.take()
+            self._tail.file = self._pool.pop()
             self._tail.offset = FILE_HEADER_BYTES
         file = self._tail.file
         room = file.header.file_bytes - END_BYTES - self._tail.offset - BATCH_HEADER_BYTES
-        records = self._take_fitting(room)
+        records = self._pop_fitting(room)
         if not records and following is not None:
             assert self._tail.offset > FILE_HEADER_BYTES, "an empty file takes every entry"
             records = [Record(Kind.END, 0, 0, following.generation)]
         return records
 
-    def _take_fitting(self, room: int) -> list[Record]:
-        """Take what fits into ``room`` bytes, from the queues' heads."""
+    def _pop_fitting(self, room: int) -> list[Record]:
+        """Remove and return records that fit into ``room`` bytes, from the queues' heads."""
         ordered, control = self._queue.ordered, self._queue.control
         records: list[Record] = []
         at_start = self._tail.offset == FILE_HEADER_BYTES
@@ -279,7 +280,7 @@ class BatchWriter:
         return records if len(records) > snapshot_count else []
 
     def _prepare(self, records: list[Record], started: float) -> PreparedBatch:
-        """A batch for the tail."""
+        """Return a batch for the tail."""
         file, offset = self._tail.file, self._tail.offset
         assert file is not None
         length = BATCH_HEADER_BYTES + sum([record.stored_bytes for record in records])
@@ -288,8 +289,9 @@ class BatchWriter:
             records, file, offset, self._tail.batch_number, length, end - offset, started
         )
 
-    def take_everything(self) -> list[Record]:
-        """Give up every record that is not durable; only when nothing is being written."""
+    def pop_all(self) -> list[Record]:
+        """Remove and return every record that is not durable; only when nothing is being
+        written."""
         records = [record for batch in self._prepared for record in batch.records]
         self._prepared.clear()
         for queue in (self._queue.control, self._queue.ordered):
@@ -302,7 +304,7 @@ class BatchWriter:
 
         The failure is told once also without a record: of an idle journal, too, it has to be known.
         """
-        records = self.take_everything()
+        records = self.pop_all()
         if self._told_failure and not records:
             return None
         self._told_failure = True
@@ -310,7 +312,7 @@ class BatchWriter:
 
 
 def failure_of(error: OSError, file: JournalFile | None) -> DataLogError:
-    """The error that every later append gets."""
+    """Return the error that every later append gets."""
     name = "the journal" if file is None else f"journal file {file.name}"
     failure = DataLogError(f"{name} cannot be written: {error}; nothing is written any more")
     failure.__cause__ = error

@@ -23,7 +23,8 @@ from _fast.crc import crc32c
 BLOCK_BYTES = 512 * 1024
 METADATA_KEY = "segstore-crc32c"
 TEXT_CHARACTERS_MAX = 1900
-"""S3 has 2 KB for all metadata of an object, keys included."""
+"""Maximum number of characters of the checks: S3 has 2 KB for all metadata of an object, keys
+included."""
 
 
 class CheckError(ValueError):
@@ -41,7 +42,7 @@ class Checks:
 
     @classmethod
     def of(cls, body: bytes) -> Checks:
-        """The checks of an object that is put."""
+        """Return the checks of an object that is put."""
         view = memoryview(body)
         sums = [
             crc32c(view[start : start + BLOCK_BYTES]) for start in range(0, len(body), BLOCK_BYTES)
@@ -50,7 +51,7 @@ class Checks:
 
     @classmethod
     def of_parts(cls, parts: Sequence[Checks]) -> Checks:
-        """The checks of objects that are joined."""
+        """Return the checks of objects that are joined."""
         return cls._of_members(
             [length for part in parts for length in part.lengths],
             [each for part in parts for each in part.sums],
@@ -90,7 +91,7 @@ class Checks:
 
     @property
     def length(self) -> int:
-        """The object's length in bytes."""
+        """Return the object's length in bytes."""
         return self.ends[-1] if self.ends else 0
 
     def blocks_around(self, start: int, end: int) -> tuple[int, int]:

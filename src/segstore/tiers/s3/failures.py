@@ -35,7 +35,7 @@ REQUEST_ERRORS: tuple[type[Exception], ...] = (
 
 
 class FailureKind(Enum):
-    """What to do about a failed request."""
+    """The treatment of a failed request."""
 
     UNREACHABLE = auto()
     """The server was not reached: try again."""
@@ -96,7 +96,7 @@ class S3Failure:
 
     @property
     def is_worth_another_try(self) -> bool:
-        """Whether the same request may succeed now or soon."""
+        """Return whether the same request may succeed now or soon."""
         return self.kind in (FailureKind.TRY_AGAIN, FailureKind.UNREACHABLE)
 
 

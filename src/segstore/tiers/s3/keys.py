@@ -31,13 +31,13 @@ class Piece:
     epoch: int
     """The epoch under which its writer owned the container."""
     sequence: int
-    """Counts what one owner writes."""
+    """Number of the piece, which counts what one owner writes."""
     start: int
     length: int
 
     @property
     def end(self) -> int:
-        """The offset in the chunk behind its last byte."""
+        """Return the offset in the chunk behind its last byte."""
         return self.start + self.length
 
 
@@ -50,7 +50,7 @@ class Tombstone:
 
 
 def encode_name(name: str) -> str:
-    """A chunk's name, or a prefix of it, as keys spell it."""
+    """Return a chunk's name, or a prefix of it, as keys spell it."""
     encoded: list[str] = []
     before = ord("/")
     for byte in name.encode("utf-8", "surrogatepass"):
@@ -67,7 +67,7 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(encoded: str) -> str:
-    """The name that was encoded."""
+    """Return the name that was encoded."""
     first, *escaped = encoded.split("!")
     pieces = [first.encode("ascii")]
     for part in escaped:
@@ -82,14 +82,14 @@ def chunk_prefix(name: str) -> str:
 
 
 def object_name(part: Piece | Tombstone) -> str:
-    """The last component of an object's key."""
+    """Return the last component of an object's key."""
     if isinstance(part, Tombstone):
         return f"x{part.epoch:010d}.{part.sequence:010d}"
     return f"p{part.epoch:010d}.{part.sequence:010d}.{part.start:09x}.{part.length:09x}"
 
 
 def parse_key(key: str) -> tuple[str, Piece | Tombstone] | None:
-    """The chunk's name and its part, or None when the key is not one of ours."""
+    """Return the chunk's name and its part, or None when the key is not one of ours."""
     directory, _, last = key.rpartition("/")
     if not directory.endswith(CHUNK_SUFFIX):
         return None
@@ -108,7 +108,7 @@ def parse_key(key: str) -> tuple[str, Piece | Tombstone] | None:
 
 
 def check_length(key: str) -> str:
-    """The key, or ``StorageError`` when S3 cannot have it."""
+    """Return the key. Raises ``StorageError`` when S3 cannot have it."""
     if len(key) > KEY_BYTES_MAX:
         raise StorageError(f"S3 has no keys of {len(key)} bytes: {key[:80]}...")
     return key

@@ -28,7 +28,7 @@ import structlog
 import trio
 
 from segstore.errors import StorageError
-from segstore.runtime.parallel import work_together
+from segstore.runtime.parallel import run_parallel
 from segstore.tiers.s3.failures import (
     REQUEST_ERRORS,
     FailureKind,
@@ -142,7 +142,7 @@ class ObjectStore:
 
     @property
     def prefix(self) -> str:
-        """The prefix of all objects' keys in the bucket."""
+        """Return the prefix of all objects' keys in the bucket."""
         return self._prefix
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ class ObjectStore:
         self._client.close()
 
     async def put(self, key: str, body: bytes, metadata: Mapping[str, str]) -> None:
-        """Put an object that is not there. What an earlier try has put is as good.
+        """Store an object that must not exist. What an earlier attempt has stored is as good.
 
         Raises ``StorageError`` when another object is there.
         """
@@ -218,7 +218,7 @@ class ObjectStore:
         return await self._request(f"read {key}", get, count, limiter=self._read_limiter)
 
     async def metadata(self, key: str) -> tuple[int, Mapping[str, str]]:
-        """An object's length and metadata."""
+        """Return an object's length and metadata."""
 
         def head() -> tuple[int, Mapping[str, str]]:
             answer = self._client.head_object(**self._named(key))
@@ -261,7 +261,7 @@ class ObjectStore:
             raise failures[0]
 
     async def list_all(self, prefix: str) -> list[FoundObject]:
-        """The objects whose keys begin with ``prefix``, all of them, by key."""
+        """Return all objects whose keys begin with ``prefix``, by key."""
         found: list[FoundObject] = []
         token: str | None = None
 
@@ -342,7 +342,7 @@ class ObjectStore:
 
             tags[index] = await self._copy_request(f"join {key}", copy_part)
 
-        await work_together(range(len(parts)), copy, tasks_max=PARALLEL_COPIES_MAX)
+        await run_parallel(range(len(parts)), copy, tasks_max=PARALLEL_COPIES_MAX)
         return tags
 
     async def _complete(
@@ -381,7 +381,7 @@ class ObjectStore:
         found = await self.metadata(key)
         if found != (length, dict(metadata)):
             raise StorageError(
-                f"{self}{key} was written by somebody else, who has {found[0]} bytes there: is"
+                f"{self}{key} was written by another process, which has {found[0]} bytes there: is"
                 " another store using this bucket and prefix?"
             )
 

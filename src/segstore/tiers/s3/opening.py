@@ -49,7 +49,7 @@ logger = structlog.get_logger(__name__)
 
 
 def boto3_client(settings: S3Settings, *, read_seconds_max: float = READ_SECONDS_MAX) -> S3Client:
-    """A client with the credentials that boto3 finds. Its own retries are off."""
+    """Return a client with the credentials that boto3 finds. Its own retries are off."""
     import boto3
     from botocore.config import Config
 
@@ -105,7 +105,7 @@ class OpenedS3:
         return self.tier.owned_by
 
     async def marked_by(self) -> str | None:
-        """The store that an older version has marked the prefix with."""
+        """Return the store that an older version has marked the prefix with."""
         try:
             _, metadata = await self._trial.metadata(MARKER_KEY)
         except S3RequestError as error:

@@ -21,17 +21,20 @@ from segstore.tiers.s3.keys import Piece, Tombstone
 KIB = 1024
 MIB = 1024 * KIB
 COPIED_PART_BYTES_MIN = 5 * MIB
-"""S3 joins no shorter objects."""
+"""Minimum length, in bytes, of objects that S3 joins."""
 
 
 @dataclass(frozen=True, slots=True)
 class PieceSizes:
-    """When the pieces of a chunk are joined. The defaults are those of docs/adr/0170."""
+    """Lengths at which the pieces of a chunk are joined. The defaults are those of
+    docs/adr/0170."""
 
     small_bytes: int = 8 * MIB
-    """Shorter pieces at a chunk's end are written again together with what follows them."""
+    """Length, in bytes, below which pieces at a chunk's end are written again together with what
+    follows them."""
     joined_bytes: int = 64 * MIB
-    """Longer ones are joined by the server when they have this length together."""
+    """Length, in bytes, that adjacent longer pieces must have together before the server joins
+    them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,12 @@ class Extent:
 
     @property
     def length(self) -> int:
-        """How many bytes it has."""
+        """Return how many bytes it has."""
         return self.end - self.start
 
     @property
     def is_whole(self) -> bool:
-        """Whether all bytes of the piece can be seen."""
+        """Return whether all bytes of the piece can be seen."""
         return self.start == self.piece.start and self.end == self.piece.end
 
 
@@ -61,22 +64,24 @@ class ChunkMap:
     hidden: tuple[Piece, ...] = ()
     """Pieces that newer ones cover completely: they may be deleted."""
     unreachable: tuple[Piece, ...] = ()
-    """Pieces that reach behind the hole at which the chunk ends: they go before it is filled."""
+    """Pieces that reach behind the gap at which the chunk ends: they are deleted before it is
+    filled."""
     epoch_max: int = 0
     """The greatest epoch among all objects that were found of this chunk."""
 
     @property
     def exists(self) -> bool:
-        """Whether there is such a chunk."""
+        """Return whether there is such a chunk."""
         return bool(self.extents)
 
     @property
     def length(self) -> int:
-        """The chunk's length in bytes."""
+        """Return the chunk's length in bytes."""
         return self.extents[-1].end if self.extents else 0
 
     def with_piece(self, piece: Piece) -> ChunkMap:
-        """The chunk after a piece greater than all others was put, and nothing is unreachable."""
+        """Return the chunk with a piece that is greater than all others; nothing becomes
+        unreachable."""
         before = {extent.piece for extent in self.extents}
         extents = _painted(self.extents, piece)
         gone = (before | {piece}) - {extent.piece for extent in extents}
@@ -87,12 +92,12 @@ class ChunkMap:
         )
 
     def without_hidden(self, deleted: Iterable[Piece]) -> ChunkMap:
-        """The chunk after hidden pieces were deleted."""
+        """Return the chunk after hidden pieces were deleted."""
         gone = set(deleted)
         return replace(self, hidden=tuple(piece for piece in self.hidden if piece not in gone))
 
     def within(self, start: int, end: int) -> list[Extent]:
-        """The extents that have the bytes of a range, cut to it."""
+        """Return the extents that have the bytes of a range, cut to it."""
         return [
             Extent(max(extent.start, start), min(extent.end, end), extent.piece)
             for extent in self.extents
@@ -128,7 +133,8 @@ def chunk_map(parts: Iterable[Piece | Tombstone]) -> ChunkMap:
 
 
 def to_rewrite(extents: Sequence[Extent], length: int, sizes: PieceSizes) -> list[Extent]:
-    """The extents at a chunk's end that are written again when ``length`` bytes are appended."""
+    """Return the extents at a chunk's end that are written again when ``length`` bytes are
+    appended."""
     index = len(extents)
     while index > 0:
         extent = extents[index - 1]
@@ -140,7 +146,7 @@ def to_rewrite(extents: Sequence[Extent], length: int, sizes: PieceSizes) -> lis
 
 
 def to_join(extents: Sequence[Extent], sizes: PieceSizes) -> list[Extent]:
-    """Extents in a row that have become long enough together for the server to join them."""
+    """Return adjacent extents that have become long enough together for the server to join them."""
     run: list[Extent] = []
     length = 0
     for extent in extents:
@@ -155,7 +161,7 @@ def to_join(extents: Sequence[Extent], sizes: PieceSizes) -> list[Extent]:
 
 
 def _painted(extents: Sequence[Extent], piece: Piece) -> list[Extent]:
-    """The extents after ``piece`` was laid over them."""
+    """Return the extents after ``piece`` was laid over them."""
     if piece.length == 0:
         return list(extents) or [Extent(piece.start, piece.end, piece)]
     painted: list[Extent] = []
@@ -197,7 +203,7 @@ class RecentObjects:
             self.discard(next(iter(self._bodies)))
 
     def get(self, key: str) -> bytes | None:
-        """An object's bytes, if they are still here."""
+        """Return an object's bytes, or None if they are not kept any more."""
         return self._bodies.get(key)
 
     def discard(self, key: str) -> None:

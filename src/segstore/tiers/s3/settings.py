@@ -9,9 +9,9 @@ import msgspec
 
 
 class S3Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How S3 is reached. boto3 finds the credentials; they are never configured here."""
+    """Settings for reaching S3. boto3 finds the credentials; they are never configured here."""
 
     endpoint_url: str | None = None
-    """The URL of the S3 server; None is Amazon's, unless ``AWS_ENDPOINT_URL`` is set."""
+    """URL of the S3 server; None is Amazon's, unless ``AWS_ENDPOINT_URL`` is set."""
     region: str | None = None
-    """The bucket's region; boto3's configuration decides when None."""
+    """Name of the bucket's region; boto3's configuration decides when None."""

@@ -23,7 +23,7 @@ import structlog
 import trio
 
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
-from segstore.runtime.parallel import work_together
+from segstore.runtime.parallel import run_parallel
 from segstore.runtime.remembered import Remembered
 from segstore.tiers.api import Buffer, Check, ChunkInfo, StoredRange
 from segstore.tiers.s3.checks import METADATA_KEY, TEXT_CHARACTERS_MAX, CheckError, Checks
@@ -55,7 +55,8 @@ HIDDEN_PIECES_MAX = 16
 """Maximum count of obsolete objects that may lie beside a chunk's others."""
 LOOKS_MAX = 3
 LISTED_ALONE_MAX = 64
-"""The lengths of more chunks are taken from a listing of all."""
+"""Maximum number of chunks whose lengths are requested one by one; those of more come from a
+listing of all."""
 PARALLEL_READS_MAX = 8
 
 DEFAULT_SIZES = PieceSizes()
@@ -105,23 +106,23 @@ class S3Tier:
         self.can_join = True
 
     def owned_by(self, epoch: Callable[[], int]) -> S3ChunkStorage:
-        """The chunks of an owner, who was given ``epoch()`` when it became that: of two owners of
-        the same chunks the later one has the greater."""
+        """Return the chunks of an owner that was given ``epoch()`` when it became the owner: of two
+        owners of the same chunks the later one has the greater epoch."""
         return S3ChunkStorage(self, epoch)
 
     @property
     def objects(self) -> ObjectStore:
-        """The bucket."""
+        """Return the client of the bucket."""
         return self._objects
 
     @property
     def sizes(self) -> PieceSizes:
-        """When pieces are put together."""
+        """Return the lengths at which pieces are joined."""
         return self._sizes
 
     @property
     def counts(self) -> RequestCounts:
-        """The requests that were sent up to now."""
+        """Return the requests that were sent up to now."""
         return self._objects.counts
 
     def close(self) -> None:
@@ -129,11 +130,11 @@ class S3Tier:
         self._objects.close()
 
     async def list_everything(self) -> Mapping[str, list[Piece | Tombstone]]:
-        """The parts of all chunks of all owners, by the chunks' names."""
+        """Return the parts of all chunks of all owners, by the chunks' names."""
         return await self._listing.get()
 
     async def put(self, key: str, body: bytes) -> None:
-        """Put a piece's object with the checksums of its blocks."""
+        """Store a piece's object with the checksums of its blocks."""
         checks = Checks.of(body)
         await self._objects.put(check_length(key), body, {METADATA_KEY: str(checks)})
         self._checks.set(key, checks)
@@ -163,7 +164,7 @@ class S3Tier:
                 return data[start - first : end - first]
 
     async def checks(self, key: str, piece: Piece) -> Checks:
-        """The checksums of a piece's object."""
+        """Return the checksums of a piece's object."""
         if (known := self._checks.get(key)) is not None:
             return known
         length, metadata = await self._objects.metadata(key)
@@ -279,11 +280,11 @@ class S3ChunkStorage:
         raise AssertionError("the last look ends the loop")
 
     async def info(self, name: str) -> ChunkInfo:
-        """Tell a chunk's length."""
+        """Return a chunk's length."""
         return ChunkInfo(name, (await self._existing(name)).length)
 
     async def locate(self, name: str) -> list[StoredRange]:
-        """Tell which objects have a chunk's bytes now. Later ones may take their places."""
+        """Return which objects have a chunk's bytes now. Later ones may replace them."""
         chunk = await self._existing(name)
         prefix = self._tier.objects.prefix
         return [
@@ -297,7 +298,8 @@ class S3ChunkStorage:
         ]
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Tell chunks' lengths: of many by one listing of everything, which owners share."""
+        """Return chunks' lengths: those of many by one listing of everything, which owners
+        share."""
         if len(names) > LISTED_ALONE_MAX:
             change_count = self._change_count
             listed = await self._tier.list_everything()
@@ -368,7 +370,7 @@ class S3ChunkStorage:
         return chunk
 
     async def _read_extents(self, name: str, extents: Sequence[Extent]) -> list[bytes]:
-        """The bytes of extents, read several at a time."""
+        """Return the bytes of extents, read several at a time."""
         if len(extents) == 1:
             return [await self._read_extent(name, extents[0])]
         bodies = [b""] * len(extents)
@@ -376,7 +378,7 @@ class S3ChunkStorage:
         async def read(index: int) -> None:
             bodies[index] = await self._read_extent(name, extents[index])
 
-        await work_together(range(len(extents)), read, tasks_max=PARALLEL_READS_MAX)
+        await run_parallel(range(len(extents)), read, tasks_max=PARALLEL_READS_MAX)
         return bodies
 
     async def _read_extent(self, name: str, extent: Extent) -> bytes:
@@ -447,12 +449,12 @@ def _key(name: str, part: Piece | Tombstone) -> str:
 
 
 def _family(name: str) -> str:
-    """The prefix by which the chunks of a segment are listed."""
+    """Return the prefix by which the chunks of a segment are listed."""
     return name[: name.rfind("$") + 1]
 
 
 def _parts_by_name(found: Iterable[FoundObject]) -> dict[str, list[Piece | Tombstone]]:
-    """Parse the objects of a listing; returns them by chunk."""
+    """Parse the objects of a listing; return them by chunk."""
     by_name: dict[str, list[Piece | Tombstone]] = {}
     for name, part in _parts(found):
         by_name.setdefault(name, []).append(part)

@@ -395,7 +395,7 @@ async def test_a_file_that_does_not_pass_gets_no_note(
     disk.flip_bit(journal_name(generation), 200 * KIB, 0)
     file = open_named(disk, generation)
     with pytest.raises(DataLogCorruptError, match=f"{file.name}, offset"):
-        contents_of(SimulatedDisk()).note(file)
+        contents_of(SimulatedDisk()).write_note(file)
 
 
 async def test_the_journal_goes_on_when_notes_cannot_be_written(

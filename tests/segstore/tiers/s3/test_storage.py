@@ -408,7 +408,7 @@ async def test_two_owners_of_one_epoch_are_noticed(bucket: Bucket) -> None:
     first, second = bucket.owner(), bucket.owner()
     assert await second.list_chunks("") == []
     await first.write(NAME + "x", offset=0, data=[b"abc"])
-    with pytest.raises(StorageError, match="written by somebody else"):
+    with pytest.raises(StorageError, match="written by another process"):
         await second.write(NAME + "x", offset=0, data=[b"abd"])
 
 
