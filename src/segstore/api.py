@@ -35,7 +35,8 @@ class SegmentInfo:
 
     name: str
     segment_id: int
-    """No other segment of the container ever has it, whatever its name."""
+    """Number of the segment, which no other segment of the container ever gets, whatever its name.
+    """
     segment_type: int
     start_offset: int
     length: int
@@ -51,15 +52,16 @@ class ReadResult:
 
     offset: int
     data: Buffer
-    """For history a view of memory that is held as long as the view is."""
+    """Data that were read; for history a view of memory, which stays lent as long as the view
+    exists."""
     at_tail: bool
     end_of_segment: bool
     is_last: bool = field(default=False, compare=False)
-    """Whether the segment had nothing more behind these bytes when they were read."""
+    """True if the segment had nothing more behind these bytes when they were read."""
 
 
 class SegmentSample(NamedTuple):
-    """How much was ever written to a segment, and the scaling policy of its stream."""
+    """Counts of all that was ever written to a segment, and the scaling policy of its stream."""
 
     name: str
     segment_id: int
@@ -73,7 +75,7 @@ class SegmentSample(NamedTuple):
 
 OnRead = Callable[[SegmentStoreError | None, ReadResult | None], None]
 HasRoom = Callable[[], bool]
-"""Whether the reader can take the data of a read now."""
+"""Returns whether the reader can accept the data of a read now."""
 
 
 class ReadHandle(Protocol):
@@ -171,34 +173,36 @@ class SegmentContainer(Protocol):
         ...
 
     async def activate(self, name: str) -> None:
-        """Have a segment in memory, if it exists, before it is asked for without waiting.
+        """Bring a segment into memory, if it exists, so that it can be used without waiting.
 
         It stays there for a while. Raises ``StorageError`` and ``ContainerOfflineError``.
         """
         ...
 
     def segment_info(self, name: str) -> SegmentInfo:
-        """The committed state of a segment that is in memory, else ``NoSuchSegmentError``."""
+        """Return the committed state of a segment that is in memory. Raises
+        ``NoSuchSegmentError``."""
         ...
 
     async def get_attributes(
         self, name: str, attribute_ids: Sequence[AttributeId]
     ) -> dict[AttributeId, int]:
-        """Committed values of the asked attributes; absent ones are left out.
+        """Return the committed values of the given attributes, without those that are absent.
 
         Raises ``StorageError`` when one of them is only in tier 2, and that fails.
         """
         ...
 
     def attribute_now(self, name: str, attribute_id: AttributeId) -> int | None:
-        """The committed value of an attribute, if it is in memory, else None.
+        """Return the committed value of an attribute, or None if it is not in memory.
 
         ``NULL_ATTRIBUTE_VALUE`` is the value of an absent one.
         """
         ...
 
     def bytes_now(self, name: str, *, offset: int, length_max: int) -> Buffer:
-        """Committed bytes from ``offset`` on that are in memory; none if there are none."""
+        """Return the committed bytes from ``offset`` on that are in memory; none if there are
+        none."""
         ...
 
     def attribute_iterator(
@@ -213,12 +217,13 @@ class SegmentContainer(Protocol):
         ...
 
     def load_samples(self, also: Collection[str] = ()) -> Iterator[SegmentSample]:
-        """The counts of the segments in memory that have a scaling policy, or are named."""
+        """Return the counts of the segments in memory that have a scaling policy, or are named."""
         ...
 
     def unpersisted_attribute_count(self, name: str) -> int:
-        """How many of a segment's attributes are in memory because tier 2 has not their last
-        change, else ``NoSuchSegmentError``; who changes very many waits until it is less."""
+        """Return how many attributes of a segment are in memory because tier 2 does not have their
+        last change. Raises ``NoSuchSegmentError``. A caller that changes very many waits until it
+        is less."""
         ...
 
     async def wait_in_flight(self, name: str) -> None:
@@ -228,7 +233,7 @@ class SegmentContainer(Protocol):
     async def plan_scan(
         self, name: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
     ) -> ScanPlan | None:
-        """Tell where in tier 2 the bytes of a range are, as far as they are there.
+        """Return where in tier 2 the bytes of a range are, as far as they are there.
 
         See ``SegmentStorage.plan_scan``. ``NoSuchSegmentError``; ``SegmentTruncatedError`` when the
         segment begins behind ``start``.
@@ -238,7 +243,7 @@ class SegmentContainer(Protocol):
     async def hold_chunks(
         self, name: str, *, lease_id: bytes, chunks: Sequence[str], lease_seconds: float
     ) -> bool:
-        """Let a lease last longer, or end it; see ``SegmentStorage.hold_chunks``.
+        """Extend a lease, or end it; see ``SegmentStorage.hold_chunks``.
 
         The segment may have been deleted meanwhile.
         """
@@ -267,7 +272,7 @@ class SegmentContainer(Protocol):
         ...
 
     async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
-        """Like ``read_nowait``, waiting for the result."""
+        """Read like ``read_nowait``, and wait for the result."""
         ...
 
 
@@ -282,12 +287,13 @@ class Waiter:
         self.number = -1
 
     def complete(self, error: SegmentStoreError | None, number: int) -> None:
-        """The operation is durable, or refused."""
+        """Record that the operation is durable, or refused with ``error``, and wake the task that
+        waits."""
         self.error, self.number = error, number
         self._event.set()
 
     async def wait(self) -> int:
-        """The operation's number; raises its error."""
+        """Wait for the operation and return its number. Raises its error."""
         await self._event.wait()
         if self.error is not None:
             raise self.error
@@ -295,7 +301,7 @@ class Waiter:
 
 
 async def read_and_wait(start: Callable[[OnRead], ReadHandle | None]) -> ReadResult:
-    """The result of the read that ``start`` begins (a ``read_nowait``); raises its error."""
+    """Return the result of the read that ``start`` (a ``read_nowait``) begins. Raises its error."""
     done = trio.Event()
     outcome: list[SegmentStoreError | ReadResult] = []
 

@@ -98,7 +98,8 @@ from segstore.writer.storage_writer import StorageWriter
 
 DRAIN_SECONDS: Final = 5.0
 ATTRIBUTE_PAGES_BYTES_MAX: Final = 8 * 1024 * 1024
-"""For pages of attribute indexes, when the container does not share a cache of them."""
+"""Maximum memory, in bytes, for pages of attribute indexes when the container does not share a
+cache of them."""
 
 logger = structlog.get_logger(__name__)
 
@@ -130,7 +131,7 @@ class Container:
 
     def __init__(self, parts: ContainerParts) -> None:
         self.parts = parts
-        """For diagnostics and tests; what the parts do is their own business."""
+        """The parts of the container, for diagnostics and tests."""
         self._metadata = parts.metadata
         self._storage = parts.storage
         self._read_index = parts.read_index
@@ -144,7 +145,7 @@ class Container:
         return self._metadata.container_id
 
     async def recover(self) -> int:
-        """Replay the log; returns the number of operations in it."""
+        """Replay the log; return the number of operations in it."""
         parts = self.parts
         recovery = Recovery(
             parts.state,
@@ -499,7 +500,7 @@ class _Links:
 
 @dataclass(frozen=True, slots=True)
 class _Policies:
-    """What bounds one container, and what it is told by others."""
+    """The bounds of one container, and the functions of others that it calls."""
 
     now_ms: Callable[[], int]
     flushes: FlushPolicy
@@ -525,7 +526,7 @@ def _assemble(
     indexes: AttributeIndexes,
     policies: _Policies,
 ) -> Container:
-    """Put the parts of one container together. ``recover`` comes next."""
+    """Build the parts of one container. ``recover`` comes next."""
     links, now_ms, memory_log = _Links(), policies.now_ms, MemoryLog()
     read_index = ReadIndex(manager, storage, trio.current_time, LoggedBytes(log))
     state = CommittedState(metadata, read_index, memory_log, now_ms, on_evicted=indexes.close)
@@ -658,7 +659,7 @@ async def open_container(
             _log_recovery(
                 container_id, operation_count, log_bytes_replayed, [began, opened, replayed]
             )
-            # When the owner is cancelled, the tasks go on until the drain is over. The shield comes
+            # When the owner is cancelled, the tasks run until the drain is over. The shield comes
             # after their start: before, a cancelled owner could neither leave nor drain.
             lifetime.shield = True
             try:
@@ -668,7 +669,7 @@ async def open_container(
                     with trio.move_on_after(drain_seconds, shield=True):
                         await container.drain()
                 finally:
-                    # Whatever became of the drain: nobody else can end the tasks behind the shield.
+                    # However the drain ended: nothing else can end the tasks behind the shield.
                     lifetime.cancel()
     finally:
         container.close("the container is stopping")

@@ -99,7 +99,7 @@ class ContainerOfflineError(ContainerError):
 
 
 class PermanentError(SegmentStoreError):
-    """A container cannot be opened, and another attempt cannot help: somebody has to decide."""
+    """A container cannot be opened, and another attempt cannot help: an operator has to decide."""
 
 
 class NoContainerLeftError(PermanentError):
@@ -155,7 +155,7 @@ class InvalidChunkOffsetError(StorageError):
 
 
 class DamageKind(StrEnum):
-    """What is wrong with a chunk."""
+    """Damage of a chunk."""
 
     CHECKSUM = "checksum"
     SHORT = "short"
@@ -186,7 +186,7 @@ class DataDirectoryInUseError(DataDirectoryError):
 
 
 def leaf_errors(error: BaseException) -> Iterator[BaseException]:
-    """The errors in nested exception groups, or the error itself if it is no group."""
+    """Yield the errors in nested exception groups, or the error itself if it is no group."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaf_errors(inner)
@@ -195,14 +195,14 @@ def leaf_errors(error: BaseException) -> Iterator[BaseException]:
 
 
 class IdentityProblem(StrEnum):
-    """What is wrong with a tier that a store was started on."""
+    """Problem with a tier that a store was started on."""
 
     MISSING = "missing"
     """Nothing is there, or what is there has no identity."""
     FOREIGN = "foreign"
-    """It belongs to another store."""
+    """The tier belongs to another store."""
     OLDER = "older"
-    """It is an earlier state of the right one: what other tiers rely on is not in it."""
+    """The tier is an earlier state of the right one: what other tiers rely on is not in it."""
     CLAIMED = "claimed"
     """Another copy of the data directory has used tier 2, or may still use it."""
     CHANGED = "changed"

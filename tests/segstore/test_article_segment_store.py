@@ -24,7 +24,7 @@ from segstore.container import Container, open_container
 from segstore.errors import NoSuchSegmentError
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 from segstore.model.operations import AppendOperation
-from segstore.process.tier_two import EpochNotingLogs
+from segstore.process.tier_two import EpochRecordingLogs
 from segstore.testing.local_store import local_store
 from segstore.testing.local_tiers import MIB, LocalTiers, read_all
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
@@ -302,7 +302,7 @@ async def test_storage_abstractions_any_tier_1_goes_with_any_tier_2(
 
 async def live(factory: DurableDataLogFactory, chunks: ChunkStorage, life: int) -> None:
     """One life of a container on these tiers, that finds what the earlier ones left."""
-    logs = EpochNotingLogs(factory)
+    logs = EpochRecordingLogs(factory)
     storage = ChunkedSegmentStorage(chunks, epoch=logs.epoch_now)
     manager = CacheManager(StreamingCache(8 * MIB))
     updates = [AttributeUpdate(WRITER, AttributeUpdateType.ACCUMULATE, 1)]

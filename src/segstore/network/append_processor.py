@@ -57,7 +57,7 @@ from segstore.process.registry import ContainerRegistry
 _REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
 _ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE
 _new_tuple: Final = tuple.__new__
-"""Makes a named tuple without a call of Python, for every append."""
+"""Makes a named tuple without a Python call, for every append."""
 
 Send = Callable[[wire.Reply], None]
 Close = Callable[[str], None]
@@ -192,7 +192,7 @@ class AppendProcessor:
         return wire.AppendSetup(request.request_id, segment, request.writer_id, last_event_number)
 
     def share_of(self, append: Append) -> Share:
-        """The share of the container that an append is for."""
+        """Return the share of the container that an append is for."""
         state = self._writers.get(append.writer_id)
         if state is not None and state.segment == append.segment:
             return state.share
@@ -236,7 +236,7 @@ class AppendProcessor:
         )
 
     def refuse(self, state: WriterState, append: Append, error: SegmentStoreError) -> None:
-        """Answer a failed append, or close the connection when that is the answer."""
+        """Send the refusal of a failed append, or close the connection when that is the answer."""
         if isinstance(error, BadAttributeUpdateError):
             self.send(
                 wire.InvalidEventNumber(
@@ -257,7 +257,7 @@ class AppendProcessor:
     def tell_of_stop(
         self, state: WriterState, request_id: int, error: ContainerOfflineError | WrongHostError
     ) -> None:
-        """Let a writer ask where its segment is by now, and set itself up there."""
+        """Make a writer ask where its segment is by now, and set itself up there."""
         state.knows_of_stop = True
         reply = refusal(error, Asked(request_id, state.segment, "appendBlock", NO_OFFSET))
         assert reply is not None
@@ -273,7 +273,7 @@ class AppendProcessor:
                     self.tell_of_stop(state, state.request_id, error)
 
     def detach(self) -> None:
-        """Let go of the connection, which has ended. What is in flight completes without it."""
+        """Forget the connection, which has ended. What is in flight completes without it."""
         self.send = self.send_late = self._close = _ignore
         self.on_completed = _ignore_completion
         for state in self._writers.values():
@@ -288,8 +288,8 @@ class AppendProcessor:
 
 
 def _ignore(_: object) -> None:
-    """There is nobody to tell any more."""
+    """Do nothing: the connection is closed, so no peer can be told."""
 
 
 def _ignore_completion() -> None:
-    """There is nobody who waits for it any more."""
+    """Do nothing: the connection is closed, so no peer waits."""

@@ -33,17 +33,18 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
 COMMAND_BYTES_FREE: Final = 32 * KIB
-"""Of one incomplete command, which no reservation is needed for."""
+"""Maximum size, in bytes, of an incomplete command that needs no reservation."""
 COMMAND_BYTES_USUAL: Final = 2 * MIB
-"""Official clients end an append block after 1 MiB, unless an event is longer."""
+"""Size, in bytes, that a usual command does not exceed: official clients end an append block after
+1 MiB, unless an event is longer."""
 USUAL_ROOM: Final = 4 * COMMAND_BYTES_USUAL
-"""What longer commands leave for those."""
+"""Room, in bytes, that longer commands leave for usual ones."""
 REPLY_BYTES_FREE: Final = 16 * KIB
-"""Unsent replies of one connection, which it may have whatever the others have."""
+"""Number of bytes of unsent replies that a connection may have whatever the others have."""
 READ_BYTES_MAX: Final = 2 * MIB
-"""Of one reply to a read."""
+"""Maximum length, in bytes, of one reply to a read."""
 READ_BYTES_SHORT: Final = 16 * KIB
-"""Of one reply to a read when all unsent replies take what they may."""
+"""Maximum length, in bytes, of one reply to a read when all unsent replies use what they may."""
 LARGE_REPLY_PAUSE_SECONDS: Final = 0.05
 PLACES: Final = 8
 
@@ -57,12 +58,13 @@ class ReplyBytes:
         self.count = 0
         self.count_max = count_max
         self.at_once_max = count_max // 2
-        """With more, reads that waited are answered one after the other."""
+        """Maximum number of long replies at which reads that waited are answered at once; with
+        more, one after the other."""
         self.places = trio.CapacityLimiter(PLACES)
 
     @property
     def read_bytes_max(self) -> int:
-        """How long a reply to a read may be now."""
+        """Return how long a reply to a read may be now."""
         room = (self.count_max - self.count) // 8
         return max(READ_BYTES_SHORT, min(READ_BYTES_MAX, room))
 
@@ -81,8 +83,9 @@ class ReplyBytes:
 class Reservations:
     """Bytes that are reserved, up to ``count_max`` together, and who waits for some.
 
-    ``on_waiting_changed`` is told when somebody begins to wait, and when nobody does any more.
-    ``others`` tells what is taken besides, and ``wake_others`` is called when they may have more.
+    ``on_waiting_changed`` is called when the first one begins to wait, and when none waits any
+    more. ``others`` tells what is taken besides, and ``wake_others`` is called when they may have
+    more.
     """
 
     def __init__(
@@ -102,15 +105,15 @@ class Reservations:
         self._over: Reservation | None = None
         self._wait_began = trio.Event()
         self.holders: dict[Reservation, None] = {}
-        """The reservations that have some."""
+        """The reservations that are not empty."""
 
     @property
     def are_waited_for(self) -> bool:
-        """Whether anybody waits."""
+        """Return whether a reservation waits."""
         return bool(self._waiting or self._waiting_long)
 
     def grant(self, reservation: Reservation, count: int) -> bool:
-        """Let a reservation have ``count`` bytes, if it may now."""
+        """Grow a reservation to ``count`` bytes, if it may now; return whether it did."""
         more = count - reservation.count
         left = 0 if count <= COMMAND_BYTES_USUAL else USUAL_ROOM
         if self.count and self.count + more > self._count_max - self._others() - left:
@@ -125,7 +128,7 @@ class Reservations:
         return True
 
     def release(self, reservation: Reservation) -> None:
-        """Take a reservation back."""
+        """End a reservation and free its bytes."""
         self.count -= reservation.count
         reservation.count = 0
         del self.holders[reservation]
@@ -152,17 +155,17 @@ class Reservations:
                 self.wake()
 
     async def wait_until_waited_for(self) -> None:
-        """Return when somebody waits."""
+        """Wait until a reservation waits."""
         if not self.are_waited_for:
             self._wait_began = trio.Event()
             await self._wait_began.wait()
 
     def may_go_first(self, count: int) -> bool:
-        """Whether nobody waits whose turn would be before."""
+        """Return whether no earlier reservation waits."""
         return not (self._waiting or (count > COMMAND_BYTES_USUAL and self._waiting_long))
 
     def wake(self) -> None:
-        """Let those who wait have what there is now."""
+        """Grow the reservations that wait, as far as there is room now."""
         for queue in (self._waiting, self._waiting_long):
             while queue and self.grant(queue[0].reservation, queue[0].count):
                 queue.popleft().granted.set()
@@ -180,7 +183,7 @@ class _Waiting:
 
 
 class Reservation:
-    """What one connection has reserved; ``count`` is how many bytes.
+    """The reservation of one connection; ``count`` is its number of bytes.
 
     ``end_if_stalled`` is called now and then while others wait for what it has.
     """
@@ -198,11 +201,11 @@ class Reservation:
 
     @property
     def is_in_the_way(self) -> bool:
-        """Whether it has some while others wait."""
+        """Return whether it has some while others wait."""
         return self.count > 0 and self._all.are_waited_for
 
     def try_grow(self, count: int) -> bool:
-        """Have at least ``count`` bytes if that is possible at once."""
+        """Grow to at least ``count`` bytes if that is possible at once; return whether it was."""
         if count <= self.count:
             return True
         return (self.count > 0 or self._all.may_go_first(count)) and self._all.grant(self, count)
@@ -213,13 +216,13 @@ class Reservation:
             await self._all.wait(self, count)
 
     def release(self) -> None:
-        """Give everything back. Idempotent."""
+        """Free all bytes. Idempotent."""
         if self.count:
             self._all.release(self)
 
 
 class LargeReplies:
-    """Replies about tables that are being made, which nobody knows the length of before: shares of
+    """Replies about tables that are being made, whose length is unknown before: shares of
     what they may be together, see invariant 4."""
 
     def __init__(self, count_max: int) -> None:
@@ -228,11 +231,11 @@ class LargeReplies:
 
     @property
     def count(self) -> int:
-        """How many bytes are reserved."""
+        """Return how many bytes are reserved."""
         return sum(each.count for each in self._shares.values())
 
     def of(self, share: Hashable) -> Reservations:
-        """The reservations of one share."""
+        """Return the reservations of one share."""
         found = self._shares.get(share)
         if found is None:
             found = Reservations(
@@ -242,15 +245,16 @@ class LargeReplies:
         return found
 
     def _wake_all(self) -> None:
-        """What one share gives back, those of another may wait for."""
+        """Wake the waiting reservations of all shares: what one share gives back may help
+        another."""
         for each in self._shares.values():
             if each.are_waited_for:
                 each.wake()
 
 
 class ReplyPlaces:
-    """How many long replies one connection has under way: ``count_max`` together, and always one of
-    each share.
+    """Counts the long replies that one connection has under way: ``count_max`` together, and always
+    one of each share.
 
     A reply can be longer than what is reserved for it, so a peer that takes none must not have
     many made at a time, whatever the number of containers that it asks.
@@ -263,7 +267,7 @@ class ReplyPlaces:
 
     @asynccontextmanager
     async def reserve(self, share: Hashable) -> AsyncIterator[None]:
-        """Wait for a place, and have it."""
+        """Wait for a place, and reserve it."""
         while self._taken[share] and self._taken.total() >= self._count_max:
             await self._waiting.park()
         self._taken[share] += 1
@@ -289,5 +293,5 @@ class BufferBytes:
 
     @property
     def count(self) -> int:
-        """How many bytes that is now; 0 when there are no connections."""
+        """Return how many bytes that is now; 0 when there are no connections."""
         return self.replies.count + self.commands.count + self.large_replies.count

@@ -8,7 +8,7 @@ a long reply, and so gets the less the longer a turn is. With sixteen writers th
 a turn would receive megabytes.
 
 Invariants:
-1. While no reader is behind, nobody waits.
+1. While no reader is behind, no connection waits.
 2. A reader counts as behind for ``BEHIND_SECONDS`` after it got bytes with more behind them.
 3. While one is, connections that send much are let through in the order in which they asked, until
    ``bytes_max`` bytes are; the next ones when these have received. One is always let through: every
@@ -24,11 +24,12 @@ from typing import Final
 import trio
 
 BEHIND_SECONDS: Final = 0.05
-"""Longer than a reader takes to ask again."""
+"""Time, in seconds, that is longer than a reader takes to ask again."""
 
 
 class BulkTurns:
-    """See the module. ``bytes_max`` is 0 where nobody shall wait; ``now`` is a steady clock."""
+    """See the module. ``bytes_max`` is 0 where no connection shall wait; ``now`` is a steady
+    clock."""
 
     def __init__(self, bytes_max: int, now: Callable[[], float] = trio.current_time) -> None:
         self._bytes_max = bytes_max
@@ -43,7 +44,7 @@ class BulkTurns:
 
     @property
     def are_needed(self) -> bool:
-        """Whether those that send much have to take turns now."""
+        """Return whether connections that send much have to wait for each other now."""
         return self._bytes_max > 0 and self._now() < self._behind_until
 
     async def wait_for_turn(self, count: int) -> None:

@@ -52,12 +52,14 @@ _HANDLERS: Final[Mapping[type, Handler]] = {
 }
 
 LINGER_SECONDS: Final = 2.0
-"""How long a closing connection may take to send its last replies and see the peer's end."""
+"""Maximum time, in seconds, in which a closing connection may send its last replies and see the
+peer's end."""
 CLEANUP_SECONDS: Final = 10.0
 IN_THE_WAY_SECONDS: Final = 1.0
-"""How long a long command may make no progress while others wait for its memory."""
+"""Maximum time, in seconds, in which a long command may make no progress while others wait for its
+memory."""
 PROGRESS_BYTES_MIN: Final = 64 * 1024
-"""What counts as progress of such a command."""
+"""Minimum number of received bytes that counts as progress of such a command."""
 ANSWER_SECONDS: Final = 10.0
 """Maximum seconds for the answers to requests of a peer that has ended."""
 
@@ -138,7 +140,8 @@ class ServerConnection:
     # ---- Life ------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Serve until the peer is gone, ``close`` or ``drain`` is called. Closes the transport."""
+        """Serve the connection until the peer is gone, ``close`` or ``drain`` is called. Closes the
+        transport."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -150,7 +153,7 @@ class ServerConnection:
         finally:
             self._reads.forget()
             self._replies.finish()
-            # Requests that never had their turn will not have it now.
+            # Requests that have not begun will not begin any more.
             for share, count in self._request_bytes.items():
                 self._outstanding.release(count, share)
             self._drop_buffers()
@@ -219,11 +222,12 @@ class ServerConnection:
             elif waits_for_peer:
                 what = "a command made no progress"
             else:
-                what = "a long command could not be taken up, and others waited,"
+                what = "a long command could not be received, and others waited,"
             self.close(f"{what} for {seconds_max} s")
 
     async def _finish(self) -> None:
-        """Let go of the peer, politely where it can still listen."""
+        """Close the connection; first send replies and wait for the peer's end where it can still
+        listen."""
         self._reads.finish()
         self._protocol.close()
         self._reserved.release()
@@ -302,8 +306,8 @@ class ServerConnection:
             commands = await self._dispatch_in_steps() or await self._next_commands()
 
     async def _dispatch_in_steps(self) -> list[wire.Command | Append]:
-        """Let the reactor dispatch what comes, until something has to wait; returns the commands
-        that are left to this task."""
+        """Dispatch received commands in steps of the reactor until something has to wait; return
+        the commands that are left to this task."""
         if self._protocol.needed_bytes > COMMAND_BYTES_FREE:
             return []
         self._is_receiving = True
@@ -451,7 +455,7 @@ class ServerConnection:
             self.close(f"{kind.__name__} is not served")
 
     def _dispatch_in_order(self, command: Any, start: Callable[[Any], None]) -> None:
-        """Do something short now, or when the requests before it let it."""
+        """Run a short action now, or when the requests before it are done."""
         if not self._lanes.is_held_up(command.segment):
             start(command)
             return
@@ -501,7 +505,7 @@ class ServerConnection:
             self.send(
                 wire.ErrorMessage(asked.request_id, asked.segment, str(error), ILLEGAL_ARGUMENT)
             )
-        # A defect must cost this connection, not the process with everybody else's.
+        # A defect must end this connection alone, not the process with all others.
         except Exception:
             self._log.exception("request failed", request=type(request).__name__)
             self.close("internal error")
@@ -545,7 +549,7 @@ class ServerConnection:
 
 
 def _payload_bytes(request: Any) -> int:
-    """The payload that a request keeps in memory until it is durable."""
+    """Return how many bytes of payload a request keeps in memory until it is durable."""
     kind = type(request)
     if kind is Append:
         return len(request.data)

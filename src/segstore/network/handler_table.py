@@ -24,18 +24,19 @@ from segstore.process.registry import ContainerRegistry
 
 REMEMBERED_MERGES_MAX: Final = 1_000
 SEGMENTS_MAX: Final = 257
-"""Of one request. Official controllers merge at most 100 into one, and each takes its time."""
+"""Maximum number of segments in one request. Official controllers merge at most 100 into one, and
+each takes its time."""
 
 
 @dataclass(slots=True)
 class Store:
-    """What all connections of a process share."""
+    """The state that all connections of a process share."""
 
     registry: ContainerRegistry
     now_ms: Callable[[], int]
     random_bytes: Callable[[int], bytes]
     merges: OrderedDict[str, str] = field(default_factory=OrderedDict)
-    """Sources merged lately, and into what: a repeated merge has to succeed."""
+    """Sources that were merged lately, and their targets: a repeated merge has to succeed."""
 
     def remember_merge(self, source: str, target: str) -> None:
         """Remember a merge that was done."""
@@ -46,14 +47,14 @@ class Store:
 
 @dataclass(slots=True)
 class RequestContext:
-    """What the requests of one connection share."""
+    """The state that the requests of one connection share."""
 
     store: Store
     transient_segments: set[str] = field(default_factory=set)
     """Segments to delete when the connection closes."""
 
     def container_for(self, segment: str) -> SegmentContainer:
-        """The container of a segment."""
+        """Return the container of a segment."""
         return self.store.registry.container_for(segment)
 
 
@@ -63,7 +64,7 @@ HandleType = TypeVar("HandleType", bound=Handle)
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """How a kind of request is answered.
+    """The way in which a kind of request is answered.
 
     ``segments`` are those that it is about; a refusal names the first. ``reply_bytes_max`` is how
     long its reply may become, if it may be long: few of those are answered at the same time.
@@ -76,7 +77,7 @@ class Handler:
     reply_bytes_max: Callable[[Any], int] | None = None
 
     async def handle(self, context: RequestContext, request: Any) -> wire.Reply:
-        """Answer once the segments are in memory."""
+        """Run the handler once the segments are in memory."""
         segments = self.segments(request)
         if len(segments) > SEGMENTS_MAX:
             raise InvalidRequestError(
@@ -90,7 +91,7 @@ class Handler:
         return await self.answer(context, request)
 
     def asked(self, request: Any) -> Asked:
-        """What a refusal of ``request`` repeats."""
+        """Return the parts of ``request`` that a refusal repeats."""
         return Asked(
             request.request_id,
             self.segments(request)[0],

@@ -175,7 +175,7 @@ def _batch_merged(
     source_lengths: Mapping[str, int],
     length: int,
 ) -> wire.Reply:
-    """The reply, where a source that is gone has the target's length at its place in the order.
+    """Return the reply; a source that is gone gets the target's length at its place in the order.
 
     ``length`` is the target's now.
     """
@@ -191,8 +191,8 @@ def _batch_merged(
 
 
 async def _plain_segment(container: SegmentContainer, name: str) -> SegmentInfo:
-    """What is known of a segment that is no table: other bytes in one, or some that are gone, and
-    nobody could open it any more."""
+    """Return the state of a segment. Raises ``InvalidRequestError`` for a table: with other bytes
+    in it, or without some of its own, it could not be opened any more."""
     info = await _info(container, name)
     if info.segment_type & SegmentType.TABLE:
         raise InvalidRequestError(name, f"{name} is a table segment")
@@ -200,7 +200,7 @@ async def _plain_segment(container: SegmentContainer, name: str) -> SegmentInfo:
 
 
 async def _mergeable_source(container: SegmentContainer, name: str, target: str) -> int:
-    """The length of a segment that can be merged into ``target``."""
+    """Return the length of a segment that can be merged into ``target``."""
     info = await _plain_segment(container, name)
     if name == target:
         raise InvalidRequestError(name, f"{name} merged into itself")

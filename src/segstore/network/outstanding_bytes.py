@@ -11,7 +11,7 @@ Invariants:
 3. A share without bytes may always have one command, whatever the others have: what stands still
    stops only connections that write there.
 4. Whoever waits is woken by the release that makes room, and looks again. It has bytes of its own
-   to be released, or its share has: nobody waits for what others do.
+   to be released, or its share has: no command waits for other connections.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class OutstandingTotal:
         self.total = 0
         self.total_max: Final = settings.outstanding_bytes_total_max
         self.tight_from: Final = (self.total_max - COMMAND_BYTES_MAX) // 2
-        """With fewer bytes in total, every share has room for any command."""
+        """Number of bytes in total below which every share has room for any command."""
         self._users = [Share(self) for _ in range(container_count)]
         self._system = [Share(self) for _ in range(container_count)]
 
     def share_of(self, segment: str) -> Share:
-        """The share that what is sent for a segment belongs to."""
+        """Return the share of a segment's container."""
         shares = self._system if segment.startswith(SYSTEM_PREFIX) else self._users
         return shares[container_of(segment, len(shares)) % len(shares)]
 
@@ -54,7 +54,7 @@ class Share:
         self.waiting: set[trio.Event] = set()
 
     def has_room(self, length: int) -> bool:
-        """Whether a command with a payload of that length may be accepted."""
+        """Return whether a command with a payload of that length may be accepted."""
         total = self._total
         return not self.count or self.count + length <= total.total_max - total.total
 
@@ -73,13 +73,14 @@ class OutstandingBytes:
         settings = total.settings
         self._total = total
         self.free: Final = max(1, settings.outstanding_bytes_free)
-        """With fewer bytes, it is not full; so who waits has something to be released."""
+        """Number of bytes below which the connection is not full, so that a waiting command has
+        something to be released."""
         self._shared_max = 2 * settings.outstanding_bytes_max
         self._waiting: set[trio.Event] = set()
         self.count = 0
 
     def share_of(self, segment: str) -> Share:
-        """The share that what is sent for a segment belongs to."""
+        """Return the share of a segment's container."""
         return self._total.share_of(segment)
 
     def add(self, count: int, share: Share) -> None:
@@ -100,12 +101,12 @@ class OutstandingBytes:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more of this connection should be accepted."""
+        """Return whether nothing more of this connection should be accepted."""
         return self.free <= self.count >= self._shared_max - self._total.total
 
     @property
     def is_tight(self) -> bool:
-        """Whether a share may have no room for its next command."""
+        """Return whether a share may have no room for its next command."""
         return self._total.total >= self._total.tight_from
 
     async def wait_for_room(self) -> None:

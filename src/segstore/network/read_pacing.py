@@ -13,7 +13,7 @@ Invariants:
    and those of a reader that is behind, leave at once.
 3. Data that wait are not kept: they are read again when their time has come, with what was appended
    meanwhile.
-4. One task waits for the whole line, with one alarm. Where nobody runs it, nothing waits.
+4. One task waits for the whole line, with one alarm. Where it is not run, nothing waits.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from segstore.runtime.alarm import Alarm
 from segstore.runtime.reactor import current_reactor
 
 SHORT_BYTES_MAX: Final = 64 * 1024
-"""A reader at the tail of a segment that is written at 64 MB/s gets so much in a millisecond."""
+"""Maximum length, in bytes, of a short reply: a reader at the tail of a segment that is written at
+64 MB/s gets so much in a millisecond."""
 
 Answer = Callable[[], None]
-"""Answers a read; may not raise, as it is called in the task of the line."""
+"""Answers a read. It may not raise, because the task of the line calls it."""
 
 
 def must_wait(result: ReadResult | None, *, age: float, age_min: float) -> bool:
@@ -57,11 +58,11 @@ class HeldRead:
         self._answer: Answer | None = answer
 
     def cancel(self) -> None:
-        """Leave without an answer. Idempotent."""
+        """Drop the reply without sending it. Idempotent."""
         self._answer = None
 
     def answer(self) -> None:
-        """Answer, unless that was done or is not wanted any more."""
+        """Send the reply, unless that was done or is not wanted any more."""
         answer, self._answer = self._answer, None
         if answer is not None:
             answer()
@@ -78,11 +79,11 @@ class HeldReads:
 
     @property
     def is_running(self) -> bool:
-        """Whether somebody answers what is held."""
+        """Return whether a task sends the replies that are held."""
         return self._alarm is not None
 
     def must_wait(self, result: ReadResult | None, asked: float) -> bool:
-        """Whether the reply to a read that was received at the time ``asked`` waits."""
+        """Return whether the reply to a read that was received at the time ``asked`` must wait."""
         if self._alarm is None or not self.age_seconds_min:
             return False
         age = trio.current_time() - asked
@@ -90,7 +91,7 @@ class HeldReads:
 
     def hold(self, asked: float, answer: Answer) -> HeldRead:
         """Call ``answer`` when a request that was received at the time ``asked`` is old enough."""
-        assert self._alarm is not None, "nobody answers what is held"
+        assert self._alarm is not None, "no task sends the replies that are held"
         due = asked + self.age_seconds_min
         self._held_count += 1
         heappush(self._line, (due, self._held_count, held := HeldRead(answer)))
@@ -99,7 +100,7 @@ class HeldReads:
         return held
 
     async def run(self, alarm: Alarm) -> None:
-        """Answer what is held, each at its time, until cancelled."""
+        """Send the replies that are held, each at its time, until cancelled."""
         reactor = current_reactor()
         self._alarm = alarm
         try:

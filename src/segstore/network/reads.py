@@ -34,10 +34,10 @@ from segstore.network.send_buffer import SendBuffer
 
 READ_BYTES_MIN: Final = 8
 KEPT_BYTES_MIN: Final = 256 * 1024
-"""Data of history from this length on are sent from where they are. Shorter replies would be joined
-before they are sent, and keep more memory than what counts as unsent."""
+"""Minimum length, in bytes, of data of history that are sent without a copy. Shorter replies would
+be joined before they are sent, and pin more memory than what counts as unsent."""
 DUE_SECONDS: Final = 1.0
-"""How long a read that was postponed is waited for before the next one is begun."""
+"""Maximum time, in seconds, for which a postponed read delays the next one."""
 
 logger = structlog.get_logger(__name__)
 
@@ -57,13 +57,13 @@ class ReadInProgress:
         self.is_postponed = False
 
     def has_room(self) -> bool:
-        """Whether the data can be taken now."""
+        """Return whether the data can be accepted now; remember it if not."""
         has_room = self.answered is not None or self._reads.has_room
         self.is_postponed = not has_room
         return has_room
 
     def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
-        """Answer the read."""
+        """Complete the read and send its reply."""
         if self.answered is not None:
             self.answered.set()
             self.answered = None
@@ -103,16 +103,18 @@ class ConnectionReads:
 
     @property
     def has_room(self) -> bool:
-        """Whether a read that waited may be answered now, before others that were postponed."""
+        """Return whether a read that waited may be answered now, before others that were
+        postponed."""
         return not self._due and self._replies.has_room
 
     def start(self, request: wire.ReadSegment) -> None:
-        """Begin a read, and answer it now if that is possible."""
+        """Begin a read, and reply now if that is possible."""
         asked = -math.inf if self._finishes else trio.current_time()
         self._begin(ReadInProgress(self, request, asked))
 
     def finish(self) -> None:
-        """Answer what is held, and forget what waits for data. Later reads are not held."""
+        """Send the replies that are held, and forget the reads that wait for data. Later replies
+        are not held."""
         self._finishes = True
         for read in list(self._held):
             assert read.held is not None
@@ -120,7 +122,7 @@ class ConnectionReads:
         self._forget_parked()
 
     def forget(self) -> None:
-        """Answer nothing more."""
+        """Forget all reads: no more replies are sent."""
         for read in self._held:
             if read.held is not None:
                 read.held.cancel()
@@ -155,7 +157,7 @@ class ConnectionReads:
                 self._close(f"more than {self._parked_max} reads are parked")
 
     def _postpone(self, read: ReadInProgress) -> None:
-        """Answer a read when there is room for it."""
+        """Postpone the reply to a read until there is room for it."""
         read.is_postponed = False
         self._due.append(read)
         if not self._answers_due:
@@ -163,7 +165,7 @@ class ConnectionReads:
             self._start_task(self._answer_due)
 
     async def _answer_due(self) -> None:
-        """Begin the reads again that were postponed, one after the other."""
+        """Begin the postponed reads again, one after the other."""
         while self._due:
             await self._replies.wait_until_short()
             answered = trio.Event()
@@ -196,7 +198,7 @@ class ConnectionReads:
             self._held.discard(read)
             try:
                 self._answer_held(read, error)
-            # A defect must cost this connection, not everybody whose reads are held.
+            # A defect must end this connection alone, not all whose reads are held.
             except Exception:
                 logger.exception("read failed", segment=read.request.segment)
                 self._close("internal error")

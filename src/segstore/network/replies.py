@@ -47,7 +47,7 @@ NO_OFFSET: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a refusal repeats of its request."""
+    """The parts of a request that its refusal repeats."""
 
     request_id: int
     segment: str
@@ -56,13 +56,14 @@ class Asked:
 
 
 def refusal(error: SegmentStoreError, asked: Asked) -> wire.Reply | None:
-    """The reply to a request that failed; None means to close the connection."""
+    """Return the reply to a request that failed; None means to close the connection."""
     make = _REPLIES.get(type(error))
     return None if make is None else make(asked, error)
 
 
 def around_data(reply: wire.SegmentRead, length: int) -> tuple[bytes, bytes]:
-    """What comes before and after ``length`` bytes of data in the frame of a reply without any."""
+    """Return the bytes before and after ``length`` bytes of data in the frame of a reply, which is
+    given without data."""
     frame = bytearray(encode(reply))
     end = len(frame) - _REQUEST_ID_BYTES
     _INT32.pack_into(frame, _INT32.size, len(frame) - 2 * _INT32.size + length)
@@ -71,7 +72,7 @@ def around_data(reply: wire.SegmentRead, length: int) -> tuple[bytes, bytes]:
 
 
 def operation_name(request: wire.Request) -> str:
-    """The request's name as replies spell it."""
+    """Return the request's name as replies spell it."""
     name = type(request).__name__
     return name[0].lower() + name[1:]
 

@@ -6,7 +6,7 @@ Invariants:
 1. A request starts when every *exclusive* request before it that shares a segment with it is done;
    an exclusive one also when every other request before it that shares a segment is done.
 2. A request about several segments enters all their lanes at once, so waits cannot form a cycle.
-3. A lane exists only while somebody is in it.
+3. A lane exists only while a request is in it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ class _Lane:
 
 
 class RequestLanes:
-    """See the module. ``start`` is called once, from ``enter`` or from somebody's ``leave``."""
+    """See the module. ``start`` is called once, from ``enter`` or from the ``leave`` of another
+    request."""
 
     def __init__(self) -> None:
         self.by_segment: dict[str, _Lane] = {}
-        """The lanes that somebody is in; for others to look at."""
+        """The lanes that are in use, for other parts to look at."""
 
     def is_held_up(self, segment: str) -> bool:
-        """Whether a request about the segment that shares nothing would have to wait now."""
+        """Return whether a request about the segment that shares nothing would have to wait now."""
         lane = self.by_segment.get(segment)
         return lane is not None and (lane.active_exclusive or bool(lane.waiting))
 
@@ -67,7 +68,7 @@ class RequestLanes:
             self._admit(segment)
 
     def leave(self, ticket: Ticket) -> None:
-        """The request is done."""
+        """End a request, and admit those that waited for it."""
         for segment in ticket.segments:
             lane = self.by_segment[segment]
             lane.active_count -= 1
@@ -84,7 +85,7 @@ class RequestLanes:
             ticket.missing -= 1
             if not ticket.missing:
                 ticket.start(ticket)
-                # Starting may have been all of it, lane and all.
+                # The request may have ended at its start, and the lane with it.
                 lane = self.by_segment.get(segment)
         if lane is not None and not lane.active_count and not lane.waiting:
             del self.by_segment[segment]

@@ -18,7 +18,8 @@ SCAN_HANDLERS: Final = HandlerTable()
 handles = SCAN_HANDLERS.handles
 
 PLAN_BYTES_MAX: Final = 4 * PLANNED_SUMS_BYTES_MAX
-"""With names and places of chunks, of which those in S3 may be many."""
+"""Maximum length, in bytes, of a plan with names and places of chunks, of which those in S3 may be
+many."""
 
 
 @handles(

@@ -35,7 +35,7 @@ class LateReply(Protocol):
     """A reply that goes on changing until it is sent."""
 
     def __len__(self) -> int:
-        """How many bytes it will have."""
+        """Return how many bytes the vector will have."""
         ...
 
     def to_bytes(self) -> bytes:
@@ -65,14 +65,14 @@ class SendBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether a well-behaved producer would wait now."""
+        """Return whether a well-behaved producer would wait now."""
         return self.size >= self._pause_bytes or (
             self.size >= REPLY_BYTES_FREE and self._total.count >= self._total.count_max
         )
 
     @property
     def has_room(self) -> bool:
-        """Whether a reply to a read that waited may be made now, with those of others."""
+        """Return whether a reply to a read that waited may be made now, with those of others."""
         return self.size < REPLY_BYTES_FREE and self._total.count < self._total.at_once_max
 
     def put(self, data: bytes | memoryview | LateReply) -> None:
@@ -86,7 +86,7 @@ class SendBuffer:
         self._sending.request()
 
     def _send_without_task(self) -> bool:
-        """Send in a step of the reactor what the socket takes at once; returns whether the task has
+        """Send in a step of the reactor what the socket takes at once; return whether the task has
         to send the rest."""
         send_now = self._send_now
         if send_now is None:
@@ -113,7 +113,7 @@ class SendBuffer:
         self._sending.wake()
 
     def discard(self) -> None:
-        """Drop what is unsent and accept nothing more: there is nobody to send it to."""
+        """Drop what is unsent and accept nothing more: the peer is gone."""
         self._chunks.clear()
         self._rest = None
         self._total.count -= self.size

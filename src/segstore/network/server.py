@@ -52,13 +52,13 @@ StreamType = TypeVar("StreamType", bound=trio.abc.HalfCloseableStream)
 
 ACCEPT_PAUSE_SECONDS: Final = 0.1
 REFUSAL_LINE_SECONDS: Final = 10.0
-"""Refused connections have one line in the log in this time."""
+"""Interval, in seconds, in which at most one line about refused connections is logged."""
 STALLED_LOOKS: Final = 4
-"""Looks for stalled connections in the time after which they are ended."""
+"""Number of looks for stalled connections in the time after which they are ended."""
 HOLDERS_LOOK_SECONDS: Final = 0.25
-"""The pause between looks at those whose memory others wait for."""
+"""Pause, in seconds, between looks at the connections whose memory others wait for."""
 STALLED_LOOK_COUNT: Final = 1_000
-"""Connections that are looked at in one turn of the event loop."""
+"""Maximum number of connections that are examined in one step of the event loop."""
 _LACKS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 
 logger = structlog.get_logger(__name__)
@@ -94,17 +94,17 @@ class ConnectionServer:
 
     @property
     def connections_max(self) -> int:
-        """How many connections may be open."""
+        """Return how many connections may be open."""
         return self._settings.connections_max
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes all connections have in buffers."""
+        """Return how many bytes all connections have in buffers."""
         return self._buffers.count
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open."""
+        """Return how many connections are open."""
         return len(self._connections)
 
     async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
@@ -133,7 +133,7 @@ class ConnectionServer:
         self._connections[connection] = None
         try:
             await connection.serve()
-        # A defect must cost this connection, not the process with everybody else's.
+        # A defect must end this connection alone, not the process with all others.
         except Exception:
             logger.exception("connection failed", peer=transport.peer)
         finally:
@@ -163,7 +163,7 @@ class ConnectionServer:
         self._refusals.log(reason, len(self._connections))
 
     def drain(self) -> None:
-        """Let every connection answer what it has dispatched, and end."""
+        """End every connection once it has answered what it has dispatched."""
         self._draining = True
         for connection in self._connections:
             connection.drain()
@@ -310,7 +310,7 @@ async def serve(
                 monitor = LoadMonitor(registry, config.auto_scale, now_ms=now_ms)
                 containers.start_soon(report_load, monitor, look_up_with(find))
             if membership is not None:
-                membership.note_serving()
+                membership.mark_serving()
                 told, shutdown = shutdown, trio.Event()
                 containers.start_soon(_leave, membership, told, shutdown)
             await serve_connections(
@@ -355,7 +355,7 @@ def _controllers(
 
 
 async def _leave(membership: Membership, told: trio.Event, left: trio.Event) -> None:
-    """Leave the cluster when that is told."""
+    """Leave the cluster when the signal to do so comes."""
     await told.wait()
     await membership.hand_over()
     left.set()

@@ -21,11 +21,13 @@ TABLE_HANDLERS: Final = HandlerTable()
 handles = TABLE_HANDLERS.handles
 
 ENTRY_BYTES: Final = 64 * 1024
-"""What is expected of a key and its value: they may be longer, but rarely are."""
+"""Length, in bytes, that is expected of a key and its value: they may be longer, but rarely are."""
 REPLY_ITEMS_MAX: Final = 4096
-"""Of a page of an iteration, which has to be made in one turn of the event loop."""
+"""Maximum number of items in a page of an iteration, which is made in one step of the event loop.
+"""
 PAGE_BYTES_MAX: Final = COMMAND_BYTES_USUAL
-"""Of a page of an iteration, with the bucket that makes it too long."""
+"""Maximum length, in bytes, of a page of an iteration, except for the bucket that makes it too
+long."""
 
 
 def _page_bytes_max(_: wire.Request) -> int:

@@ -36,7 +36,8 @@ from segstore.tiers.journal.contents import NotedContents
 from segstore.tiers.journal.disk import Disk, LocalDisk
 
 ConfirmOwner = Callable[[int], Awaitable[None]]
-"""Raises ``FencedOutError`` when tier 2 is not ours any more for the containers of a journal."""
+"""Raises ``FencedOutError`` when tier 2 does not belong to this process any more for the containers
+of a journal."""
 
 logger = structlog.get_logger(__name__)
 
@@ -80,11 +81,11 @@ async def open_containers(
             await _start_journals(journals.values(), nursery, stack)
             is_open = True
             is_configured = chunk_storage is None
-            boot = name_start(config.tier2, boot_id_of_machine) if is_configured else None
+            start_id = name_start(config.tier2, boot_id_of_machine) if is_configured else None
             opening = ContainerOpening(
                 config,
                 lambda container_id: storages[directory.journal_of(container_id)],
-                boot=boot,
+                boot_id=start_id,
                 scrub=None if chunk_storage is not None else scrub_policy(config),
                 readable=tier.readable_of(directory.store_id),
             )
@@ -138,7 +139,7 @@ def _kept_journal(
             settings,
             disk=disk_of(path),
             digest=digest_frame,
-            contents=_noted_contents(path.with_name(f"{path.name}-contents")),
+            contents=_open_contents_notes(path.with_name(f"{path.name}-contents")),
         ) as journal:
             # Logs that were moved from here to other journals keep no files.
             journal.drop_other_logs(directory.containers_of(number))
@@ -152,8 +153,8 @@ def _kept_journal(
     )
 
 
-def _noted_contents(path: Path) -> NotedContents | None:
-    """The notes about a journal's files, unless there is no place for them."""
+def _open_contents_notes(path: Path) -> NotedContents | None:
+    """Return the notes about a journal's files, unless there is no place for them."""
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
@@ -184,7 +185,7 @@ class _Opener:
 
     @asynccontextmanager
     async def open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
-        """Serve a container inside the block; its journal's failure is the container's."""
+        """Open and serve a container inside the block; its journal's failure is the container's."""
         if self._data_logs is not None:
             async with self._opening.open_on(
                 self._data_logs, container_id, log_bytes=None, confirm=None
@@ -196,7 +197,7 @@ class _Opener:
             async with self._open_on_journal(kept, container_id) as container:
                 yield container
         except* LogBehindError as group:
-            kept.note_older(LogBehindError(str(next(leaf_errors(group)))))
+            kept.record_older(LogBehindError(str(next(leaf_errors(group)))))
             raise
 
     @asynccontextmanager

@@ -8,7 +8,7 @@ Invariants:
 2. A container is opened only after a look at the map that names this host: opening a log takes it
    from its owner, whom one that was mistaken must not disturb.
 3. Who owns a container is the last that opened its log. It claims the chunks under the log's epoch,
-   which no other owner ever has. What an earlier owner still does counts for nobody: its entries
+   which no other owner ever has. What an earlier owner still does has no effect: its entries
    and its log's truncation are refused, its chunks are not looked at, and it deletes nothing on
    the strength of what the next owner has not read.
 4. No machine keeps anything: each owner is in doubt about what one before it, on another machine
@@ -48,22 +48,22 @@ from zookeeper_client.api import ZooKeeper, ZooKeeperError
 RETRY_SECONDS = 1.0
 LOOK_SECONDS_MAX = 1.0
 LOGS = "segmentstore/containers"
-"""The nodes of all logs, below the root of the cluster."""
+"""Path of the nodes of all logs, below the root of the cluster."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Assignments(Protocol):
-    """What is needed of the membership in a cluster."""
+    """The methods that are needed of the membership in a cluster."""
 
     @property
     def zookeeper(self) -> ZooKeeper:
-        """One that outlives sessions."""
+        """Return a client of ZooKeeper that outlives sessions."""
         ...
 
     @property
     def root(self) -> str:
-        """The root of the cluster in ZooKeeper."""
+        """Return the root of the cluster in ZooKeeper."""
         ...
 
     async def wait_assigned(self, container_id: int) -> None:
@@ -73,15 +73,16 @@ class Assignments(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the containers take from outside, besides what the configuration names."""
+    """The things from outside that the containers use, besides those that the configuration
+    names."""
 
     now_ms: Callable[[], int] = wall_clock_ms
-    """Milliseconds since 1970."""
+    """Returns milliseconds since 1970."""
     random: Random = field(default_factory=SystemRandom)
     open_stream: OpenStream = trio.open_tcp_stream
     bookkeeper: BookKeeperSettings = field(default_factory=BookKeeperSettings)
     tier_two: ChunkStorage | None = None
-    """None for the one that the configuration names."""
+    """Tier 2 of the store; None for the one that the configuration names."""
 
 
 @asynccontextmanager
@@ -119,7 +120,7 @@ async def open_cluster_containers(
         opening = ContainerOpening(
             config,
             lambda _: storage_of,
-            boot=name_start(config.tier2, None, surroundings.random.randbytes),
+            boot_id=name_start(config.tier2, None, surroundings.random.randbytes),
             scrub=scrub_policy(config),
             readable=tier.readable_of(identity.cluster_id),
             now_ms=surroundings.now_ms,
@@ -179,7 +180,7 @@ class _ClusterOpener:
 
     @asynccontextmanager
     async def open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
-        """Serve a container inside the block."""
+        """Open and serve a container inside the block."""
         async with AsyncExitStack() as stack:
             yield await self._open_in_turn(stack, container_id)
 
@@ -203,5 +204,5 @@ class _ClusterOpener:
             ) as container:
                 yield container
         except* FencedOutError as group:
-            # Here that is nothing to decide for anybody: the map says who goes on.
+            # No operator has to decide here: the map says which store continues.
             raise DataLogError(", ".join(map(str, leaf_errors(group)))) from group

@@ -51,23 +51,24 @@ from zookeeper_client.api import (
 
 CLUSTER: Final = "cluster"
 NODE: Final = "segstore/identity"
-"""Below the root of the cluster."""
+"""Path of the identity's node, below the root of the cluster."""
 MAKER: Final = "maker"
-"""Below that: who makes tier 2 now. Two that did so at once could do it in two places."""
+"""Name of the node, below the identity's, of the store that makes tier 2 now. Two that did so at
+once could do it in two places."""
 RETRY_SECONDS: Final = 1.0
 _ID: Final = re.compile("[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """What the node says."""
+    """The contents of the node."""
 
     cluster_id: str
     container_count: int
     state: StoreState
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Return the node's bytes."""
         return (
             "format_version = 1\n"
             f'cluster_id = "{self.cluster_id}"\n'
@@ -77,7 +78,7 @@ class ClusterIdentity:
 
     @classmethod
     def decode(cls, data: bytes) -> ClusterIdentity:
-        """Raises ``IdentityError`` for other bytes."""
+        """Return the identity in a node's bytes. Raises ``IdentityError`` for other bytes."""
         try:
             fields = tomllib.loads(data.decode())
         except (UnicodeDecodeError, tomllib.TOMLDecodeError):
@@ -107,7 +108,8 @@ async def join_cluster(
     container_count: int,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> ClusterIdentity:
-    """See that tier 2 is that of the cluster whose nodes are below ``root``; make both at first.
+    """Check that tier 2 is that of the cluster whose nodes are below ``root``; make both the first
+    time.
 
     Waits for a ZooKeeper that is away. Raises ``IdentityError`` and ``StorageError``.
     """
@@ -200,7 +202,7 @@ async def _make(identity: ClusterIdentity, tier: TierTwo) -> None:
 
 
 async def _is_made(identity: ClusterIdentity, tier: TierTwo) -> bool:
-    """Whether another store of the cluster has made the identity, and begun, since we looked."""
+    """Return whether another store of the cluster has made the identity since we looked."""
     return identity.cluster_id in (await TierTwoIdentity.read(tier.chunks_under(1))).store_ids
 
 
@@ -214,7 +216,7 @@ def _foreign(identity: ClusterIdentity, tier: TierTwo, what: str) -> IdentityErr
 
 
 async def confirm_tier_two(identity: ClusterIdentity, chunks: ChunkStorage, where: str) -> None:
-    """See, before a log is truncated, that tier 2 is still the cluster's.
+    """Check, before a log is truncated, that tier 2 is still the cluster's.
 
     Raises ``FencedOutError`` when it was emptied or replaced, ``StorageError`` when that cannot be
     found out.

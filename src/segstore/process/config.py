@@ -5,7 +5,7 @@ Owns: ``SegmentStoreConfig`` and its sections, with their defaults.
 Invariants:
 1. Units are part of the names; every bound has a default.
 2. Bounds that would stand in each other's way are refused here, before anything is opened.
-3. Sections are plain values: whoever uses one gets it from its constructor.
+3. Sections are plain values: a class that uses one gets it in its constructor.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ GIB = 1024 * MIB
 
 HELD_BYTES_MAX = 256 * MIB
 JOURNAL_FILES_MIN = 8
-"""A quarter of the journal has two files: a container that holds one does not flush all the time"""
+"""Minimum number of files of a journal. A quarter of it then has two files: a container that
+holds one does not flush all the time."""
 SEGMENT_CHECKPOINT_BYTES = 512
-"""What a checkpoint has of a segment: a name of 300 bytes, numbers and core attributes."""
+"""Bytes of a segment in a checkpoint: a name of 300 bytes, numbers and core attributes."""
 ATTRIBUTE_CHECKPOINT_BYTES = 25
 CACHE_BYTES_MIN = 8 * MIB
 EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::"})
@@ -35,46 +36,53 @@ EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::"})
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one client connection, and all of them together, may hold."""
+    """Bounds of one client connection, and of all of them together."""
 
     connections_max: int = 15_000
-    """Further ones are refused. Fewer where the process may not open so many files."""
+    """Maximum number of connections; further ones are refused. Fewer where the process may not open
+    so many files."""
     backlog: int = 1_000
     receive_bytes: int = 256 * KIB
     """Size of the receive buffer that all connections share."""
     bulk_bytes_beside_readers: int = 512 * KIB
-    """While readers are behind, so much is received at a time from connections that send much, so
-    that readers have their share of the event loop. 0 for no bound."""
+    """Maximum number of bytes that are received at once, while readers are behind, from connections
+    that send much: readers get their share of the event loop. 0 for no bound."""
     commands_per_turn: int = 200
-    """Commands of one connection that are taken up before others get their turn."""
+    """Maximum number of commands of one connection that are started before other connections are
+    served."""
     first_command_seconds_max: float = 30.0
-    """A connection that has not sent one whole command by then is closed."""
+    """Time, in seconds, after which a connection that has not sent a whole command is closed."""
     requests_max: int = 1_000
-    """Requests of one connection that are being served; more are left in the socket."""
+    """Maximum number of requests of one connection that are being served; more are left in the
+    socket."""
     large_replies_max: int = 8
-    """Table reads of one connection that are answered at the same time; of each container, one may
-    be beside them."""
+    """Maximum number of table reads of one connection that are answered at the same time; of each
+    container, one more may be."""
     parked_reads_max: int = 16_384
-    """Tail reads that one connection may park; it is closed when it asks for more."""
+    """Maximum number of tail reads of one connection that wait; it is closed when it asks for more.
+    """
     reply_age_seconds_min: float = 0.001
-    """A short reply to a read that has all there is, or a refusal, leaves when its request is that
-    old: sooner, the official clients may not be there to take it. 0 for at once."""
+    """Minimum age, in seconds, of a request when its short reply (to a read that has all there is,
+    or a refusal) is sent: sooner, the official clients may not be ready for it. 0 for at once."""
     send_bytes_pause: int = 8 * MIB
-    """Unsent reply bytes of one connection from which on no request of it is taken up."""
+    """Number of unsent reply bytes of one connection from which on no further request of it is
+    started."""
     buffer_bytes_total_max: int = 80 * MIB
     """Bytes of all connections in buffers: half for unsent replies, half for commands that are long
     and not complete. Replies to reads become shorter, and long commands wait, before it is reached.
     """
     stalled_seconds_max: float = 10.0
-    """A connection ends when a command of it makes no progress for so long; also when its peer
-    takes none of its replies while those of all connections fill half of their share."""
+    """Maximum time, in seconds, in which a command may make no progress; the connection ends then.
+    It also ends when its peer accepts none of its replies for so long, while those of all
+    connections fill half of their share."""
     outstanding_bytes_free: int = 1 * MIB
-    """Outstanding append bytes that a connection may have whatever the others do."""
+    """Number of outstanding append bytes that a connection may have whatever the others do."""
     outstanding_bytes_max: int = 128 * MIB
-    """Outstanding append bytes of one connection; shared out as the total grows."""
+    """Maximum number of outstanding append bytes of one connection; it becomes less as the total
+    grows."""
     outstanding_bytes_total_max: int = 512 * MIB
-    """Outstanding append bytes of all connections; shared out over the containers, of which each
-    may have one command beyond."""
+    """Maximum number of outstanding append bytes of all connections, divided among the containers;
+    each container may have one command beyond."""
 
     def __post_init__(self) -> None:
         """Refuse, with a ``ValueError``, what would end every connection."""
@@ -87,34 +95,37 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class ThrottleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How writers are slowed down, and where they stop, while tier 2 falls behind."""
+    """Settings that slow writers down, and stop them, while tier 2 falls behind."""
 
     delay_seconds_max: float = 1.0
-    """The longest delay before each batch of writes of a container, just below a bound."""
+    """Maximum delay, in seconds, before each batch of writes of a container, just below a bound."""
     operations_max: int = 250_000
-    """Operations of one container that tier 2 has not taken; about 150 bytes each."""
+    """Maximum number of operations of one container that tier 2 does not have; about 150 bytes
+    each."""
     attributes_dirty_max: int = 131_072
-    """Changed attributes of one container that tier 2 has not taken; about 250 bytes each."""
+    """Maximum number of changed attributes of one container that tier 2 does not have; about 250
+    bytes each."""
     batching_seconds_max: float = 0.0
-    """The longest wait for more to write to tier 1 together. 0 for none: a journal on the local
-    disk loses by any wait. The original's bound, for a replicated log, is 0.05."""
+    """Maximum wait, in seconds, for more to write to tier 1 together. 0 for none: a journal on the
+    local disk loses by any wait. The original's bound, for a replicated log, is 0.05."""
 
 
 class AutoScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the load of segments is measured for their streams' scaling policies. The defaults are
-    the original's; a demonstration divides all of them by the same number."""
+    """Settings for measuring the load of segments, for their streams' scaling policies. The
+    defaults are the original's; a demonstration divides all of them by the same number."""
 
     sample_seconds: float = 5.0
-    """So often the lengths and event counts of segments are looked at."""
+    """Interval, in seconds, between samples of the lengths and event counts of segments."""
     window_seconds: tuple[float, float, float, float] = (120.0, 300.0, 600.0, 1200.0)
-    """The windows over which rates are averaged. A rush in the first three splits a segment; one
-    that is idle in all four is to be merged."""
+    """Lengths, in seconds, of the windows over which rates are averaged. A rush in the first three
+    splits a segment; a segment that is idle in all four is to be merged."""
     cooldown_seconds: float = 600.0
-    """Nothing is asked for a segment before it was known for so long."""
+    """Minimum time, in seconds, for which a segment is known before anything is asked for it."""
     mute_seconds: float = 600.0
-    """After something was asked for a segment, nothing is for so long."""
+    """Time, in seconds, for which nothing more is asked for a segment after something was."""
     expiry_seconds: float = 1200.0
-    """A segment without a write for so long is called silent, and not measured until the next."""
+    """Time without a write, in seconds, after which a segment is called silent, and not measured
+    until the next write."""
 
     def __post_init__(self) -> None:
         """Refuse, with a ``ValueError``, what could not be measured."""
@@ -127,12 +138,13 @@ class AutoScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class ScrubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a running store looks for damage in tier 2."""
+    """Settings for a running store's search for damage in tier 2."""
 
     bytes_per_second: int = 4 * MIB
-    """Read so much of tier 2 in a second to check it, for all containers together; 0 for none."""
+    """Maximum number of bytes per second that are read of tier 2 to check it, for all containers
+    together; 0 for none."""
     pass_seconds_min: float = 86_400.0
-    """Begin to check everything again after this time at the earliest."""
+    """Minimum time, in seconds, between the beginnings of two checks of everything."""
 
     def __post_init__(self) -> None:
         """Refuse, with a ``ValueError``, what would not leave the store alone."""
@@ -144,26 +156,31 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A segment store's place in a cluster. Names and numbers are the original's by default."""
 
     zookeeper: str
-    """``host:port`` of each server of ZooKeeper, with commas between them."""
+    """Addresses of the ZooKeeper servers: ``host:port`` of each, with commas between them."""
     name: str = "pravega-cluster"
     published: tuple[str, int] | None = None
-    """Where clients and other hosts reach the store; where it listens when None."""
+    """Address at which clients and other hosts reach the store; the one where it listens when None.
+    """
     session_seconds: float = 10.0
-    """A store that ZooKeeper has not heard of for so long has ended for the others."""
+    """Time, in seconds, after which a store that ZooKeeper has not heard of counts as ended for the
+    others."""
     ledgers_root: str | None = None
-    """Where in ZooKeeper the bookies are; ``/pravega/<name>/bookkeeper/ledgers`` when None."""
+    """Path in ZooKeeper of the bookies; ``/pravega/<name>/bookkeeper/ledgers`` when None."""
     replicas: tuple[int, int, int] = (3, 3, 2)
-    """Bookies of a ledger, of an entry, and how many must have an entry: it is durable then."""
+    """Number of bookies of a ledger, number of bookies of an entry, and how many of these must have
+    the entry before it is durable."""
     racks: dict[str, str] = {}
     """The rack of each bookie, by its id or its host: a ledger is made on as many as possible."""
     password: str = ""
-    """Of the ledgers."""
+    """Password of the ledgers."""
     ledger_bytes_max: int = 1 * GIB
-    """A log goes on in another ledger when one has so many bytes: they are freed as a whole."""
+    """Number of bytes of a ledger after which a log continues in another one: ledgers are freed as
+    a whole."""
     parallel_starts_max: int = 16
-    """Containers that are recovered at the same time."""
+    """Maximum number of containers that are recovered at the same time."""
     hand_over_seconds_max: float = 30.0
-    """How long a store that is told to end waits until others have its containers."""
+    """Maximum time, in seconds, that a store that is told to end waits until others have its
+    containers."""
 
     def __post_init__(self) -> None:
         """Refuse, with a ``ValueError``, what no log can be kept with."""
@@ -184,37 +201,44 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     port: int = 12345
     data_dir: Path
     container_count: int = 4
-    """Containers of the whole cluster; the same in the controller."""
+    """Number of containers of the whole cluster; the same in the controller."""
     container_ids: tuple[int, ...] | None = None
     """Containers that this process hosts; all of them when None."""
     start_seconds_max: float = 10.0
-    """The listener opens after this time even if some container is still recovering."""
+    """Time, in seconds, after which the listener opens even if some container is still recovering.
+    """
     restart_seconds_min: float = 0.5
     """Pause before a failed container is recovered; doubles with every failure in a row."""
     restart_seconds_max: float = 30.0
     drain_seconds: float = 5.0
-    """How long a shutdown waits for requests in flight."""
+    """Maximum time, in seconds, that a shutdown waits for requests in flight."""
     cache_bytes_max: int = 512 * MIB
-    """Memory for segments' bytes and pages of attributes, shared by all containers."""
+    """Maximum memory, in bytes, for segments' bytes and pages of attributes, shared by all
+    containers."""
     attribute_pages_percent: int = 12
-    """How much of that is for pages of attribute indexes."""
+    """Percentage of that memory which is for pages of attribute indexes."""
     attributes_cached_max: int = 65_536
-    """Attributes of one container in memory, besides those whose last change tier 2 has not."""
+    """Maximum number of attributes of one container in memory, besides those whose last change tier
+    2 does not have."""
     attributes_cached_segment_max: int = 4_096
-    """The same for one segment."""
+    """Maximum number of attributes of one segment in memory, besides those whose last change tier 2
+    does not have."""
     active_segments_max: int = 2_500
-    """With more segments of one container in memory, those unused for the longest time leave it."""
+    """Maximum number of segments of one container in memory; beyond it those that are unused for
+    longest are evicted."""
     active_segment_seconds: float = 60.0
-    """A segment that is unused for so long leaves, however few there are (the original's time)."""
+    """Time without use, in seconds, after which a segment is evicted, however few there are (the
+    original's time)."""
     journal_file_bytes: int = 64 * MIB
     """Length of one journal file; a multiple of 4 KiB."""
     journal_bytes_max: int = 8 * GIB
-    """Appends wait while the journal holds this much that tier 2 does not have."""
+    """Maximum number of bytes in the journal that tier 2 does not have; appends wait above it."""
     storage_dir: Path | None = None
-    """Where tier 2 keeps its chunks; inside the data directory when None."""
+    """Directory where tier 2 keeps its chunks; inside the data directory when None."""
     tier2: str | None = None
-    """``s3://BUCKET/PREFIX`` where chunks are objects in S3, ``webhdfs://HOST:PORT/PATH`` where
-    they are files in HDFS; files in ``storage_dir`` when None."""
+    """Location of tier 2: ``s3://BUCKET/PREFIX`` where chunks are objects in S3,
+    ``webhdfs://HOST:PORT/PATH`` where they are files in HDFS; files in ``storage_dir`` when None.
+    """
     s3: S3Settings = S3Settings()
     hdfs: HdfsSettings = HdfsSettings()
     connections: ConnectionSettings = ConnectionSettings()
@@ -222,11 +246,11 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     throttling: ThrottleSettings = ThrottleSettings()
     scrub: ScrubSettings = ScrubSettings()
     controller: tuple[str, int] | None = None
-    """Where a controller is, to tell it of segments that should be split or merged; nobody is told
-    when None, or in a cluster one of those that have registered."""
+    """Address of a controller that is told of segments that should be split or merged. When None
+    none is told, or in a cluster one of the controllers that have registered."""
     cluster: ClusterSettings | None = None
-    """The cluster that the store is a member of: its containers are those that it is given, and
-    logs are on bookies. Without one it hosts ``container_ids`` and has journals."""
+    """The cluster that the store is a member of: it hosts the containers that it is given, and
+    their logs are on bookies. Without one it hosts ``container_ids`` and has journals."""
     auto_scale: AutoScaleSettings = AutoScaleSettings()
 
     def __post_init__(self) -> None:
@@ -272,7 +296,8 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     @property
     def checkpoint_bytes_max(self) -> int:
-        """How long a checkpoint of one container may become, with segments of usual names."""
+        """Return how long a checkpoint of one container may become, with segments of usual
+        names."""
         return (
             self.active_segments_max * SEGMENT_CHECKPOINT_BYTES
             + self.throttling.attributes_dirty_max * ATTRIBUTE_CHECKPOINT_BYTES
@@ -280,18 +305,21 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     @property
     def log_bytes_max(self) -> int:
-        """What the journal may hold when writers stop; the rest is for what makes room again."""
+        """Return the bytes in the journal at which writers stop; the rest is for operations that
+        free room."""
         return self.journal_bytes_max * 3 // 4
 
     @property
     def held_bytes_max(self) -> int:
-        """A container that holds more of the journal flushes and writes a checkpoint: well before
-        anybody is slowed down for the journal's sake."""
+        """Return the bytes of the journal above which a container flushes and writes a checkpoint:
+        well before writers are slowed down because of the journal."""
         return min(HELD_BYTES_MAX, self.journal_bytes_max // 4)
 
     def bounded_connections(self, count_max: int) -> ConnectionSettings:
-        """The connections' settings for at most ``count_max`` of them, with what they hold bounded
-        by the memory for the cache."""
+        """Return the connections' settings for at most ``count_max`` connections.
+
+        The memory for the cache bounds what these may hold together.
+        """
         settings = self.connections
         total = min(settings.outstanding_bytes_total_max, self.cache_bytes_max // 16)
         return msgspec.structs.replace(
@@ -304,7 +332,7 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     @property
     def hosted_containers(self) -> tuple[int, ...]:
-        """The numbers of the containers that this process hosts."""
+        """Return the numbers of the containers that this process hosts."""
         if self.container_ids is None:
             return tuple(range(self.container_count))
         return self.container_ids

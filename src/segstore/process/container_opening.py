@@ -25,7 +25,7 @@ from segstore.container import Container, open_container
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.model.segment_attributes import AttributeCache
 from segstore.process.config import SegmentStoreConfig
-from segstore.process.tier_two import EpochNotingLogs
+from segstore.process.tier_two import EpochRecordingLogs
 from segstore.process.tier_two_vendors import StorageOfOwner
 from segstore.runtime.clock import wall_clock_ms
 from segstore.throttling.throttle import ThrottlePolicy
@@ -36,8 +36,8 @@ from segstore.writer.flush_policy import FlushPolicy
 class ContainerOpening:
     """Opens containers on logs that are given, and ``storage_of`` each.
 
-    ``boot`` names the start of the machine for ``ChunkedSegmentStorage``, ``readable`` tells others
-    where chunks lie, unless only this process can read them.
+    ``boot_id`` names the start of the machine for ``ChunkedSegmentStorage``, ``readable`` tells
+    others where chunks lie, unless only this process can read them.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class ContainerOpening:
         config: SegmentStoreConfig,
         storage_of: Callable[[int], StorageOfOwner],
         *,
-        boot: str | None,
+        boot_id: str | None,
         scrub: ScrubPolicy | None,
         readable: Callable[[ChunkStorage], ReadableTier] | None,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._config = config
         self._storage_of = storage_of
-        self._boot = boot
+        self._boot_id = boot_id
         self._scrub = scrub
         self._readable = readable
         self._now_ms = now_ms
@@ -69,16 +69,17 @@ class ContainerOpening:
         log_bytes: Callable[[], int] | None,
         confirm: Callable[[], Awaitable[None]] | None,
     ) -> AbstractAsyncContextManager[Container]:
-        """Serve a container inside the block. ``log_bytes`` tells how much all containers hold of
-        a tier 1 that they share, ``confirm`` sees that tier 2 is still ours."""
+        """Open and serve a container inside the block. ``log_bytes`` returns how much all
+        containers hold of a tier 1 that they share; ``confirm`` raises when tier 2 is not ours any
+        more."""
         config = self._config
-        logs = EpochNotingLogs(data_logs)
+        logs = EpochRecordingLogs(data_logs)
         chunks = self._storage_of(container_id)(logs.epoch_now)
         storage = ChunkedSegmentStorage(
             chunks,
             epoch=logs.epoch_now,
             container_id=container_id,
-            boot_id=self._boot,
+            boot_id=self._boot_id,
             scrub=self._scrub,
             readable=self._readable and self._readable(chunks),
         )
@@ -116,7 +117,7 @@ class ContainerOpening:
 
 
 def scrub_policy(config: SegmentStoreConfig) -> ScrubPolicy:
-    """How the containers of a process look for damage."""
+    """Return how the containers of a process look for damage."""
     settings = config.scrub
     return ScrubPolicy(Pace(settings.bytes_per_second), settings.pass_seconds_min, random.random)
 

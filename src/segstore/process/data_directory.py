@@ -7,11 +7,11 @@ Invariants:
 1. ``segstore.toml`` is written whole, before anything else of a store, and again only to note that
    the store is made (``process.identity``) or where its tier 2 is now; nothing else that was there
    before is overwritten, and a directory that is not empty and has no such file is refused.
-2. A journal is used by one process at a time: whoever opens it holds its lock until the process
+2. A journal is used by one process at a time, which holds its lock from the opening until it
    ends, however it ends.
 3. A directory that cannot be used is not changed.
-4. Which journal has a container's log changes only while somebody holds the locks of all journals,
-   by one replacement of the version file, and the layout's number grows with it.
+4. Which journal has a container's log changes only while one process holds the locks of all
+   journals, by one replacement of the version file, and the layout's number grows with it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ from segstore.runtime.refused_files import reason_of
 
 FORMAT_VERSION = 3
 MOVED_VERSION = 4
-"""Of a directory in which logs of containers were moved to other journals."""
+"""Version of a directory in which logs of containers were moved to other journals."""
 OLDER_VERSIONS = frozenset({2})
 """Versions that are read, and become this one when their tiers get identities: an older segstore
 knows nothing of these, and must not open what has them."""
 READ_VERSIONS = OLDER_VERSIONS | {FORMAT_VERSION, MOVED_VERSION}
 VERSION_FILE = "segstore.toml"
 FOREIGN_NAMES = frozenset({"run", "logs", "lost+found"})
-"""What may lie in a directory before a store is made in it: supervisors' files, a fresh disk's."""
+"""Names of what may be in a directory before a store is made in it: supervisors' files, a fresh
+disk's."""
 LOCK_SECONDS = 3.0
-"""How long a process that was killed may take to be gone."""
+"""Maximum time, in seconds, that a killed process may take to end."""
 _STORE_ID = re.compile("[0-9a-f]{32}", re.ASCII)
 
 
 class StoreState(StrEnum):
-    """How far the making of a store has come."""
+    """The progress of making a store."""
 
     NEW = "new"
     """Its tiers may have no identities yet, and no data either."""
@@ -72,9 +73,9 @@ class DataDirectory:
     3."""
     state: StoreState = StoreState.OLDER
     tier_2: str = ""
-    """Where tier 2 was at the last start; empty before the store is made."""
+    """Location of tier 2 at the last start; empty before the store is made."""
     layout: int = 0
-    """How often logs of containers were moved to other journals."""
+    """Number of times that logs of containers were moved to other journals."""
     journals: tuple[int, ...] = ()
     """The journal of each container; empty while no log was ever moved."""
     stores: tuple[int, ...] = ()
@@ -109,7 +110,8 @@ class DataDirectory:
 
     @classmethod
     def read(cls, path: Path) -> DataDirectory:
-        """What the version file of an existing directory says. Raises ``DataDirectoryError``."""
+        """Return what the version file of an existing directory says. Raises
+        ``DataDirectoryError``."""
         try:
             found = _read_version_file(path)
         except OSError as error:
@@ -123,7 +125,7 @@ class DataDirectory:
         return found
 
     def read_again(self) -> DataDirectory:
-        """What the version file says now. Raises ``DataDirectoryError``."""
+        """Return what the version file says now. Raises ``DataDirectoryError``."""
         return DataDirectory.read(self.path)
 
     def write(self, *, store_id: str, state: StoreState, tier_2: str) -> DataDirectory:
@@ -151,7 +153,8 @@ class DataDirectory:
     def with_journals(
         self, journals: Sequence[int], journal_count: int, *, stores: Sequence[int]
     ) -> DataDirectory:
-        """The next layout, in which the containers' logs are in these journals. Writes nothing."""
+        """Return the next layout, in which the containers' logs are in these journals. Writes
+        nothing."""
         assert len(journals) == len(stores) == self.container_count
         return replace(
             self,
@@ -163,29 +166,29 @@ class DataDirectory:
 
     @property
     def storage_path(self) -> Path:
-        """Where tier 2 is unless it is configured to be elsewhere."""
+        """Return where tier 2 is unless it is configured to be elsewhere."""
         return self.path / "storage"
 
     def journal_path(self, journal: int) -> Path:
-        """The directory of a journal."""
+        """Return the directory of a journal."""
         return self.path / f"journal-{journal}"
 
     def journal_of(self, container_id: int) -> int:
-        """The journal in which a container's log is, whatever process hosts the container."""
+        """Return the journal that has a container's log, whatever process hosts the container."""
         return self.journals_of_containers()[container_id]
 
     def journals_of_containers(self) -> tuple[int, ...]:
-        """The journal of each container, by the containers' numbers."""
+        """Return the journal of each container, by the containers' numbers."""
         plain = (each % self.journal_count for each in range(self.container_count))
         return self.journals or tuple(plain)
 
     def containers_of(self, journal: int) -> tuple[int, ...]:
-        """The containers whose logs are in a journal."""
+        """Return the containers whose logs are in a journal."""
         found = self.journals_of_containers()
         return tuple(each for each, number in enumerate(found) if number == journal)
 
     def journals_with(self, container_ids: Iterable[int]) -> list[int]:
-        """The journals that have the logs of these containers."""
+        """Return the journals that have the logs of these containers."""
         return sorted({self.journal_of(each) for each in container_ids})
 
     @contextmanager
@@ -216,7 +219,7 @@ class DataDirectory:
             yield self.journal_path(journal)
 
     def lock_inode(self, journal: int) -> int:
-        """The number of the file by which a journal is locked: a copy of the directory has another
+        """Return the inode number of a journal's lock file: a copy of the directory has another
         one. Raises ``DataDirectoryError``."""
         path = self.path / f"journal-{journal}.lock"
         try:
@@ -228,7 +231,7 @@ class DataDirectory:
 
     @contextmanager
     def lock(self, role: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[int]:
-        """Play ``role`` in this directory, alone. Like ``lock_journal`` for other uses.
+        """Hold the lock of ``role`` in this directory. Like ``lock_journal`` for other uses.
 
         Yields a file descriptor: processes that inherit it hold the lock too. Raises
         ``DataDirectoryInUseError`` when another process plays it.
@@ -363,7 +366,7 @@ def _make(path: Path, *, container_count: int, journal_count: int) -> None:
 
 
 def new_store_id() -> str:
-    """An identity that no other store has."""
+    """Return an identity that no other store has."""
     return os.urandom(16).hex()
 
 
@@ -390,13 +393,14 @@ def _write_unfinished(directory: DataDirectory) -> Path:
 
 
 def quote_toml(text: str) -> str:
-    """A text as a value in TOML; what cannot be printed, such as a path's stray bytes, is lost."""
+    """Return a text as a value in TOML; what cannot be printed, such as a path's stray bytes,
+    becomes ``?``."""
     printable = "".join(each if each.isprintable() else "?" for each in text)
     return json.dumps(printable, ensure_ascii=False)
 
 
 def _holder(descriptor: int) -> int | None:
-    """The process that wrote its number into the lock file."""
+    """Return the process that wrote its number into the lock file, or None."""
     try:
         return int(os.pread(descriptor, 16, 0))
     except ValueError:

@@ -57,7 +57,7 @@ from segstore.process.data_directory import (
     quote_toml,
 )
 from segstore.process.older_store import refuse_implausible
-from segstore.process.tier_two import NOTE_FILE, read_older_note
+from segstore.process.tier_two import NOTE_FILE, read_older_location
 from segstore.process.tier_two_vendors import TierTwo
 from segstore.runtime.durable_files import make_directory, sync_directory, write_durably
 from segstore.runtime.refused_files import is_refusal, reason_of
@@ -70,9 +70,10 @@ RELEASED: Final = b"released\n"
 RELEASE_SECONDS_MAX: Final = 5.0
 OWNER_BYTES: Final = 8
 LOCK: Final = "identity"
-"""The role of the process that makes identities."""
+"""Name of the lock of the process that makes identities."""
 TURN_SECONDS: Final = 30.0
-"""How long a process waits until another one of the same store has made them."""
+"""Maximum time, in seconds, that a process waits until another one of the same store has made them.
+"""
 TURN_PAUSE_SECONDS: Final = 0.02
 PASSING_ERRORS: Final = frozenset(
     {
@@ -85,7 +86,8 @@ PASSING_ERRORS: Final = frozenset(
         errno.ENOSPC,
     }
 )
-"""What a later start may not meet any more: a store that served must not stay down for it."""
+"""Problems that a later start may not meet any more: a store that served must not stay down for
+them."""
 
 _IDENTITY: Final = re.compile(r"identity-([0-9a-f]{32})", re.ASCII)
 _CLAIM: Final = re.compile(r"claim-([0-9]+)-([0-9]{10})-([0-9a-f]{16})", re.ASCII)
@@ -99,28 +101,28 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JournalIdentity:
-    """What a journal's directory says of itself."""
+    """The identity that is stored in a journal's directory."""
 
     store_id: str
     journal: int
     journal_count: int
     container_count: int
     turn: int = 0
-    """The number of the last claim that tier 2 is known to have; 0 for none."""
+    """Number of the last claim that tier 2 is known to have; 0 for none."""
     owner: str = ""
     """The owner in that claim."""
     next_owner: str = ""
     """The owner in the claim with the next number, if tier 2 has it; empty when no start tried."""
     lock_inode: int = 0
-    """The lock file that the owner held."""
+    """Inode number of the lock file that the owner held."""
     is_released: bool = False
-    """Whether the owner gave its claim back."""
+    """True if the owner gave its claim back."""
     layout: int = 0
-    """The data directory's layout when the claim was made: no earlier one is its own any more."""
+    """The data directory's layout when the claim was made: no earlier layout is valid any more."""
 
 
 def read_journal_identity(path: Path) -> JournalIdentity | None:
-    """The identity of the journal in a directory; None without one. Blocks.
+    """Return the identity of the journal in a directory; None without one. Blocks.
 
     Raises ``DataDirectoryError`` when it cannot be read.
     """
@@ -201,7 +203,7 @@ def write_journal_identity(path: Path, identity: JournalIdentity) -> None:
 
 
 def check_journal(directory: DataDirectory, journal: int) -> JournalIdentity:
-    """See that a journal is the store's. Blocks. Raises ``IdentityError`` when it is not."""
+    """Check that a journal is the store's. Blocks. Raises ``IdentityError`` when it is not."""
     path = directory.journal_path(journal)
     found = read_journal_identity(path)
     tier = f"journal {journal}"
@@ -259,7 +261,7 @@ class TierTwoIdentity:
 
     store_ids: set[str] = field(default_factory=set)
     claims: dict[int, list[Claim]] = field(default_factory=dict)
-    """By journal, in ascending order."""
+    """The claims of each journal, in ascending order."""
 
     @classmethod
     async def read(cls, chunks: ChunkStorage) -> TierTwoIdentity:
@@ -278,12 +280,12 @@ class TierTwoIdentity:
 
 
 def identity_name(store_id: str) -> str:
-    """The name of the chunk that ties a tier 2 to a store."""
+    """Return the name of the chunk that ties a tier 2 to a store."""
     return f"{STORE_PREFIX}identity-{store_id}"
 
 
 def claim_name(journal: int, claim: Claim) -> str:
-    """The chunk that is a claim."""
+    """Return the name of the chunk of a claim."""
     return f"{STORE_PREFIX}claim-{journal}-{claim.turn:010d}-{claim.owner}"
 
 
@@ -311,7 +313,7 @@ def _missing_tier_2(directory: DataDirectory, where: str) -> IdentityError:
 
 
 async def check_tier_two(directory: DataDirectory, tier: TierTwo) -> TierTwoIdentity:
-    """See that tier 2 is that of a complete store. Raises ``IdentityError`` when it is not."""
+    """Check that tier 2 is that of a complete store. Raises ``IdentityError`` when it is not."""
     found = await TierTwoIdentity.read(tier.chunks_under(1))
     if directory.store_id not in found.store_ids:
         refuse_other_store(directory, tier.where, found.store_ids)
@@ -323,14 +325,14 @@ async def check_tier_two(directory: DataDirectory, tier: TierTwo) -> TierTwoIden
 async def check_claims(
     directory: DataDirectory, tier: TierTwo, journal: int, found: TierTwoIdentity
 ) -> None:
-    """See that a journal may take tier 2. Raises ``IdentityError`` when it may not."""
+    """Check that a journal may claim tier 2. Raises ``IdentityError`` when it may not."""
     await _Ownership(directory, tier, journal).check(found)
 
 
 def renew_journal_identity(
     directory: DataDirectory, journal: int, found: TierTwoIdentity
 ) -> JournalIdentity:
-    """The identity with which a journal goes on from what tier 2 is now.
+    """Return the identity with which a journal continues from what tier 2 is now.
 
     The caller holds the journal's lock, knows that no other copy of the data directory is in use,
     and has made sure that the journal has what tier 2 relies on. A recovery of a lost journal, or
@@ -346,7 +348,7 @@ def renew_journal_identity(
 
 
 def new_journal_identity(directory: DataDirectory, journal: int) -> JournalIdentity:
-    """The identity of a journal for which tier 2 was never claimed."""
+    """Return the identity of a journal for which tier 2 was never claimed."""
     return JournalIdentity(
         directory.store_id,
         journal,
@@ -387,7 +389,8 @@ async def complete_store(directory: DataDirectory, tier: TierTwo) -> DataDirecto
 
 @asynccontextmanager
 async def _in_turn(directory: DataDirectory) -> AsyncIterator[None]:
-    """Be the only process that makes identities; another store of the directory may do so first."""
+    """Hold the lock of the process that makes identities; another store of the directory may have
+    it first."""
     deadline = trio.current_time() + TURN_SECONDS
     with ExitStack() as stack:
         while True:
@@ -404,7 +407,8 @@ async def _in_turn(directory: DataDirectory) -> AsyncIterator[None]:
 async def _read_while_making(
     directory: DataDirectory, tier: TierTwo, chunks: ChunkStorage
 ) -> TierTwoIdentity:
-    """The identity of tier 2, for a store that is not complete: no other store may be there."""
+    """Return the identity of tier 2, for a store that is not complete. Raises if another store is
+    there."""
     found = await TierTwoIdentity.read(chunks)
     if directory.store_id in found.store_ids and len(found.store_ids) > 1:
         # An earlier start was killed when it met that one: do not keep the other store out.
@@ -414,7 +418,7 @@ async def _read_while_making(
 
 
 async def _prepare_new(directory: DataDirectory, tier: TierTwo) -> None:
-    """See that a new store finds nothing, or what it has begun to make itself."""
+    """Check that a new store finds nothing, or what it has begun to make itself."""
     for journal in range(directory.journal_count):
         path = directory.journal_path(journal)
         if _journal_files(path) and read_journal_identity(path) is None:
@@ -444,8 +448,9 @@ async def _prepare_new(directory: DataDirectory, tier: TierTwo) -> None:
 
 
 async def _prepare_older(directory: DataDirectory, tier: TierTwo) -> DataDirectory:
-    """See that tiers without identities are plausibly the store's, and give it its own."""
-    note = read_older_note(directory)
+    """Check that tiers without identities are plausibly the store's, and give the store an
+    identity."""
+    note = read_older_location(directory)
     if not directory.store_id and note is not None:
         directory = replace(directory, store_id=note[1])
     chunks = tier.chunks_under(1)
@@ -510,7 +515,7 @@ class OwnedTier:
     _ownerships: Mapping[int, _Ownership]
 
     async def confirm(self, journal: int) -> None:
-        """See that tier 2 is still ours for the containers of a journal, by one listing.
+        """Check that tier 2 is still ours for the containers of a journal, by one listing.
 
         Raises ``FencedOutError`` when it was taken over, or is not what was claimed, and
         ``StorageError`` when that cannot be found out.
@@ -526,15 +531,15 @@ async def owned(
     *,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> AsyncIterator[OwnedTier]:
-    """Own tier 2 for the containers of these journals, which are locked, during the block.
+    """Hold tier 2 for the containers of these journals, which are locked, inside the block.
 
     A store that is not complete is completed first. Raises
-    ``IdentityError`` when a tier is not the store's, or is somebody else's now, and
+    ``IdentityError`` when a tier is not the store's, or is another store's now, and
     ``StorageUnreachableError`` when that cannot be found out.
     """
     try:
         directory = await complete_store(directory, tier)
-        ownerships = await _take(directory, tier, journals, random_bytes)
+        ownerships = await _claim_all(directory, tier, journals, random_bytes)
     except (StorageConfigurationError, StorageUnreachableError):
         raise
     except StorageError as error:
@@ -558,7 +563,7 @@ async def owned(
                 await ownership.release()
 
 
-async def _take(
+async def _claim_all(
     directory: DataDirectory,
     tier: TierTwo,
     journals: Sequence[int],
@@ -572,7 +577,7 @@ async def _take(
     for ownership in ownerships:
         await ownership.check(found)
     for ownership in ownerships:
-        await ownership.take(random_bytes(OWNER_BYTES).hex())
+        await ownership.claim(random_bytes(OWNER_BYTES).hex())
     return ownerships
 
 
@@ -594,12 +599,12 @@ class _Ownership:
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether the last owner held another lock file: it may hold it still."""
+        """Return whether the last owner held another lock file: it may hold it still."""
         identity = self._identity
         return identity.lock_inode not in (0, self._lock_inode)
 
     async def check(self, found: TierTwoIdentity) -> None:
-        """See that the journal may take tier 2."""
+        """Check that the journal may claim tier 2."""
         identity = self._identity
         known = {
             Claim(identity.turn, identity.owner),
@@ -637,7 +642,7 @@ class _Ownership:
             )
         self._last = last
 
-    async def take(self, owner: str) -> None:
+    async def claim(self, owner: str) -> None:
         """Claim tier 2 under the name ``owner``, or under that of a claim that never came.
 
         Raises ``IdentityError`` when another start claims it at the same time.
@@ -673,7 +678,7 @@ class _Ownership:
                 await self._delete(chunks, each)
 
     async def confirm(self) -> None:
-        """See that no later claim is there. See ``OwnedTier.confirm``."""
+        """Check that there is no later claim. See ``OwnedTier.confirm``."""
         assert self._chunks is not None, "take it first"
         found = await TierTwoIdentity.read(self._chunks)
         claims = found.claims.get(self._journal, [])
@@ -694,7 +699,7 @@ class _Ownership:
         )
 
     async def _refuse_rivals(self, chunks: ChunkStorage, claims: list[Claim]) -> None:
-        """See that no other start claims tier 2 now.
+        """Check that no other start claims tier 2 now.
 
         Two starts that meet here are both refused: the first one may not have seen the second.
         """
@@ -712,7 +717,7 @@ class _Ownership:
             logger.warning("an earlier claim of tier 2 is not deleted", error=str(error))
 
     async def release(self) -> None:
-        """Give the claim back: from now on a copy of the data directory may take it, once."""
+        """Release the claim: from now on a copy of the data directory may claim tier 2, once."""
         claim = self._claim
         chunks = self._tier.chunks_under(claim.turn)
         name = claim_name(self._journal, claim)

@@ -10,10 +10,10 @@ file says, by one replacement, where the logs are.
 
 Invariants:
 1. Until the version file is replaced the logs are where they were, and nothing of them is dropped;
-   what an interrupted move has made counts for nobody, and is removed by the next one.
+   what an interrupted move has made is ignored, and removed by the next one.
 2. From then on the new journals count. The old ones let the logs go when they are opened next.
 3. A log goes on in the new journal under a later epoch than any that its owners had. One that is
-   older than tier 2 is refused: under later epochs nobody could see that any more.
+   older than tier 2 is refused: under later epochs that could not be seen any more.
 4. A new journal has the next number: journals' numbers, and what has them in tier 2, are never
    those of another journal.
 """
@@ -81,7 +81,7 @@ async def share_out_logs(
         tier = await stack.enter_async_context(open_storage(config, directory))
         ours = await stack.enter_async_context(owned(directory, tier, used))
         directory = ours.directory
-        # This settles what earlier owners could not undo, before anybody else uses the chunks.
+        # This settles what earlier owners could not undo, before another owner uses the chunks.
         storages = await tier.open(used)
         for journal in used:
             _refuse_doubts(directory, journal, tier.where)
@@ -175,7 +175,7 @@ class _Mover:
         await trio.to_thread.run_sync(self._name, new, path)
 
     async def _open_source(self, container_id: int) -> DurableDataLog | None:
-        """The log as it is now; None for one that nobody has ever opened."""
+        """Return the log as it is now; None for one that was never opened."""
         journal = self._before.journal_of(container_id)
         source, storage_of = self._sources[journal], self._storages[journal]
         chunks = SystemJournal(storage_of(_no_epoch), container_id=container_id, epoch=_no_epoch)
@@ -211,7 +211,7 @@ class _Mover:
             raise self._refused(new, error) from error
 
     def _name(self, new: Path, path: Path) -> None:
-        """Give a journal that is complete its name, durably. Blocks."""
+        """Rename a journal that is complete to its final name, durably. Blocks."""
         try:
             sync_directory(new)
             new.rename(path)
@@ -226,7 +226,7 @@ class _Mover:
 
 
 def _no_epoch() -> int:
-    """For looks at tier 2 by somebody who owns nothing there."""
+    """Return 0: the epoch of readers of tier 2, which own nothing there."""
     return 0
 
 

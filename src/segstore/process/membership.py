@@ -36,10 +36,10 @@ from zookeeper_client.kazoo_session import open_zookeeper
 from zookeeper_client.steady import SteadyZooKeeper
 
 RESTART_SECONDS_MAX: Final = 10.0
-"""A container that failed is tried again after this time at the latest."""
+"""Maximum pause, in seconds, before a container that failed is tried again."""
 FAREWELL_SECONDS: Final = 2.0
-"""How long a host that has handed its containers over goes on to answer. A client that lost its
-connection comes back after 1, 10, 100 and 1,000 ms, and then only after 10 s."""
+"""Time, in seconds, for which a host that has handed its containers over still answers. A client
+that lost its connection comes back after 1, 10, 100 and 1,000 ms, and then only after 10 s."""
 LEFT_LOOK_SECONDS: Final = 0.2
 """Interval at which a host that leaves checks whether others have its containers; in seconds."""
 
@@ -60,7 +60,7 @@ class Membership:
         self.host = host
         self.zookeeper = SteadyZooKeeper()
         self.looked = trio.Event()
-        """Set when the map was looked at for the first time."""
+        """An event that is set when the map was read for the first time."""
         self.restart_seconds_max = RESTART_SECONDS_MAX
         self._hand_over_seconds_max = hand_over_seconds_max
         self._paths = find_paths(cluster)
@@ -74,26 +74,27 @@ class Membership:
 
     @property
     def root(self) -> str:
-        """The root of the cluster in ZooKeeper."""
+        """Return the root of the cluster in ZooKeeper."""
         return self._paths.root
 
     def controllers(self) -> list[tuple[str, int]]:
-        """Where controllers are, as far as they have registered."""
+        """Return where controllers are, as far as they have registered."""
         return [host.address for host in sorted(self._controllers)]
 
     async def run(self) -> None:
-        """Have a session with ZooKeeper, and another whenever one is lost, until cancelled."""
+        """Keep a session with ZooKeeper, and open another whenever one is lost, until cancelled."""
         await live_in_sessions(self._open_session, self._live)
 
     async def begin(self, registry: ContainerRegistry) -> None:
-        """Let the registry, which runs, host what the map says, from the first look on."""
+        """Host, in the registry, which runs, the containers that the map names, from the first look
+        on."""
         self._registry = registry
         registry.on_stopped = self._apply
         self._began.set()
         await self.looked.wait()
 
-    def note_serving(self) -> None:
-        """Connections are accepted: register the host."""
+    def mark_serving(self) -> None:
+        """Register the host: connections are accepted now."""
         self._serves.set()
 
     async def wait_assigned(self, container_id: int) -> None:
@@ -109,10 +110,10 @@ class Membership:
             await trio.sleep(RETRY_SECONDS)
 
     async def hand_over(self) -> None:
-        """Take the registration back, and wait until others have the containers, and for
+        """Remove the registration, and wait until other hosts have the containers, and for
         ``FAREWELL_SECONDS``.
 
-        Not longer than ``hand_over_seconds_max``, and not where nobody can give or take them.
+        Not longer than ``hand_over_seconds_max``, and not where no other host can have them.
         """
         assert self._registry is not None
         had_containers = bool(self._registry.hosted_numbers())
@@ -128,7 +129,7 @@ class Membership:
             await trio.sleep(FAREWELL_SECONDS)
 
     async def _can_be_replaced(self) -> bool:
-        """Whether there are another host and a controller that changes the map."""
+        """Return whether there are another host and a controller that can change the map."""
         try:
             hosts = await read_hosts(self.zookeeper, self._paths.hosts)
             leaders = await self.zookeeper.children(self._paths.leader)
@@ -149,7 +150,7 @@ class Membership:
 
                 nursery.start_soon(follow, session, partial(self._read_map, session), use)
                 look = partial(read_hosts, session, self._paths.controllers)
-                nursery.start_soon(follow, session, look, self._note_controllers)
+                nursery.start_soon(follow, session, look, self._record_controllers)
                 await self._serves.wait()
                 await looked.wait()
                 if not self._leaves.is_set():
@@ -175,14 +176,15 @@ class Membership:
             self._apply()
         self.looked.set()
 
-    def _note_controllers(self, found: frozenset[Host]) -> None:
+    def _record_controllers(self, found: frozenset[Host]) -> None:
         self._controllers = found
 
     def _numbers(self, found: VersionedMap) -> frozenset[int]:
         return found.containers.get(self.host, frozenset())
 
     def _apply(self) -> None:
-        """Let the registry host what it is to host. What still stops is hosted again after that."""
+        """Host in the registry the containers that it should host. Containers that are still being
+        stopped are hosted again after that."""
         registry = self._registry
         assert registry is not None
         strange = {number for number in self._assigned if number >= registry.container_count}
@@ -203,7 +205,7 @@ async def _end_with(session: ZooKeeper) -> None:
 
 
 def make_membership(settings: ClusterSettings, address: tuple[str, int]) -> Membership:
-    """The membership with the address that is published, else with this one."""
+    """Return the membership with the published address, or with this one if none is published."""
     open_session = partial(_open_session, settings)
     return Membership(
         settings.name,

@@ -95,7 +95,7 @@ async def refuse_implausible(
 
 
 async def _claims(chunks: ChunkStorage) -> dict[int, int]:
-    """The greatest epoch under which each container was claimed in tier 2."""
+    """Return the greatest epoch under which each container was claimed in tier 2."""
     claims: dict[int, int] = {}
     for each in await chunks.list_chunks("_system/chunks-"):
         if match := _CLAIM.fullmatch(each.name):
@@ -114,9 +114,9 @@ class _Expected:
             for each in metadata.segments.values()
             if each.length > each.start_offset
         }
-        """Those that exist still, by their names in tier 2."""
+        """Segments that still exist, by their numbers: their names in tier 2."""
         self.seen = set(self.left.values())
-        """All of them: tier 2 may know one longer than the log."""
+        """All segments' names in tier 2, which may know one for longer than the log."""
 
     def apply(self, operation: Operation) -> None:
         """Follow an operation of the log."""
@@ -143,7 +143,8 @@ async def _find_missing(
     *,
     is_claimed: bool,
 ) -> str | None:
-    """A segment that tier 2 must have, when it knows none of those; None when it is plausible."""
+    """Return a segment that tier 2 must have, when it knows none of those; None when tier 2 is
+    plausible."""
     path = directory.journal_path(directory.journal_of(container_id))
     try:
         known = await _known_segments(container_id, chunks)
@@ -169,7 +170,7 @@ async def _find_missing(
 
 
 async def _known_segments(container_id: int, chunks: ChunkStorage) -> frozenset[str]:
-    """The segments in a container's chunk metadata, by their names in tier 2.
+    """Return the segments in a container's chunk metadata, by their names in tier 2.
 
     Raises ``StorageDamagedError`` when the metadata are damaged.
     """
@@ -180,7 +181,7 @@ async def _known_segments(container_id: int, chunks: ChunkStorage) -> frozenset[
 async def _operations(
     path: Path, recovered: Recovered, container_id: int
 ) -> AsyncGenerator[Operation, None]:
-    """The operations in a container's log."""
+    """Yield the operations in a container's log."""
     state = recovered.state.containers[container_id]
     reader = LogReader(
         UntouchedDisk(path),

@@ -46,7 +46,7 @@ from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 
 OpenContainer = Callable[[int], AbstractAsyncContextManager[SegmentContainer]]
-"""Recovers the container of that number and serves it inside the block.
+"""Opens (recovers) the container of that number and serves it inside the block.
 
 The block is cancelled, and left with the error, when the container fails.
 """
@@ -57,15 +57,15 @@ logger = structlog.get_logger(__name__)
 
 
 class ContainerState(Enum):
-    """Where in its life a container is."""
+    """The state of a container in its life."""
 
     STARTING = "starting"
     """Being opened for the first time, or again."""
     ONLINE = "online"
     FAILED = "failed"
-    """Waits for the next attempt."""
+    """Has failed, and waits for the next attempt."""
     OFFLINE = "offline"
-    """Is not opened again by this process: somebody has to decide what becomes of its data."""
+    """Is not opened again by this process: an operator has to decide what becomes of its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class ContainerStatus:
     state: ContainerState
     since: float
     failure: str
-    """What it failed at last; empty when it never did."""
+    """Sentence about the last failure; empty when there was none."""
     failure_count: int
-    """How often it failed since it was online for long."""
+    """Number of failures since the container was online for long."""
     restart_seconds: float
-    """How long it waits, or waited last, before it is opened again."""
+    """Time, in seconds, that the container waits, or waited last, before it is opened again."""
 
 
 class HostedContainer:
@@ -95,37 +95,37 @@ class HostedContainer:
         self._restart_seconds = 0.0
         self._is_hopeless = False
         self.scope = trio.CancelScope()
-        """Of the task that keeps it online."""
+        """Scope of the task that keeps the container online."""
         self.tried = trio.Event()
-        """Set when the container has been opened, or has failed, once."""
+        """Event that is set when the container has been opened, or has failed, once."""
         self._online: tuple[SegmentContainer, TableSegments] | None = None
         self._came_online = trio.Event()
         self._opened = trio.Event()
-        """Set when the attempt to open it has ended, well or not."""
+        """Event that is set when the attempt to open the container has ended, well or not."""
 
     @property
     def is_online(self) -> bool:
-        """Whether the container serves."""
+        """Return whether the container serves."""
         return self._online is not None
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it serves again only after somebody has seen to its data."""
+        """Return whether it serves again only after an operator has repaired its data."""
         return self._is_hopeless
 
     @property
     def container(self) -> SegmentContainer:
-        """The container, else ``ContainerOfflineError``."""
+        """Return the container. Raises ``ContainerOfflineError``."""
         return self._require()[0]
 
     @property
     def tables(self) -> TableSegments:
-        """The container's table segments, else ``ContainerOfflineError``."""
+        """Return the container's table segments. Raises ``ContainerOfflineError``."""
         return self._require()[1]
 
     @property
     def status(self) -> ContainerStatus:
-        """What can be told of the container now."""
+        """Return what can be told of the container now."""
         return ContainerStatus(
             self.container_id,
             self._state,
@@ -135,28 +135,28 @@ class HostedContainer:
             self._restart_seconds,
         )
 
-    def note_starting(self) -> None:
-        """It is being opened."""
+    def record_opening(self) -> None:
+        """Record that the container is being opened."""
         if self._opened.is_set():
             self._opened = trio.Event()
         self._enter(ContainerState.STARTING)
 
-    def note_failed(self, error: Exception, restart_seconds: float, *, anew: bool) -> None:
-        """It failed, for the first time after all was well if ``anew``."""
-        self._note_failure(error, anew=anew)
+    def record_failure(self, error: Exception, restart_seconds: float, *, anew: bool) -> None:
+        """Record a failure; ``anew`` says that it is the first one since the container worked."""
+        self._record_failure(error, anew=anew)
         self._restart_seconds = restart_seconds
         self._enter(ContainerState.FAILED)
         self._opened.set()
 
-    def note_offline(self, error: Exception) -> None:
-        """It failed, and stays offline."""
-        self._note_failure(error, anew=False)
+    def record_offline(self, error: Exception) -> None:
+        """Record that the container failed and stays offline."""
+        self._record_failure(error, anew=False)
         self._is_hopeless = True
         self._restart_seconds = inf
         self._enter(ContainerState.OFFLINE)
         self._opened.set()
 
-    def _note_failure(self, error: Exception, *, anew: bool) -> None:
+    def _record_failure(self, error: Exception, *, anew: bool) -> None:
         self._failure = ", ".join(f"{type(e).__name__}: {e}" for e in leaf_errors(error))
         self._failure_count = 1 if anew else self._failure_count + 1
         self._is_hopeless = any(isinstance(e, JournalDamagedError) for e in leaf_errors(error))
@@ -165,15 +165,15 @@ class HostedContainer:
         self._state = state
         self._since = trio.current_time()
 
-    def put_online(self, container: SegmentContainer, tables: TableSegments) -> None:
-        """Serve from now on."""
+    def mark_online(self, container: SegmentContainer, tables: TableSegments) -> None:
+        """Mark the container as online, with these parts."""
         self._is_hopeless = False
         self._online = (container, tables)
         self._enter(ContainerState.ONLINE)
         self._came_online.set()
         self._opened.set()
 
-    def take_offline(self) -> None:
+    def mark_unavailable(self) -> None:
         """Refuse from now on. Idempotent."""
         if self._online is not None:
             self._online = None
@@ -190,7 +190,7 @@ class HostedContainer:
                 await self._opened.wait()
 
     def release(self) -> None:
-        """Stop it, and let nobody wait for it."""
+        """Stop it, and wake all that wait for it."""
         self._opened.set()
         self.scope.cancel()
 
@@ -201,7 +201,7 @@ class HostedContainer:
 
 
 def _permanent(error: BaseException) -> PermanentError | None:
-    """What of the error another attempt cannot help, if there is anything."""
+    """Return the part of the error that another attempt cannot help, or None."""
     return next((leaf for leaf in leaf_errors(error) if isinstance(leaf, PermanentError)), None)
 
 
@@ -228,40 +228,44 @@ class ContainerRegistry:
         self._hosted = {number: HostedContainer(number) for number in container_ids or ()}
         self._leaving: set[int] = set()
         self.on_stopped: Callable[[], None] = lambda: None
-        """Called when a container that was released has stopped."""
+        """Function that is called when a container that was released has stopped."""
         self._nursery: trio.Nursery | None = None
         self._has_ended = False
 
     @property
     def container_count(self) -> int:
-        """Containers of the whole cluster."""
+        """Return the number of containers of the whole cluster."""
         return self._container_count
 
     @property
     def online_count(self) -> int:
-        """How many containers serve."""
+        """Return how many containers serve."""
         return sum(hosted.is_online for hosted in self._hosted.values())
 
     def statuses(self) -> list[ContainerStatus]:
-        """How all containers are."""
+        """Return the status of each container."""
         return [hosted.status for hosted in self._hosted.values()]
 
     def hosted(self, container_id: int) -> HostedContainer:
-        """A container of this process, by its number; ``ContainerOfflineError`` for another."""
+        """Return a container of this process by its number. Raises ``ContainerOfflineError`` for
+        another.
+        """
         if container_id not in self._hosted:
             raise ContainerOfflineError(f"container {container_id} is not hosted here")
         return self._hosted[container_id]
 
     def numbers(self) -> frozenset[int]:
-        """The numbers of the containers that are hosted."""
+        """Return the numbers of the containers that are hosted."""
         return frozenset(self._hosted)
 
     def hosted_numbers(self) -> frozenset[int]:
-        """The numbers of the containers that are hosted, and of those that are being stopped."""
+        """Return the numbers of the containers that are hosted, and of those that are being
+        stopped.
+        """
         return frozenset(self._hosted) | self._leaving
 
     def host(self, container_id: int) -> None:
-        """Keep a container online from now on, while ``run`` runs; nothing when it has ended."""
+        """Keep a container online from now on, while ``run`` runs; do nothing when it has ended."""
         if self._has_ended:
             return
         assert self._nursery is not None, "it does not run"
@@ -275,7 +279,7 @@ class ContainerRegistry:
         self._hosted.pop(container_id).release()
 
     def find(self, segment: str) -> HostedContainer:
-        """Where the segment lives, online or not, else ``WrongHostError``."""
+        """Return the container of a segment, online or not. Raises ``WrongHostError``."""
         hosted = self._hosted.get(container_of(segment, self._container_count))
         if hosted is None:
             raise WrongHostError(segment)
@@ -286,11 +290,13 @@ class ContainerRegistry:
         await self.find(segment).wait_opened()
 
     def container_for(self, segment: str) -> SegmentContainer:
-        """The container of a segment; raises ``WrongHostError`` or ``ContainerOfflineError``."""
+        """Return the container of a segment. Raises ``WrongHostError`` or
+        ``ContainerOfflineError``.
+        """
         return self.find(segment).container
 
     def tables_for(self, segment: str) -> TableSegments:
-        """The tables beside which a segment lives; raises like ``container_for``."""
+        """Return the tables of a segment's container. Raises like ``container_for``."""
         return self.find(segment).tables
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -337,28 +343,28 @@ class ContainerRegistry:
         pause = self._restart_seconds_min
         while True:
             was_online = False
-            hosted.note_starting()
+            hosted.record_opening()
             try:
                 async with self._open_container(hosted.container_id) as container:
                     tables = TableSegments(container, self._table_settings)
-                    hosted.put_online(container, tables)
+                    hosted.mark_online(container, tables)
                     was_online = True
                     hosted.tried.set()
                     try:
                         await tables.run()
                     finally:
-                        hosted.take_offline()
+                        hosted.mark_unavailable()
             except DataDirectoryError:
                 raise
             # Whatever it was, it was this container's: it must not take the others along.
             except Exception as error:
                 # One that served is opened once more: that tells what is the matter now.
                 if not was_online and (cause := _permanent(error)) is not None:
-                    self._leave_offline(hosted, cause)
+                    self._keep_offline(hosted, cause)
                     return
                 if was_online:
                     pause = self._restart_seconds_min
-                hosted.note_failed(error, pause, anew=was_online)
+                hosted.record_failure(error, pause, anew=was_online)
                 # What the world does has a sentence; only what we do needs a traceback.
                 ours = not all(isinstance(leaf, SegmentStoreError) for leaf in leaf_errors(error))
                 logger.error(
@@ -373,9 +379,9 @@ class ContainerRegistry:
             await trio.sleep(pause)
             pause = min(2 * pause, self._restart_seconds_max)
 
-    def _leave_offline(self, hosted: HostedContainer, error: PermanentError) -> None:
+    def _keep_offline(self, hosted: HostedContainer, error: PermanentError) -> None:
         """Open the container no more."""
-        hosted.note_offline(error)
+        hosted.record_offline(error)
         logger.error(
             "container stays offline", container=hosted.container_id, error=hosted.status.failure
         )

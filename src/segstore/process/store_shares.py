@@ -26,14 +26,14 @@ class Shares:
     """The containers of each store, and the journals in which their logs have to be."""
 
     containers: tuple[tuple[int, ...], ...]
-    """By the stores' numbers, in ascending order."""
+    """Containers of each store, by the stores' numbers, in ascending order."""
     journals: tuple[int, ...]
-    """By the containers' numbers."""
+    """The journal of each container, by the containers' numbers."""
     journal_count: int
 
     @property
     def stores(self) -> tuple[int, ...]:
-        """The store of each container, by the containers' numbers."""
+        """Return the store of each container, by the containers' numbers."""
         owners = {each: store for store, mine in enumerate(self.containers) for each in mine}
         return tuple(owners[each] for each in range(len(self.journals)))
 

@@ -7,7 +7,7 @@ Invariants:
    anew, and only then containers get logs from it.
 2. Whoever holds a log of an opening that failed learns of it by ``raise_when_failed``.
 3. Nobody else is touched: other journals of the process go on.
-4. While a journal cannot be opened, whoever asks for it is told why, and whether it is damaged.
+4. While a journal cannot be opened, ``wait_open`` tells why, and whether it is damaged.
 5. A journal that one container finds to be older than tier 2 is older for all of its containers,
    also for those of which tier 2 has nothing: none of them is served from it.
 """
@@ -54,8 +54,11 @@ class KeptJournal:
         self.failure_count = 0
 
     async def wait_open(self) -> Journal:
-        """The journal, as soon as it can be used. Raises ``DataLogError`` when it cannot, and
-        ``JournalDamagedError`` when it is for the journal's damage."""
+        """Wait until the journal can be used, and return it.
+
+        Raises ``DataLogError`` when it cannot be used, and ``JournalDamagedError`` when the reason
+        is damage.
+        """
         self._refuse_older()
         while self._journal is None:
             if (failure := self._opening_failure) is not None:
@@ -65,8 +68,8 @@ class KeptJournal:
             await self._tried.wait()
         return self._journal
 
-    def note_older(self, error: LogBehindError) -> None:
-        """A container has found that the journal is older than tier 2."""
+    def record_older(self, error: LogBehindError) -> None:
+        """Record that a container has found the journal to be older than tier 2."""
         self._reason = self._reason or str(error)
         self._found_older.set()
 
@@ -81,18 +84,19 @@ class KeptJournal:
             raise LogBehindError(self._reason)
 
     def stop(self) -> None:
-        """Close it, when nobody needs it any more."""
+        """Close it, when no container needs it any more."""
         self._scope.cancel()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep it open until it is stopped; a cancellation from outside counts only at first.
+        """Keep the journal open until it is stopped; a cancellation from outside counts only at
+        first.
 
         An error of the first opening ends this, and is raised.
         """
         await self._run(task_status)
 
     async def run_later(self) -> None:
-        """The same for one whose first opening has failed, which another may too."""
+        """Open and serve a journal whose first opening has failed, and may fail again."""
         self._scope, self._is_later = trio.CancelScope(), True
         await trio.sleep(self._restart_seconds_min)
         await self._run(trio.TASK_STATUS_IGNORED)
@@ -106,7 +110,7 @@ class KeptJournal:
                 try:
                     error = await self._serve_until_failed(task_status)
                 except (DataLogError, OSError) as failure:
-                    self._note_tried(failure)
+                    self._record_attempt(failure)
                     if not (self._scope.shield or self._is_later):
                         raise
                     error = failure
@@ -125,7 +129,7 @@ class KeptJournal:
     async def _serve_until_failed(self, task_status: trio.TaskStatus[None]) -> DataLogError | None:
         async with self._open_journal() as journal:
             self._journal = journal
-            self._note_tried(None)
+            self._record_attempt(None)
             if not self._scope.shield:
                 # Containers that are being closed need it still. Whoever waits for the start could
                 # not be cancelled any more.
@@ -140,7 +144,7 @@ class KeptJournal:
         await trio.lowlevel.checkpoint_if_cancelled()
         return journal.failure
 
-    def _note_tried(self, failure: Exception | None) -> None:
+    def _record_attempt(self, failure: Exception | None) -> None:
         self._opening_failure = failure
         self._tried.set()
         self._tried = trio.Event()

@@ -42,12 +42,12 @@ from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 
 NOTE_FILE = "tier-2.toml"
-"""Of older versions."""
+"""Name of the file in which older versions kept the location of tier 2."""
 DOUBTS_FILE = "tier-2-doubts.txt"
 
 
 @dataclass(slots=True)
-class EpochNotingLogs:
+class EpochRecordingLogs:
     """Opens logs with another factory, and notes under which epoch.
 
     ``check_log`` can ask under which epoch a log was opened last, before it is opened again.
@@ -70,7 +70,7 @@ class EpochNotingLogs:
         return log
 
     def epoch_now(self) -> int:
-        """The epoch of the log that was opened last."""
+        """Return the epoch of the log that was opened last."""
         return self.epoch
 
 
@@ -85,7 +85,7 @@ async def open_storage(
     if given is not None:
         yield _given_tier(given)
         return
-    noted = noted_location(directory)
+    noted = last_location(directory)
     if config.tier2 is None:
         if is_location(noted):
             raise StorageConfigurationError(
@@ -153,8 +153,8 @@ def name_start(
 ) -> str | None:
     """Return the name of the start during which what an owner has left unfinished can be trusted.
 
-    In a directory that is the machine's, by ``boot_id``. Where nobody else can know what an owner
-    left, each start has a name of its own: at a location whose chunks may grow late, or in a
+    In a directory that is the machine's, by ``boot_id``. Where no other process can know what an
+    owner left, each start has a name of its own: at a location whose chunks may grow late, or in a
     directory of several machines, where ``boot_id`` is None. None where there is never a doubt.
     """
     if location is None and boot_id is not None:
@@ -165,8 +165,8 @@ def name_start(
 
 
 def doubts_of(directory: DataDirectory, journal: int) -> DoubtNotes:
-    """The notes about chunks of the containers whose logs are in a journal: whoever has the journal
-    has them, and nobody else."""
+    """Return the notes about chunks of the containers whose logs are in a journal: the process that
+    has the journal has them, and no other."""
     first = directory.path / DOUBTS_FILE
     return DoubtNotes(first.with_stem(f"{first.stem}-{journal}") if journal else first)
 
@@ -204,15 +204,16 @@ class _Directory:
             ) from error
 
     def unclaimed(self) -> FilesystemChunkStorage:
-        """Nothing that an earlier process could not undo is cut off yet: it may be another's."""
-        return self._noted(FilesystemChunkStorage(self._held(), title=str(self.path)))
+        """Return the chunks before they are claimed; writes that an earlier process left in doubt
+        stay."""
+        return self._keep_open(FilesystemChunkStorage(self._held(), title=str(self.path)))
 
     async def open(self, journals: Collection[int]) -> Mapping[int, StorageOfOwner]:
         kept_files = share_out(descriptor_limit()).kept_files // max(1, len(journals))
         return {journal: self._open_for(journal, kept_files) for journal in journals}
 
     def _open_for(self, journal: int, kept_files_max: int) -> StorageOfOwner:
-        storage = self._noted(
+        storage = self._keep_open(
             FilesystemChunkStorage(
                 self._held(),
                 doubts=self._doubts_of(journal),
@@ -227,14 +228,14 @@ class _Directory:
         return ReadableTier(TierAddress(self.path.absolute().as_uri(), store_id), chunks.locate)
 
     def _held(self) -> Path:
-        """A name of the directory that stays its own, once there is one."""
+        """Return a path that stays this directory, even if another one is mounted over it."""
         if self._descriptor is None:
             with suppress(OSError):
                 flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
                 self._descriptor = os.open(self.path, flags)
         return self.path if self._descriptor is None else Path(f"/proc/self/fd/{self._descriptor}")
 
-    def _noted(self, storage: FilesystemChunkStorage) -> FilesystemChunkStorage:
+    def _keep_open(self, storage: FilesystemChunkStorage) -> FilesystemChunkStorage:
         self._opened.append(storage)
         return storage
 
@@ -265,16 +266,17 @@ def _refuse_other_place(
             )
 
 
-def noted_location(directory: DataDirectory) -> str:
-    """Where tier 2 was at the last start, empty if nobody knows. Blocks."""
+def last_location(directory: DataDirectory) -> str:
+    """Return where tier 2 was at the last start, or an empty string if that is unknown. Blocks."""
     if directory.tier_2 or directory.state is not StoreState.OLDER:
         return directory.tier_2
-    note = read_older_note(directory)
+    note = read_older_location(directory)
     return note[0] if note is not None else ""
 
 
-def read_older_note(directory: DataDirectory) -> tuple[str, str] | None:
-    """Where in S3 an older version has its tier 2 and which store it calls itself. Blocks."""
+def read_older_location(directory: DataDirectory) -> tuple[str, str] | None:
+    """Return the location in S3 of an older version's tier 2, and its store's id; None without one.
+    Blocks."""
     path = directory.path / NOTE_FILE
     try:
         fields = tomllib.loads(path.read_text("utf-8"))

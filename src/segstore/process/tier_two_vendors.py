@@ -33,14 +33,14 @@ from segstore.tiers.s3 import S3Location, S3LocationError
 from segstore.tiers.s3.settings import S3Settings
 
 NEVER: Final = 2**32 - 1
-"""An epoch that no owner has: for readers, which own nothing."""
+"""Epoch that no owner has: for readers, which own nothing."""
 
 StorageOfOwner = Callable[[Callable[[], int]], ChunkStorage]
-"""Gives the chunks to an owner, who knows the epoch it was given by then."""
+"""Returns the chunks for an owner, which knows its epoch by then."""
 
 
 OpenForJournals = Callable[[Collection[int]], Awaitable[Mapping[int, StorageOfOwner]]]
-"""Gives, for the containers of each journal, the chunks to their owners."""
+"""Returns, for the containers of each journal, a function that gives their owners the chunks."""
 
 
 @dataclass(slots=True)
@@ -48,22 +48,22 @@ class TierTwo:
     """The configured tier 2, before it is known to be the store's."""
 
     where: str
-    """A directory's path or a location: for users, and for the next start."""
+    """Path of a directory, or a location: for users, and for the next start."""
     chunks_under: Callable[[int], ChunkStorage]
-    """The chunks for the owner of the claim with that number."""
+    """Returns the chunks for the owner of the claim with that number."""
     open: OpenForJournals
-    """Begin to use it for the containers of these journals: only once it is known to be the
+    """Begins to use it for the containers of these journals: only once it is known to be the
     store's. May change what is in it."""
     marked_by: Callable[[], Awaitable[str | None]]
-    """The store that an older version has marked it with."""
+    """Returns the store that an older version has marked it with, or None."""
     make: Callable[[], Awaitable[None]]
-    """See that a new store can use it."""
+    """Makes it, and checks that a new store can use it."""
     readable: Callable[[ChunkStorage, str], ReadableTier] | None = None
-    """What tells others where chunks and the store with that id lie, unless only this process can
-    read them."""
+    """Returns what tells others where chunks and the store with that id are; None when only this
+    process can read them."""
 
     def readable_of(self, store_id: str) -> Callable[[ChunkStorage], ReadableTier] | None:
-        """What tells others where chunks of the store with that id lie."""
+        """Return what tells others where chunks of the store with that id are, or None."""
         readable = self.readable
         if readable is None:
             return None
@@ -80,12 +80,12 @@ def for_each_journal(open: Callable[[], Awaitable[StorageOfOwner]]) -> OpenForJo
 
 
 async def do_nothing() -> None:
-    """For the steps that a kind of tier 2 does not need."""
+    """Do nothing: for the steps that a kind of tier 2 does not need."""
     await trio.lowlevel.checkpoint()
 
 
 class VendorSettings(msgspec.Struct, frozen=True):
-    """What users may set beside the location; each vendor uses its own part."""
+    """Settings of users beside the location; each vendor uses its own part."""
 
     s3: S3Settings = S3Settings()
     hdfs: HdfsSettings = HdfsSettings()
@@ -96,7 +96,7 @@ class Vendor:
     """One kind of tier 2."""
 
     form: str
-    """How its locations look, for users."""
+    """Form of its locations, for users."""
     parse: Callable[[str], str]
     """Returns the canonical text of a location; raises ``StorageConfigurationError``."""
     open: Callable[[str, VendorSettings], AbstractAsyncContextManager[TierTwo]]
@@ -105,10 +105,10 @@ class Vendor:
     look: Callable[[str, VendorSettings], AbstractContextManager[ChunkStorage]]
     """Opens the location for reading only, for the block."""
     leaves_doubt: bool = False
-    """Whether a chunk may grow after its owner has ended, by a request that comes late: no length
+    """True if a chunk may grow after its owner has ended, by a request that comes late: no length
     is trusted then that neither the log nor metadata know."""
     can_move: bool = False
-    """Whether the same chunks can be reached by another location, as after a server has moved. What
+    """True if the same chunks can be reached by another location, as after a server has moved. What
     they are is known by their identity."""
 
 
@@ -119,7 +119,7 @@ def is_location(text: str) -> bool:
 
 
 def known_forms() -> str:
-    """Tell users how locations look."""
+    """Return the forms of all locations, for users."""
     return " or ".join(dict.fromkeys(each.form for each in VENDORS.values()))
 
 

@@ -69,7 +69,7 @@ from segstore.tiers.journal.recovery import Recovered, recover
 from segstore.tiers.journal.sound_prefix import SoundPrefix, read_sound_prefix
 
 SUPERVISOR: Final = "standalone"
-"""The lock of the role that runs the store's processes."""
+"""Name of the lock of the process that runs the store's processes."""
 
 
 def _now() -> datetime:
@@ -83,23 +83,25 @@ class JournalRemains:
     number: int
     path: Path
     left: Recovered | SoundPrefix | None
-    """None when the journal cannot be read, or is missing."""
+    """What recovery found; None when the journal cannot be read, or is missing."""
     problem: str
-    """Why it cannot be read; empty when it can."""
+    """Why the journal cannot be read; empty when it can."""
 
     @property
     def dropped_bytes_max(self) -> int | None:
-        """Maximum of bytes that lie behind damage; None when the journal is not damaged."""
+        """Return the maximum number of bytes that are behind damage; None when the journal is not
+        damaged."""
         return self.left.dropped_bytes_max if isinstance(self.left, SoundPrefix) else None
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Its files behind damage that are not there."""
+        """Return the names of files behind the damage that do not exist."""
         return self.left.missing if isinstance(self.left, SoundPrefix) else ()
 
     @property
     def let_go_or_lost(self) -> tuple[str, ...]:
-        """Its first files that cannot be read; what lies behind the damage may have freed them."""
+        """Return the names of the first files that cannot be read; what is behind the damage may
+        have freed them."""
         return self.left.let_go_or_lost if isinstance(self.left, SoundPrefix) else ()
 
 
@@ -115,15 +117,15 @@ class ContainerRemains:
     losses: ChunkLosses
     problems: list[str] = field(default_factory=list)
     is_cut: bool = False
-    """Whether the log ends at damage."""
+    """True if the log ends at damage."""
     is_ahead: bool = False
-    """Whether tier 2 has bytes that the log does not have."""
+    """True if tier 2 has bytes that the log does not have."""
     findings: list[Finding] = field(default_factory=list)
     """The data that a recovery would drop, or has dropped."""
 
     @property
     def is_log_last(self) -> bool:
-        """Whether the log is the one that the last owner of tier 2 used."""
+        """Return whether the log is the one that the last owner of tier 2 used."""
         replayed = self.replayed
         return (
             not self.is_ahead
@@ -136,26 +138,26 @@ class ContainerRemains:
 
     @property
     def next_epoch(self) -> int:
-        """Later than all that were used."""
+        """Return an epoch later than all that were used."""
         return max(self.stored.epoch, self.log_epoch) + 1
 
 
 @dataclass(slots=True)
 class RecoveryPlan:
-    """What a recovery would do with these journals and containers."""
+    """The plan of a recovery for these journals and containers."""
 
     journals: list[JournalRemains]
     containers: list[ContainerRemains]
 
     @property
     def problems(self) -> list[str]:
-        """The problems, one sentence each; none when nothing has to be recovered."""
+        """Return the problems, one sentence each; none when nothing has to be recovered."""
         found = [each.problem for each in self.journals if each.problem]
         return found + [problem for each in self.containers for problem in each.problems]
 
     @property
     def findings(self) -> list[Finding]:
-        """What becomes of segments."""
+        """Return what a recovery drops or changes in segments."""
         return [finding for each in self.containers for finding in each.findings]
 
 
@@ -207,7 +209,7 @@ class StoreRecovery:
             ]
 
     async def run(self, plan: RecoveryPlan, *, now: Callable[[], datetime] = _now) -> Path:
-        """Carry out the plan; returns the directory with the backup."""
+        """Carry out the plan; return the directory with the backup."""
         backup = self._directory.path / f"before-recover-{now():%Y%m%dT%H%M%S}"
         await trio.to_thread.run_sync(partial(backup.mkdir))
         for container in plan.containers:
@@ -260,7 +262,7 @@ class StoreRecovery:
         return container
 
     def _log_of(self, journal: JournalRemains, container_id: int) -> tuple[int, Entries | None]:
-        """The epoch of a container's log, and what reads it, if it can be read."""
+        """Yield the epoch of a container's log, and what reads it, if it can be read."""
         left = journal.left
         if left is None or container_id not in left.state.containers:
             return 0, None
@@ -324,7 +326,7 @@ class StoreRecovery:
             for each in container.losses.findings
         ]
 
-    # ---- What is made of it ----------------------------------------------------------------------
+    # ---- Building the plan -----------------------------------------------------------------------
 
     def _owner(self, container_id: int, epoch: int, chunks: ChunkStorage) -> ChunkedSegmentStorage:
         return ChunkedSegmentStorage(
@@ -337,7 +339,7 @@ class StoreRecovery:
     async def _salvage(
         self, container: ContainerRemains, storage: PlannedStorage | ChunkedSegmentStorage
     ) -> tuple[bytes, int]:
-        """A new snapshot of the container, and its number."""
+        """Return a new snapshot of the container, and its number."""
         salvage = Salvage(
             container.container_id,
             storage,

@@ -73,13 +73,13 @@ _INDEX_STATE: Final = (
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
 )
-"""The attributes that tell how far a table is indexed: without them the whole table is read
-again."""
+"""The attributes that tell how far a table is indexed: without them the whole table is read again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What happens to ``length`` bytes of one segment from ``offset`` on."""
+    """The loss or change of ``length`` bytes of one segment from ``offset`` on."""
 
     container_id: int
     segment: str
@@ -170,7 +170,7 @@ class PlannedStorage:
         self._written: dict[str, list[tuple[int, bytes]]] = {}
 
     async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
-        """The end that the segment would have."""
+        """Return the end that the segment would have."""
         if segment in self._ends:
             return self._ends[segment]
         record = self._metadata.get(segment)
@@ -184,7 +184,7 @@ class PlannedStorage:
     async def write(
         self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
     ) -> None:
-        """Note the end; the bytes of records are kept, since they are read."""
+        """Record the end; the bytes of records are kept, since they are read."""
         joined = b"".join(data)
         self._ends[segment] = max(await self.stored_length(segment), offset + len(joined))
         if segment.startswith(records_name(0).rpartition("_")[0]):
@@ -207,20 +207,20 @@ class PlannedStorage:
         raise ChunkNotFoundError(f"segment {segment} has no stored byte at {offset}")
 
     async def truncate(self, segment: str, *, offset: int) -> None:
-        """Truncation changes no end."""
+        """Do nothing: a truncation changes no end."""
 
     async def concat(
         self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
     ) -> None:
-        """Note the end."""
+        """Record the end."""
         self._ends[target] = max(await self.stored_length(target), offset + length)
 
     async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
-        """Note that nothing is left."""
+        """Record that nothing is left."""
         self._ends[segment] = 0
 
     async def shorten(self, ends: Mapping[str, int]) -> None:
-        """Note the ends."""
+        """Record the ends."""
         self._ends.update(ends)
 
 
@@ -228,7 +228,7 @@ class PlannedStorage:
 
 
 async def read_operations(entries: Entries) -> AsyncIterator[Operation]:
-    """The operations in a log. Raises ``DataLogCorruptError``."""
+    """Yield the operations in a log. Raises ``DataLogCorruptError``."""
     reader = FrameReader()
     number = 0
     async for entry in entries():
@@ -242,7 +242,7 @@ async def read_operations(entries: Entries) -> AsyncIterator[Operation]:
 
 
 async def skip_to_checkpoint(entries: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The entries of a log whose beginning is gone, from the first checkpoint on."""
+    """Yield the entries of a log whose beginning is gone, from the first checkpoint on."""
     reader, held, is_found = FrameReader(), list[bytes](), False
     async for entry in entries:
         if is_found:
@@ -272,11 +272,11 @@ class Replayed:
     names: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Storage name and longest chunk of every segment that the log speaks of."""
     problem: str = ""
-    """Why the log cannot be followed further; empty when it could to its end."""
+    """Why the log cannot be followed further; empty when it could be to its end."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has nothing."""
+        """Return whether the log has nothing."""
         return self.metadata.sequence_number == 0
 
 
@@ -342,7 +342,8 @@ class Salvage:
     async def run(
         self, replayed: Replayed, entries: Entries | None, last_operation: int
     ) -> tuple[bytes, int]:
-        """The snapshot with which the container's new log begins, and its sequence number."""
+        """Return the snapshot with which the container's new log begins, and its sequence
+        number."""
         metadata = self._latest(replayed)
         if entries is not None and metadata is replayed.metadata:
             await self._add_logged(replayed, entries)
@@ -531,7 +532,7 @@ class Salvage:
     # ---- Lengths and attributes ------------------------------------------------------------------
 
     async def _settle(self, segment: SegmentMetadata, ends: dict[str, int]) -> None:
-        """Let a segment end where tier 2 ends, and its attributes be where tier 2 has them."""
+        """Set a segment's end to where tier 2 ends, and its attributes to where tier 2 has them."""
         end = await self._storage.stored_length(segment.storage_name)
         record = self._stored.get(segment.storage_name)
         start = record.chunks[0].start if record is not None and record.chunks else 0
@@ -647,7 +648,7 @@ def _event_length(data: bytes, place: int) -> int | None:
 
 
 def _entry_length(data: bytes, place: int) -> int | None:
-    """The same for a table's entry."""
+    """Return the length of the table's entry at a place; None for damage, 0 for a cut off head."""
     try:
         head = parse_head("", memoryview(data)[place : place + _HEAD_BYTES_MAX], offset=0)
     except TableDataError:
@@ -663,7 +664,7 @@ def _default_attributes(name: str) -> dict[bytes, int]:
 
 
 def encode_log(snapshot: bytes, sequence_number: int) -> list[bytes]:
-    """The entries of a log that begins with a checkpoint and has nothing else."""
+    """Return the entries of a log that begins with a checkpoint and has nothing else."""
     checkpoint = CheckpointOperation()
     checkpoint.sequence_number = sequence_number
     checkpoint.snapshot = snapshot

@@ -28,7 +28,7 @@ from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import ChunkDamagedError, DamageKind, StorageConfigurationError, StorageError
 from segstore.process.data_directory import DataDirectory, StoreState
 from segstore.process.identity import identity_name
-from segstore.process.tier_two import name_start, noted_location
+from segstore.process.tier_two import last_location, name_start
 from segstore.process.tier_two_vendors import NEVER, VendorSettings, is_location, vendor_of
 from segstore.runtime.boot import boot_id
 from segstore.tiers.api import ChunkStorage
@@ -67,11 +67,11 @@ class ScrubReport:
 async def open_to_look(
     directory: DataDirectory, settings: VendorSettings
 ) -> AsyncIterator[ChunkStorage]:
-    """The store's tier 2, for the block, to be read only.
+    """Yield the store's tier 2, for reading only, until the block ends.
 
     Raises ``StorageConfigurationError`` when it is not there, or not the store's.
     """
-    where = noted_location(directory) or str(directory.storage_path)
+    where = last_location(directory) or str(directory.storage_path)
     if is_location(where):
         with vendor_of(where).look(where, settings) as chunks:
             await _refuse_foreign(directory, where, chunks)
@@ -97,7 +97,7 @@ async def _refuse_foreign(directory: DataDirectory, where: str, chunks: ChunkSto
 def start_of(directory: DataDirectory) -> str | None:
     """Return the name of the start during which the store's tier 2 can be trusted, if it has
     one."""
-    where = noted_location(directory)
+    where = last_location(directory)
     return name_start(where if is_location(where) else None, boot_id)
 
 
@@ -199,7 +199,7 @@ def _row(container_id: int, segment: str, chunk: Chunk, damage: ChunkDamagedErro
 
 
 def spending(pace: Spend | None, advance: Callable[[int], None]) -> Spend:
-    """Tell of progress, and keep to a pace if there is one."""
+    """Report progress, and keep to a pace if there is one."""
 
     async def spend(count: int) -> None:
         advance(count)

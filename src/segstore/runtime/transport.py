@@ -24,20 +24,19 @@ import trio
 from segstore.runtime.reactor import DeferredWork, Reactor
 
 OnReceived = Callable[[bytes], bool]
-"""Is given what was received, or nothing at the end; returns whether to be called with what comes
-next."""
+"""Receives bytes, or no bytes at the end; returns whether to call it with the next ones."""
 
 BULK_BYTES_MIN: Final = 64 * 1024
-"""A connection from which that much came at once is one that sends much."""
+"""Number of bytes received at once from which on a connection counts as one that sends much."""
 _ENDED: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _KEEP_ALIVE_IDLE_SECONDS: Final = 60
 _KEEP_ALIVE_INTERVAL_SECONDS: Final = 15
 _KEEP_ALIVE_COUNT: Final = 4
 _RECEIVE_BYTES: Final = 64 * 1024
 NARROW_BYTES: Final = 16 * 1024
-"""Received at a time while connections wait for memory."""
+"""Maximum number of bytes that are received at once while connections wait for memory."""
 SENT_BYTES_MAX: Final = 256 * 1024
-"""At a time of one connection, so that others have their turn."""
+"""Maximum number of bytes of one connection that are sent at once, so that others are served."""
 
 
 class ReceiveBuffer:
@@ -58,24 +57,24 @@ class ReceiveBuffer:
 OpenStream: TypeAlias = Callable[[str, int], Awaitable[trio.abc.HalfCloseableStream]]
 """Connects to a host and port. Raises ``OSError``."""
 SendNow = Callable[[bytes | memoryview], int]
-"""Sends what is taken at once and returns how many bytes that is."""
+"""Sends what the socket accepts at once and returns how many bytes that is."""
 
 
 class Transport(Protocol):
-    """What a connection needs of whatever carries its bytes."""
+    """The methods that a connection needs of what carries its bytes."""
 
     @property
     def peer(self) -> str:
-        """The other side, for log lines."""
+        """Return the other side, for log lines."""
         ...
 
     @property
     def waits_for_turn(self) -> bool:
-        """Whether ``receive`` lets others go first, whatever the peer has sent."""
+        """Return whether ``receive`` lets others go first, whatever the peer has sent."""
         ...
 
     async def receive(self) -> bytes:
-        """Some bytes, or none when the peer has finished."""
+        """Wait for bytes and return them; return no bytes when the peer has finished."""
         ...
 
     async def receive_with(self, on_received: OnReceived) -> None:
@@ -92,12 +91,12 @@ class Transport(Protocol):
 
     @property
     def send_now(self) -> SendNow | None:
-        """A function that sends what can be sent without waiting; None when only ``send`` can be
-        used."""
+        """Return a function that sends what can be sent without waiting; None when only ``send``
+        can be used."""
         ...
 
     async def send_eof(self) -> None:
-        """Tell the peer that nothing more comes."""
+        """Signal the peer that nothing more comes."""
         ...
 
     async def aclose(self) -> None:
@@ -201,7 +200,7 @@ class SocketTransport:
         self._receiving.run()
 
     def _receive_now(self) -> bool:
-        """Receive in a step of the reactor; returns whether the task has to go on."""
+        """Receive in a step of the reactor; return whether the task has to go on."""
         turns = self._bulk_turns
         if self._bulk_bytes and turns is not None and turns.are_needed:
             return True  # ``receive`` waits for its turn
@@ -294,7 +293,7 @@ def _receive_nothing(_: bytes) -> bool:
 
 
 def _keep_alive(connection: trio.socket.SocketType) -> None:
-    """Let the kernel find out about peers that vanished without a word."""
+    """Configure the kernel to detect peers that vanished without a word."""
     options = {
         socket.TCP_KEEPIDLE: _KEEP_ALIVE_IDLE_SECONDS,
         socket.TCP_KEEPINTVL: _KEEP_ALIVE_INTERVAL_SECONDS,

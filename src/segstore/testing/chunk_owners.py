@@ -23,7 +23,7 @@ def next_owner(
     garbage_delay_seconds: float = 60.0,
     boot_id: str | None = None,
 ) -> ChunkedSegmentStorage:
-    """The segments that lie in ``chunks``, for an owner who comes after all others."""
+    """Return the segments in ``chunks``, for an owner who comes after all others."""
     epoch = next(_epochs)
     return ChunkedSegmentStorage(
         chunks,

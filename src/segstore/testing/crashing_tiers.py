@@ -71,8 +71,8 @@ class CrashingTiers:
         policy: EvictionPolicy | None = None,
         flush_policy: FlushPolicy = DEFAULT_FLUSH_POLICY,
     ) -> AsyncIterator[Container]:
-        """A container that keeps so many attributes of a segment, and of all, in memory: with 1 it
-        forgets what it found in the index."""
+        """Yield a container that keeps so many attributes of a segment, and of all, in memory: with
+        1 it forgets what it found in the index."""
         self.crashed = False
         self.attribute_cache = AttributeCache(
             segment_count_max=segment_count_max, container_count_max=container_count_max
@@ -101,22 +101,22 @@ class CrashingTiers:
         await self.faulty.settle(Random(1))
 
     def crash(self) -> None:
-        """The process dies: what is not acknowledged is lost, and nothing is written any more."""
+        """Crash the process: what is not acknowledged is lost, and nothing is written any more."""
         self.crashed = True
         self.faulty.abandon()
         self.logs.drop_unacknowledged()
 
     def refuse_reads(self) -> None:
-        """From now on tier 2 refuses to read, until ``next_fault`` is another."""
+        """Make tier 2 refuse reads, until ``next_fault`` is set again."""
         self.next_fault = lambda call: Fault.REFUSED if call == "read" else Fault.NONE
 
     def refuse_nothing(self) -> None:
-        """Tier 2 does everything again."""
+        """Make tier 2 do everything again."""
         self.next_fault = lambda _: Fault.NONE
 
 
 async def evict(container: Container, *, flush: bool = True) -> None:
-    """Let all segments leave that may; ``flush`` brings everything to tier 2 before."""
+    """Evict all segments that may be evicted; ``flush`` writes everything to tier 2 before."""
     if flush:
         await container.flush()
     container.parts.eviction.look(trio.current_time())
@@ -124,11 +124,12 @@ async def evict(container: Container, *, flush: bool = True) -> None:
 
 
 def active_names(container: Container) -> set[str]:
-    """The segments that are in memory."""
+    """Return the segments that are in memory."""
     return set(container.parts.metadata.by_name)
 
 
 async def checkpoint(container: Container) -> None:
-    """Let the log begin anew: what is needed of the past is in the checkpoint, or in tier 2."""
+    """Write a checkpoint and truncate the log: what is needed of the past is in the checkpoint, or
+    in tier 2."""
     await container.checkpoint()
     await container.flush()

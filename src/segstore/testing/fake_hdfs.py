@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 HOST = "127.0.0.1"
 LOST_HOST = "127.2"
 LOST_ADDRESS = "127.0.0.2"
-"""What a resolver makes of the name ``LOST_HOST``, on every machine."""
+"""The address that a resolver makes of the name ``LOST_HOST``, on every machine."""
 API = "/webhdfs/v1"
 STANDBY = "STANDBY"
 """What a request that reaches a NameNode on standby is counted as."""
@@ -47,20 +47,20 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class RequestFault:
-    """What happens to one request. By default it is done, and its answer is lost."""
+    """The fault of one request. By default it is done, and its answer is lost."""
 
     bytes_done: int | None = None
-    """How many bytes of a body arrive; all when None."""
+    """Number of bytes of a body that arrive; all when None."""
     refusal: Refusal | None = None
-    """Nothing is done, and this is the answer."""
+    """The answer of a server that does nothing else; None for the real one."""
     redirect: str | None = None
-    """The NameNode names this server instead of a DataNode, even one that is excluded."""
+    """The server that the NameNode names instead of a DataNode, even one that is excluded."""
     first: Callable[[], None] | None = None
-    """What somebody else does just before."""
+    """What another client does just before."""
     is_answered: bool = False
-    """The answer comes all the same."""
+    """True if the answer comes all the same."""
     closes_after: int = 0
-    """An append's bytes count, and its file can be opened again, only after so many looks."""
+    """Number of looks after which an append's bytes count, and its file can be opened again."""
 
 
 @dataclass(slots=True)
@@ -70,11 +70,11 @@ class FakeHdfs:
     files: dict[str, bytearray] = field(default_factory=dict)
     directories: set[str] = field(default_factory=lambda: {"/"})
     being_written: set[str] = field(default_factory=set)
-    """Files that somebody else has open for writing."""
+    """Files that another client has open for writing."""
     unreadable: set[str] = field(default_factory=set)
-    """Files whose last block nobody can read, until somebody opens them for appending."""
+    """Files whose last block cannot be read, until a client opens them for appending."""
     active: int = 0
-    """The NameNode that serves."""
+    """Index of the NameNode that serves."""
     sync_on_close: str | None = "true"
     requests: list[tuple[str, str]] = field(default_factory=list)
     """Operations with bytes that reached the DataNode, and all others, with the path."""
@@ -83,23 +83,23 @@ class FakeHdfs:
     datanode: str = ""
     scheme: str = "http"
     lost_datanode: str = ""
-    """A DataNode that the NameNode names first, and that does not work. It has to be on
+    """Name of a DataNode that the NameNode names first, and that does not work. It has to be on
     ``LOST_HOST``."""
     pause_seconds: float = 0.0
-    """How long a DataNode stands still before it reads each ``PART_BYTES`` of a body."""
+    """Pause, in seconds, of a DataNode before it reads each ``PART_BYTES`` of a body."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     _faults: dict[str, list[RequestFault]] = field(default_factory=dict)
     _clock: int = 0
     _unclosed: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    """Files that are still open: what they get, and how many looks later."""
+    """Files that are still open: what is added to them, and after how many looks."""
 
     def plan(self, operation: str, *faults: RequestFault) -> None:
-        """Let the next requests of an operation, one after the other, have these faults. A fault
+        """Plan these faults for the next requests of an operation, one after the other. A fault
         with a redirect is met at the NameNode, others where the operation is done."""
         self._faults.setdefault(operation, []).extend(faults)
 
     def forget_faults(self) -> None:
-        """Let all that comes be done as it should."""
+        """Forget all planned faults."""
         self._faults.clear()
 
     def count(self, operation: str) -> int:
@@ -107,7 +107,7 @@ class FakeHdfs:
         return sum(name == operation for name, _ in self.requests)
 
     def next_fault(self, operation: str, *, redirects: bool) -> RequestFault | None:
-        """Take the fault that is planned for the next request of an operation."""
+        """Remove and return the fault that is planned for the next request of an operation."""
         planned = self._faults.get(operation, [])
         if planned and (planned[0].redirect is not None) == redirects:
             return planned.pop(0)
@@ -176,7 +176,7 @@ class FakeHdfs:
         return None
 
     def rename(self, path: str, new: str) -> bool:
-        """Give a file another name."""
+        """Rename a file."""
         if path not in self.files or new in self.files or _parent(new) not in self.directories:
             return False
         self.files[new] = self.files.pop(path)
@@ -221,7 +221,7 @@ def fake_hdfs(namenodes: int = 1, *, tls: ssl.SSLContext | None = None) -> Itera
 
 
 def dead_address(host: str = HOST) -> str:
-    """Return an address where nobody listens."""
+    """Return an address where no process listens."""
     with socket.socket() as unused:
         unused.bind((host, 0))
         return f"{host}:{unused.getsockname()[1]}"
@@ -229,7 +229,7 @@ def dead_address(host: str = HOST) -> str:
 
 @contextmanager
 def frozen_address() -> Iterator[str]:
-    """Return an address of ``LOST_HOST`` where connections are made, and nobody answers."""
+    """Yield an address of ``LOST_HOST`` where connections are made, and no server answers."""
     with socket.socket() as frozen:
         frozen.bind((LOST_HOST, 0))
         frozen.listen()
@@ -244,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
     number: ClassVar[int]
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Tell nobody."""
+        """Do nothing: this log is not needed."""
 
     def do_GET(self) -> None:
         self._serve()

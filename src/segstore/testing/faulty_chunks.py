@@ -24,7 +24,7 @@ from segstore.tiers.api import Buffer, Check, ChunkInfo, ChunkStorage
 
 
 class Fault(Enum):
-    """What happens to one call."""
+    """The fault of one call."""
 
     NONE = 0
     REFUSED = 1
@@ -101,14 +101,14 @@ class FaultyChunkStorage:
         return data
 
     async def info(self, name: str) -> ChunkInfo:
-        """Tell a chunk's length, or fail."""
+        """Return a chunk's length, or fail."""
         fault = await self._begin("info")
         info = await self._storage.info(name)
         await self._end("info", fault)
         return info
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Tell chunks' lengths, or fail."""
+        """Return chunks' lengths, or fail."""
         fault = await self._begin("lengths")
         lengths = await self._storage.lengths(names)
         await self._end("lengths", fault)
@@ -128,12 +128,12 @@ class FaultyChunkStorage:
         return chunks
 
     def abandon(self) -> None:
-        """Play the caller's death: nothing it asks for takes effect any more."""
+        """Kill the caller: nothing it asks for takes effect any more."""
         self._left = list(self._writes.values())
         self._abandoned = True
 
     async def settle(self, random: Random) -> None:
-        """Let what was under way at the caller's death be stored, in part or not."""
+        """Store what was under way at the caller's death, in part or not."""
         left, self._left = self._left, []
         for write in left:
             part = write.data[: random.randrange(len(write.data) + 1)]

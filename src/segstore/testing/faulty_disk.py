@@ -29,7 +29,7 @@ class FaultyDisk:
             raise OSError(self.error, f"injected: {os.strerror(self.error)}")
 
     def list_files(self) -> list[str]:
-        """The disk's."""
+        """Return the files of the disk."""
         return self._disk.list_files()
 
     def open_file(self, name: str) -> DiskFile:
@@ -41,15 +41,15 @@ class FaultyDisk:
         return _FaultyFile(self, self._disk.create_file(name))
 
     def rename(self, old: str, new: str) -> None:
-        """The disk's."""
+        """Rename a file of the disk."""
         self._disk.rename(old, new)
 
     def remove(self, name: str) -> None:
-        """The disk's."""
+        """Remove a file of the disk."""
         self._disk.remove(name)
 
     def sync_directory(self) -> None:
-        """The disk's."""
+        """Sync the directory of the disk."""
         self._disk.sync_directory()
 
 

@@ -23,7 +23,7 @@ RECEIVE_BYTES = 256 * 1024
 
 
 class HttpFault(Enum):
-    """What happens to one request."""
+    """The fault of one request."""
 
     NONE = auto()
     NOT_SENT = auto()
@@ -60,14 +60,14 @@ ERRORS = {
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What a fault may be chosen by."""
+    """The properties of a request by which a fault may be chosen."""
 
     method: str
     target: str
 
     @property
     def reads_object(self) -> bool:
-        """Whether it asks for an object's bytes, not for a listing."""
+        """Return whether it asks for an object's bytes, not for a listing."""
         return self.method == "GET" and "list-type=" not in self.target
 
 
@@ -94,7 +94,7 @@ class FaultyHttpProxy:
             task_status.started(f"http://127.0.0.1:{port}")
 
     async def wait_settled(self) -> None:
-        """Let the server have every late request, and wait until it had."""
+        """Deliver every late request to the server, and wait until it had them."""
         self._released.set()
         for settled in list(self._late):
             await settled.wait()
@@ -148,7 +148,7 @@ class FaultyHttpProxy:
 
 
 async def _receive_request(client: trio.SocketStream) -> tuple[HttpRequest, bytes] | None:
-    """A request, and how it is forwarded: on a connection that ends with the answer."""
+    """Return a request, and the bytes that forward it on a connection that ends with the answer."""
     received = bytearray()
     while (end := received.find(b"\r\n\r\n")) < 0:
         data = await client.receive_some(RECEIVE_BYTES)

@@ -36,7 +36,7 @@ class LocalStore:
         self.nursery: trio.Nursery
 
     def connect(self) -> WireClient:
-        """A new connection."""
+        """Return a new connection."""
         client, server = trio.testing.memory_stream_pair()
         self.nursery.start_soon(self.server.serve, server)
         return WireClient(client)
@@ -46,7 +46,7 @@ class LocalStore:
 async def local_store(
     path: Path, *, container_count: int = 4, container_ids: tuple[int, ...] | None = None
 ) -> AsyncIterator[LocalStore]:
-    """Serve inside the block; what is in tier 1 is in tier 2 too at its end."""
+    """Serve a store inside the block; what is in tier 1 is in tier 2 too at its end."""
     for name in ("journal", "chunks"):
         (path / name).mkdir(exist_ok=True)
     config = SegmentStoreConfig(

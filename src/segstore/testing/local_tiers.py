@@ -24,7 +24,7 @@ from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container
 from segstore.errors import DataLogError, StorageError
 from segstore.model.operations import Operation, decode_operation
-from segstore.process.tier_two import EpochNotingLogs
+from segstore.process.tier_two import EpochRecordingLogs
 from segstore.throttling.throttle import ThrottlePolicy
 from segstore.tiers.api import (
     Buffer,
@@ -56,7 +56,7 @@ class ObservedEntry:
 
     @property
     def operations(self) -> list[Operation]:
-        """The operations in it, when it has whole ones."""
+        """Return the operations in it, when it has whole ones."""
         return operations_in([self.data])
 
 
@@ -96,21 +96,21 @@ class ObservedLog:
 
     @property
     def operations(self) -> list[Operation]:
-        """The operations in what was appended, in that order."""
+        """Return the operations in what was appended, in that order."""
         return operations_in([entry.data for entry in self.entries])
 
     @property
     def read_operations(self) -> list[Operation]:
-        """The operations in what a recovery has read."""
+        """Return the operations in what a recovery has read."""
         return operations_in(self.read_entries)
 
     @property
     def held_count(self) -> int:
-        """How many entries are durable of which nobody has been told."""
+        """Return how many entries are durable but not completed."""
         return len(self._held)
 
     def release(self, count: int | None = None) -> None:
-        """Tell of what has become durable meanwhile: the first ``count`` entries, or all."""
+        """Complete what has become durable meanwhile: the first ``count`` entries, or all."""
         held, self._held = self._held[:count], [] if count is None else self._held[count:]
         self.holding = bool(self._held)
         for tell in held:
@@ -211,11 +211,11 @@ class ObservedChunks:
         self.calls: list[ChunkCall] = []
 
     def count(self, kind: str) -> int:
-        """How many calls of that kind there were for segments' bytes."""
+        """Return how many calls of that kind there were for segments' bytes."""
         return len(self.calls_for(kind, ""))
 
     def calls_for(self, kind: str, segment: str) -> list[ChunkCall]:
-        """The calls of that kind for chunks of a segment's bytes, or of all segments'."""
+        """Return the calls of that kind for chunks of a segment's bytes, or of all segments'."""
         return [
             call
             for call in self.calls
@@ -284,7 +284,7 @@ class LocalTiers:
 
     @property
     def log(self) -> ObservedLog:
-        """What the container asked of its log."""
+        """Return what the container asked of its log."""
         return self._logs.log
 
     @asynccontextmanager
@@ -299,7 +299,8 @@ class LocalTiers:
         throttling: ThrottlePolicy | None = None,
         now_ms: Callable[[], int] = lambda: 0,
     ) -> AsyncIterator[Container]:
-        """One life of a container. One that crashes brings nothing to tier 2 at its end."""
+        """Yield a container until the block ends. One that crashes writes nothing to tier 2 at its
+        end."""
         settings = JournalSettings(file_bytes=2 * MIB)
         files = FilesystemChunkStorage(self.path / "chunks")
         self.cache = StreamingCache(cache_bytes)
@@ -307,7 +308,7 @@ class LocalTiers:
             self.chunks = ObservedChunks(self._next_chunks or files)
             self.chunks.refused |= set(refused)
             async with open_journal(self.path / "journal", settings) as journal:
-                logs = EpochNotingLogs(observed := ObservedLogs(journal))
+                logs = EpochRecordingLogs(observed := ObservedLogs(journal))
                 self._logs = observed
                 self.storage = ChunkedSegmentStorage(
                     self.chunks,
@@ -328,7 +329,8 @@ class LocalTiers:
                     yield container
 
     async def stored(self, name: str) -> bytes:
-        """The bytes that tier 2 has of a segment, from its start on; only one may have the name."""
+        """Return the bytes that tier 2 has of a segment, from its start on; only one may have the
+        name."""
         [storage_name] = [
             each
             for each in await self.storage.segment_names()
@@ -343,12 +345,12 @@ class LocalTiers:
 
 async def until(is_so: Callable[[], object]) -> None:
     """Return when it is so, however long a busy machine takes: a test's time is limited anyway."""
-    while not is_so():  # noqa: ASYNC110 - what it waits for tells nobody
+    while not is_so():  # noqa: ASYNC110 - what it waits for has no event
         await trio.sleep(0.5)
 
 
 async def read_all(container: Container, name: str) -> bytes:
-    """What readers see of a segment, from its start offset to its length."""
+    """Return what readers see of a segment, from its start offset to its length."""
     info = container.segment_info(name)
     data = bytearray()
     while (offset := info.start_offset + len(data)) < info.length:
@@ -357,7 +359,7 @@ async def read_all(container: Container, name: str) -> bytes:
 
 
 def operations_in(entries: Sequence[bytes]) -> list[Operation]:
-    """The operations in a log's entries, in order."""
+    """Return the operations in a log's entries, in order."""
     reader = FrameReader()
     return [
         decode_operation(record)

@@ -69,12 +69,12 @@ class MemoryContainer:
 
     @property
     def container_id(self) -> int:
-        """The container's number."""
+        """Return the container's number."""
         return self._container_id
 
     @property
     def queued_count(self) -> int:
-        """How many operations wait for ``commit``."""
+        """Return how many operations wait for ``commit``."""
         return len(self._queue)
 
     # ---- Durability ------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class MemoryContainer:
                 on_complete(None, number)
 
     def crash(self, *, durable_count: int = 0) -> None:
-        """Stop: the first ``durable_count`` queued operations take effect, nobody learns it."""
+        """Stop: the first ``durable_count`` queued operations take effect without an answer."""
         self._offline = True
         queue, self._queue = self._queue, deque()
         for apply, _ in list(queue)[:durable_count]:
@@ -108,7 +108,7 @@ class MemoryContainer:
                 read.on_complete(None, empty)
 
     def reopen(self) -> MemoryContainer:
-        """The container that recovers what was durable when this one crashed."""
+        """Return the container that recovers what was durable when this one crashed."""
         assert self._offline
         return MemoryContainer(
             self._container_id,
@@ -217,38 +217,38 @@ class MemoryContainer:
         return await self._perform(partial(self._state.merge, target, source, updates))
 
     async def activate(self, name: str) -> None:
-        """All segments are in memory."""
+        """Do nothing: all segments are in memory."""
 
     def segment_info(self, name: str) -> SegmentInfo:
-        """The committed state."""
+        """Return the committed state."""
         self._find(name)
         return self._state.info(name)
 
     async def get_attributes(
         self, name: str, attribute_ids: Sequence[AttributeId]
     ) -> dict[AttributeId, int]:
-        """Committed attribute values."""
+        """Return committed attribute values."""
         await trio.lowlevel.checkpoint()
         values = self._find(name).attributes
         return {key: values[key] for key in attribute_ids if key in values}
 
     def attribute_now(self, name: str, attribute_id: AttributeId) -> int | None:
-        """Nothing is known without waiting."""
+        """Return None: nothing is known without waiting."""
         return None
 
     def bytes_now(self, name: str, *, offset: int, length_max: int) -> Buffer:
-        """Nothing is known without waiting."""
+        """Return no bytes: nothing is known without waiting."""
         return b""
 
     async def attribute_iterator(
         self, name: str, *, first: AttributeId, last: AttributeId
     ) -> AsyncIterator[list[tuple[AttributeId, int]]]:
-        """Committed extended attributes, in one page."""
+        """Yield committed extended attributes, in one page."""
         await trio.lowlevel.checkpoint()
         yield self._find(name).extended_attributes(first, last)
 
     def load_samples(self, also: Collection[str] = ()) -> Iterator[SegmentSample]:
-        """Those of all segments with a policy."""
+        """Yield the counts of all segments with a policy, and of those that are named."""
         for segment in self._segments.values():
             scale_type = segment.attributes.get(SCALE_POLICY_TYPE, 0)
             if scale_type > 0 or segment.name in also:
@@ -264,7 +264,7 @@ class MemoryContainer:
                 )
 
     def unpersisted_attribute_count(self, name: str) -> int:
-        """None: there is no tier 2."""
+        """Return 0: there is no tier 2."""
         self._find(name)
         return 0
 
@@ -275,13 +275,13 @@ class MemoryContainer:
     async def plan_scan(
         self, name: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
     ) -> None:
-        """Tell that there is no tier 2 which others could read."""
+        """Return an empty plan: there is no tier 2 which others could read."""
         self.segment_info(name)
 
     async def hold_chunks(
         self, name: str, *, lease_id: bytes, chunks: Sequence[str], lease_seconds: float
     ) -> bool:
-        """Tell that no chunk is held."""
+        """Return that no chunk is held."""
         return not chunks
 
     def read_nowait(
@@ -305,7 +305,7 @@ class MemoryContainer:
         elif offset < length or (segment.sealed and offset == length):
             on_complete(None, segment.read(offset, length_max))
         elif segment.sealed:
-            on_complete(InvalidRequestError(name, f"offset {offset} lies beyond {length}"), None)
+            on_complete(InvalidRequestError(name, f"offset {offset} is beyond {length}"), None)
         else:
             read = ParkedRead(segment.parked, offset, length_max, on_complete, has_room)
             segment.parked.append(read)

@@ -79,11 +79,11 @@ class MemorySegment:
 
     @property
     def segment_type(self) -> int:
-        """The bits of ``SegmentType``."""
+        """Return the bits of ``SegmentType``."""
         return self.attributes.get(ATTRIBUTE_SEGMENT_TYPE, 0)
 
     def resolve(self, updates: Sequence[AttributeUpdate]) -> dict[AttributeId, int]:
-        """The attributes after ``updates``, else ``BadAttributeUpdateError``."""
+        """Return the attributes after ``updates``. Raises ``BadAttributeUpdateError``."""
         values = dict(self.attributes)
         for update in updates:
             self.check_id(update.attribute_id)
@@ -110,7 +110,7 @@ class MemorySegment:
     def extended_attributes(
         self, first: AttributeId, last: AttributeId
     ) -> list[tuple[AttributeId, int]]:
-        """The extended attributes in a range, by id."""
+        """Return the extended attributes in a range, by id."""
         for end in (first, last):
             self.check_id(end)
         return sorted(
@@ -136,7 +136,7 @@ class MemorySegment:
                 read.on_complete(None, ReadResult(read.offset, b"", True, False))
 
     def read(self, offset: int, length_max: int) -> ReadResult:
-        """The bytes there are at ``offset``."""
+        """Return the bytes at ``offset``."""
         data = bytes(self.data[offset : offset + length_max])
         at_end = offset + len(data) == len(self.data)
         return ReadResult(
@@ -175,7 +175,7 @@ class MemorySegments:
         self._last_id = 0
 
     def find(self, name: str) -> MemorySegment:
-        """The segment, else ``NoSuchSegmentError``."""
+        """Return the segment. Raises ``NoSuchSegmentError``."""
         segment = self.by_name.get(name)
         if segment is None:
             raise NoSuchSegmentError(name)
@@ -268,7 +268,7 @@ class MemorySegments:
         return len(target_segment.data)
 
     def info(self, name: str) -> SegmentInfo:
-        """The committed state."""
+        """Return the committed state."""
         segment = self.find(name)
         return SegmentInfo(
             name=name,

@@ -45,7 +45,7 @@ class MemoryStore:
 
     @property
     def container(self) -> MemoryContainer:
-        """The only container."""
+        """Return the only container."""
         [container] = self.containers.values()
         return container
 
@@ -54,13 +54,13 @@ class MemoryStore:
         await self.registry.find(segment).wait_online()
 
     def fail(self, number: int = 0, *, durable_count: int = 0) -> None:
-        """Let a container fail; the registry recovers it, unless ``recovering`` holds it up."""
-        self.registry.hosted(number).take_offline()
+        """Fail a container; the registry recovers it, unless ``recovering`` delays it."""
+        self.registry.hosted(number).mark_unavailable()
         self.containers[number].crash(durable_count=durable_count)
         self._failures[number].set()
 
     def connect(self) -> WireClient:
-        """A new connection."""
+        """Return a new connection."""
         client, server = trio.testing.memory_stream_pair()
         self.nursery.start_soon(self.server.serve, server)
         return WireClient(client)
@@ -93,7 +93,7 @@ class MemoryStore:
 async def memory_store(
     settings: ConnectionSettings | None = None, *, container_count: int = 1
 ) -> AsyncIterator[MemoryStore]:
-    """A running store; everything ends with the block."""
+    """Yield a running store; everything ends with the block."""
     store = MemoryStore(settings or ConnectionSettings(), container_count=container_count)
     async with trio.open_nursery() as nursery:
         store.nursery = nursery

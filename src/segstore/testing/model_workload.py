@@ -49,7 +49,8 @@ class ModelWorkload:
     truncate_max: int
 
     async def operate(self, container: Container, model: MemoryContainer, kind: str) -> None:
-        """One operation on one of the segments; both must answer alike."""
+        """Do one operation on one of the segments, here and in the model; both must answer
+        alike."""
         choose = self.random
         arguments: dict[str, Any] = {}
         positional: list[Any] = [choose.choice(self.names)]
@@ -79,7 +80,7 @@ class ModelWorkload:
         ]
 
     async def compare(self, container: Container, model: MemoryContainer) -> None:
-        """Every segment, whether it is active or not, is that of the model."""
+        """Compare every segment, active or not, with the model's."""
         for name in self.names:
             await container.activate(name)
             found, expected = _info(container, name), _info(model, name)
@@ -105,7 +106,7 @@ class ModelWorkload:
 
 
 def _info(container: Container | MemoryContainer, name: str) -> SegmentInfo | type[SegmentError]:
-    """The segment, or why there is none."""
+    """Return the segment's state, or why there is none."""
     try:
         return container.segment_info(name)
     except SegmentError as error:

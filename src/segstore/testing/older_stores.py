@@ -14,7 +14,7 @@ from segstore.tiers.journal.files import IDENTITY_FILE
 
 
 def make_older(path: Path, *, storage: Path | None = None) -> None:
-    """Take the identities out of a store that is stopped, whose tier 2 is a directory."""
+    """Remove the identities from a store that is stopped, whose tier 2 is a directory."""
     version_file = path / VERSION_FILE
     lines = version_file.read_text().splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith(("store_id", "state", "tier_2"))]

@@ -1,7 +1,7 @@
 """Chooses ports of 127.0.0.1 for servers that tests and benchmarks start.
 
 1. No port is chosen twice while the process that chose it lives, whichever processes choose: it
-   is held by a UDP socket, which is in nobody's way, since all servers here speak TCP. So a server
+   is held by a UDP socket, which disturbs no server, since all servers here speak TCP. So a server
    that is killed finds its port free when it starts again.
 2. The kernel gives none of these ports to a connection, because they lie outside its own range for
    those: a port that the kernel chose may belong to a client's connection a moment later.
@@ -27,7 +27,7 @@ class NoFreePortError(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Choose so many different ports that nobody listens on. Raises NoFreePortError."""
+    """Return ``count`` different ports on which no process listens. Raises ``NoFreePortError``."""
     return [free_neighbours(1) for _ in range(count)]
 
 

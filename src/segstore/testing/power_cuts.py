@@ -7,7 +7,7 @@ Invariants:
 2. Of what was written since, a power cut leaves anything: nothing, all, any of its sectors, or the
    length alone, with zeros or with what lay there before in place of the bytes. That is what file
    systems do that write a file's length before bytes in a block that the file has already.
-3. After the power cut nothing is written or synced any more; reads go on, for nobody to miss.
+3. After the power cut nothing is written or synced any more; reads still work.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class PowerCuts:
 
     @property
     def is_off(self) -> bool:
-        """Whether the power is gone."""
+        """Return whether the power is gone."""
         return self.left is not None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Take the place of the operating system for the storage in files."""
+        """Replace the operating system's calls of the storage in files, inside the block."""
         with contextmanager(self._patched)():
             yield
 
@@ -83,7 +83,7 @@ class PowerCuts:
                 each.stop()
 
     def cut(self) -> None:
-        """The power goes now."""
+        """Cut the power now."""
         with self._lock:
             if self.left is None:
                 self.left = self._what_is_left()
@@ -99,7 +99,7 @@ class PowerCuts:
     # ---- Calls -----------------------------------------------------------------------------------
 
     def write(self, descriptor: int, do: Callable[[], Any]) -> Any:
-        """A write to a file, which is durable no sooner than its next sync."""
+        """Write to a file; the bytes are durable no sooner than at the file's next sync."""
         with self._lock:
             self._refuse_when_off()
             done = do()
@@ -110,7 +110,7 @@ class PowerCuts:
             return done
 
     def sync(self, descriptor: int) -> None:
-        """A sync of a file or a directory."""
+        """Sync a file or a directory."""
         with self._lock:
             self._refuse_when_off()
             self._step()
@@ -121,7 +121,7 @@ class PowerCuts:
                 self._synced[path] = Path(self._root, path).read_bytes()
 
     def change_name(self, do: Callable[[], None], old: str, new: str | None) -> None:
-        """A file gets another name, or none."""
+        """Rename a file, or remove it if there is no new name."""
         with self._lock:
             self._refuse_when_off()
             old_path, new_path = self._path(old), new and self._path(new)
@@ -134,13 +134,13 @@ class PowerCuts:
             do()
             content = self._synced.pop(old_path, b"")
             if new_path is not None:
-                before.pop(old_path, None)  # nobody looks for unfinished files
+                before.pop(old_path, None)  # unfinished files are never looked for
                 self._synced[new_path] = content
             self._unsynced_names.append((new_path or old_path, before))
             self._step()
 
     def _write_files(self, requests: Sequence[Request]) -> list[tuple[int, int, int]]:
-        """What ``_fast.chunk_files.write_files`` does."""
+        """Write files as ``_fast.chunk_files.write_files`` does."""
         outcomes: list[tuple[int, int, int]] = []
         descriptors: list[int] = []
         for path, final_path, offset, buffers in requests:
@@ -248,7 +248,8 @@ class PowerCuts:
         return left
 
     def _torn(self, synced: bytes, present: bytes) -> bytes:
-        """What may be found of a file that was synced like this, and is now like that."""
+        """Return what may be found after a power cut of a file with these synced and these present
+        bytes."""
         random = self._random
         if synced == present:
             return present

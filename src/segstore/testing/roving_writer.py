@@ -23,7 +23,7 @@ from segstore.testing.wire_client import PeerClosedError, WireClient
 RECORD_BYTES = 8
 BATCH = 20
 ANSWER_SECONDS_MAX = 3.0
-"""A store that answers nothing for so long is left."""
+"""Maximum time, in seconds, that a store may answer nothing before the writer leaves it."""
 TURN_SECONDS = 0.02
 _PASSING = (OSError, PeerClosedError, trio.BrokenResourceError, trio.TooSlowError)
 
@@ -50,16 +50,16 @@ class RovingWriter:
     ) -> None:
         self.segment = segment
         self.acknowledged = 0
-        """How many records are durable."""
+        """Number of records that are durable."""
         self.longest_gap = 0.0
         """The longest time, in seconds, between two acknowledgements."""
         self.at: Address | None = None
-        """Where the last record was acknowledged."""
+        """Address of the store that acknowledged the last record."""
         self._addresses = addresses
         self._writer_id = writer_id
         self._open_stream = open_stream
         self._may_be_behind = may_be_behind
-        """Whether stores that have lost the container may answer without knowing it: then only
+        """True if stores that have lost the container may answer without knowing it: then only
         ``check`` finds what is lost."""
         self._batch = batch
         self._batch_seconds = batch_seconds
@@ -93,7 +93,7 @@ class RovingWriter:
             await trio.sleep(TURN_SECONDS)
 
     async def check(self) -> int:
-        """Read the segment, and see that each record is there once and in order; returns how many
+        """Read the segment, and see that each record is there once and in order; return how many
         records it has: those that were acknowledged, and perhaps some whose answer got lost."""
         found = b""
         info = await self._ask(
@@ -139,12 +139,12 @@ class RovingWriter:
             if isinstance(set_up, wire.WrongHost):
                 return
             if isinstance(set_up, wire.NoSuchSegment):
-                self._note_behind(f"{address} does not know {self.segment}")
+                self._refuse_loss(f"{address} does not know {self.segment}")
                 return
             assert isinstance(set_up, wire.AppendSetup), set_up
             following = max(0, set_up.last_event_number + 1)
             if following < self.acknowledged:
-                self._note_behind(f"{address} knows {following} of {self.acknowledged}")
+                self._refuse_loss(f"{address} knows {following} of {self.acknowledged}")
                 return
             while True:
                 for number in range(following, following + self._batch):
@@ -160,16 +160,17 @@ class RovingWriter:
                     if isinstance(reply, wire.WrongHost | wire.InvalidEventNumber):
                         return
                     assert isinstance(reply, wire.DataAppended), reply
-                    self._note(reply.event_number + 1, address)
+                    self._record_acknowledged(reply.event_number + 1, address)
                 if self._batch_seconds:
                     await trio.sleep(self._batch_seconds)
 
-    def _note_behind(self, what: str) -> None:
-        """A store does not know what it should, unless another is the owner by now."""
+    def _refuse_loss(self, what: str) -> None:
+        """Raise ``LostRecordsError`` if a store lacks records, unless another may be the owner by
+        now."""
         if not self._may_be_behind:
             raise LostRecordsError(what)
 
-    def _note(self, acknowledged: int, address: Address) -> None:
+    def _record_acknowledged(self, acknowledged: int, address: Address) -> None:
         now = trio.current_time()
         if self._acknowledged_at is not None:
             self.longest_gap = max(self.longest_gap, now - self._acknowledged_at)

@@ -63,7 +63,8 @@ def moto_server() -> Iterator[str]:
 
 
 def versitygw_path() -> str | None:
-    """The executable of versitygw, if there is one: named, in the path, or beside Python's."""
+    """Return the executable of versitygw, if there is one: named, in the path, or beside
+    Python's."""
     beside = Path(sys.executable).with_name("versitygw")
     named = os.environ.get(VERSITYGW_VARIABLE) or shutil.which("versitygw")
     return named or (str(beside) if beside.exists() else None)

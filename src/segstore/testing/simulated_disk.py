@@ -52,7 +52,7 @@ class _Content:
         return _Content(bytearray(self.durable), bytearray(self.current), list(self.unsynced))
 
     def torn(self, random: Random, *, flip_bits: bool) -> _Content:
-        """What a power cut may leave."""
+        """Return what a power cut may leave."""
         left = bytearray(self.durable)
         for offset, data in self.unsynced:
             if flip_bits and data and random.randrange(4) == 0:
@@ -76,7 +76,7 @@ def _overlay(target: bytearray, offset: int, data: bytes) -> None:
 
 
 def _damaged(data: bytes, random: Random) -> bytes:
-    """The same bytes with some bits flipped."""
+    """Return the same bytes with some bits flipped."""
     damaged = bytearray(data)
     for _ in range(random.randrange(1, 8)):
         damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
@@ -121,7 +121,7 @@ class SimulatedDisk:
         self._directory_changes: list[dict[str, _Content]] = []
 
     def list_files(self) -> list[str]:
-        """The names of the files."""
+        """Return the names of the files."""
         return sorted(self._names)
 
     def open_file(self, name: str) -> SimulatedFile:
@@ -160,7 +160,7 @@ class SimulatedDisk:
         self._directory_changes.clear()
 
     def after_power_cut(self, random: Random, *, flip_bits: bool = False) -> SimulatedDisk:
-        """A disk as it may be found after the power came back."""
+        """Return a disk as it may be found after the power came back."""
         kept = random.randrange(len(self._directory_changes) + 1)
         names = self._directory_changes[kept - 1] if kept else self._durable_names
         return self._with(
@@ -168,7 +168,7 @@ class SimulatedDisk:
         )
 
     def after_kill(self) -> SimulatedDisk:
-        """The disk as the next process finds it after this one was killed."""
+        """Return the disk as the next process finds it after this one was killed."""
         disk = self._with({})
         copies = {id(content): content.copy() for content in self._contents()}
         disk._names = {name: copies[id(content)] for name, content in self._names.items()}
@@ -182,25 +182,25 @@ class SimulatedDisk:
         return disk
 
     def content(self, name: str) -> bytes:
-        """A file's bytes."""
+        """Return a file's bytes."""
         return bytes(self._names[name].current)
 
     def overwrite(self, name: str, offset: int, data: bytes) -> None:
-        """Change bytes behind everybody's back."""
+        """Change bytes of a file, as damage does."""
         for copy in (self._names[name].current, self._names[name].durable):
             copy[offset : offset + len(data)] = data
 
     def flip_bit(self, name: str, offset: int, bit: int) -> None:
-        """Flip one bit behind everybody's back."""
+        """Flip one bit of a file, as damage does."""
         self.overwrite(name, offset, bytes([self._names[name].current[offset] ^ 1 << bit]))
 
     def cut(self, name: str, length: int) -> None:
-        """Shorten a file behind everybody's back."""
+        """Shorten a file, as damage does."""
         for copy in (self._names[name].current, self._names[name].durable):
             del copy[length:]
 
     def forget(self, name: str) -> None:
-        """Lose a file behind everybody's back."""
+        """Lose a file, as damage does."""
         del self._names[name]
         self._durable_names.pop(name, None)
 
@@ -263,7 +263,7 @@ class SimulatedFile:
         self.block_bytes = SECTOR_BYTES
 
     def length(self) -> int:
-        """The file's length."""
+        """Return the file's length."""
         return len(self._content.current)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
@@ -290,7 +290,7 @@ class SimulatedFile:
             self._disk._write(self._content, [bytes(grown)], self.length())
 
     def writing_descriptor(self) -> int | None:
-        """There is none."""
+        """Return None: there is no descriptor."""
         return None
 
     def sync(self) -> None:
@@ -304,4 +304,4 @@ class SimulatedFile:
             self._content.current[:] = self._content.durable
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: nothing is open."""

@@ -66,7 +66,7 @@ class PipelinedRunner(InlineRunner):
     """The writer as with its thread: batches are prepared while others are being written, those
     that are over are taken together, and what was not written is written again in its order.
 
-    ``latency_seconds`` says how long a batch of that many bytes takes until somebody hears of it.
+    ``latency_seconds`` returns how long a batch of that many bytes takes until it is completed.
     """
 
     def __init__(self, latency_seconds: Callable[[int], float] = lambda _: 0.0) -> None:
@@ -91,7 +91,7 @@ class PipelinedRunner(InlineRunner):
             task_status.started()
             while True:
                 self._woken = trio.Event()
-                self._take_over(writer, on_batch)
+                self._process_written(writer, on_batch)
                 self._submit(writer, on_batch)
                 if self._stopping and not self._outstanding_count:
                     break
@@ -125,7 +125,7 @@ class PipelinedRunner(InlineRunner):
             self._hand_over(batch)
 
     def _submit_again(self, writer: BatchWriter) -> None:
-        """The disk was full: all that was prepared is written in full, in order."""
+        """Submit all prepared batches again, in order, after the disk was full."""
         writer.disk_full = self._halted = False
         for batch in writer._prepared:
             self._hand_over(batch)
@@ -136,7 +136,8 @@ class PipelinedRunner(InlineRunner):
         self._submitted.set()
 
     async def _write(self, writer: BatchWriter) -> None:
-        """What the thread does: one batch after the other, none after one that failed."""
+        """Write one batch after the other, as the journal thread does, and none after one that
+        failed."""
         while True:
             while self._waiting and not self._halted:
                 batch = self._waiting.popleft()
@@ -148,7 +149,7 @@ class PipelinedRunner(InlineRunner):
             self._submitted = trio.Event()
             await self._submitted.wait()
 
-    def _take_over(self, writer: BatchWriter, on_batch: OnBatch) -> None:
+    def _process_written(self, writer: BatchWriter, on_batch: OnBatch) -> None:
         while self._over:
             batch, error = self._over.popleft()
             self._outstanding_count -= 1

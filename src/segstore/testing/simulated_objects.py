@@ -5,7 +5,7 @@ requests, loses replies, and delivers requests late.
 
 Invariants:
 1. A request takes effect whole and in one step, whenever it arrives; listings are consistent.
-2. A request that is late arrives even when whoever sent it is dead.
+2. A request that is late arrives even when its sender is dead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Upload:
 
 
 class SimulatedBucket:
-    """What is used of boto3's client, on one bucket. ``objects`` is what is there."""
+    """The methods of boto3's client that are used, on one bucket. ``objects`` is what is there."""
 
     def __init__(self) -> None:
         self.objects: dict[str, _Object] = {}
@@ -52,7 +52,7 @@ class SimulatedBucket:
         self._upload_count = 0
 
     def put_object(self, **arguments: Any) -> Mapping[str, Any]:
-        """Put, unless it is there and must not be."""
+        """Store an object, unless it exists and must not."""
         key = arguments["Key"]
         if arguments.get("IfNoneMatch") == "*" and key in self.objects:
             raise answer_error("PreconditionFailed", 412)
@@ -60,7 +60,7 @@ class SimulatedBucket:
         return {}
 
     def get_object(self, **arguments: Any) -> Mapping[str, Any]:
-        """All of an object, or a range."""
+        """Return all of an object, or a range."""
         body = self._object(arguments["Key"], "NoSuchKey").body
         answer: dict[str, Any] = {}
         part = body
@@ -72,7 +72,7 @@ class SimulatedBucket:
         return answer | {"Body": io.BytesIO(part), "ContentLength": len(part)}
 
     def head_object(self, **arguments: Any) -> Mapping[str, Any]:
-        """Length and metadata."""
+        """Return length and metadata."""
         found = self._object(arguments["Key"], "404")
         return {"ContentLength": len(found.body), "Metadata": dict(found.metadata)}
 
@@ -82,7 +82,7 @@ class SimulatedBucket:
         return {}
 
     def list_objects_v2(self, **arguments: Any) -> Mapping[str, Any]:
-        """A page of the keys."""
+        """Return a page of the keys."""
         after = arguments.get("ContinuationToken", "")
         keys = sorted(
             key for key in self.objects if key.startswith(arguments["Prefix"]) and key > after
@@ -102,14 +102,14 @@ class SimulatedBucket:
         return {"UploadId": upload_id}
 
     def upload_part_copy(self, **arguments: Any) -> Mapping[str, Any]:
-        """Take an object in."""
+        """Add a part from another object."""
         body = self._object(arguments["CopySource"]["Key"], "NoSuchKey").body
         self._upload(arguments).parts[arguments["PartNumber"]] = body
         tag = hashlib.md5(body, usedforsecurity=False).hexdigest()
         return {"CopyPartResult": {"ETag": tag}}
 
     def complete_multipart_upload(self, **arguments: Any) -> Mapping[str, Any]:
-        """Put what was taken in."""
+        """Store the joined object."""
         upload = self._upload(arguments)
         numbers = [part["PartNumber"] for part in arguments["MultipartUpload"]["Parts"]]
         body = b"".join(upload.parts[number] for number in numbers)
@@ -118,13 +118,13 @@ class SimulatedBucket:
         return {}
 
     def abort_multipart_upload(self, **arguments: Any) -> Mapping[str, Any]:
-        """Give up joining."""
+        """Abandon an upload."""
         self._upload(arguments)
         del self._uploads[arguments["UploadId"]]
         return {}
 
     def list_multipart_uploads(self, **arguments: Any) -> Mapping[str, Any]:
-        """What was begun and not ended."""
+        """Return the uploads that were begun and not ended."""
         began = datetime.datetime.now(datetime.UTC)
         return {
             "Uploads": [
@@ -134,7 +134,7 @@ class SimulatedBucket:
         }
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _object(self, key: str, code: str) -> _Object:
         if key not in self.objects:
@@ -148,7 +148,7 @@ class SimulatedBucket:
 
 
 def answer_error(code: str, status: int) -> ClientError:
-    """What boto3 raises for an answer that is an error."""
+    """Return the exception that boto3 raises for an answer that is an error."""
     response = {
         "Error": {"Code": code, "Message": "simulated"},
         "ResponseMetadata": {"HTTPStatusCode": status},
@@ -157,7 +157,7 @@ def answer_error(code: str, status: int) -> ClientError:
 
 
 class ObjectFault(Enum):
-    """What happens to one request."""
+    """The fault of one request."""
 
     NONE = auto()
     NOT_SENT = auto()
@@ -168,7 +168,7 @@ class ObjectFault(Enum):
 
 
 class LateRequests:
-    """Requests that are under way and that nobody waits for. They outlive their senders.
+    """Requests that are under way and for which no sender waits. They outlive their senders.
 
     ``delivered_count`` says how many have arrived.
     """
@@ -179,12 +179,12 @@ class LateRequests:
         self._requests: list[tuple[float, Callable[[], object]]] = []
 
     def add(self, call: Callable[[], object]) -> None:
-        """Let a request arrive some time."""
+        """Add a request that arrives later."""
         at = trio.current_time() + self._random.random() * LATE_SECONDS_MAX
         self._requests.append((at, call))
 
     def deliver(self, *, everything: bool = False) -> None:
-        """Let those arrive whose time has come."""
+        """Deliver the requests whose time has come."""
         now = trio.current_time()
         due = [each for each in self._requests if everything or each[0] <= now]
         self._requests = [each for each in self._requests if each not in due]
@@ -240,7 +240,7 @@ class ObjectNetwork:
             return answer
 
     def abandon(self) -> None:
-        """The sender is dead: what is under way arrives some time, or never."""
+        """Kill the sender: what is under way arrives some time, or never."""
         self._abandoned = True
         for call in self._under_way.values():
             if self._random.random() < 0.5:

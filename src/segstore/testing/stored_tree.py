@@ -26,11 +26,11 @@ class PageStore:
 
     @property
     def end(self) -> int:
-        """Where the next byte goes."""
+        """Return where the next byte goes."""
         return self.start + len(self.data)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes that are there."""
+        """Return stored bytes."""
         assert self.start <= offset, f"{offset} is truncated: the store begins at {self.start}"
         assert offset + length <= self.end, f"{offset + length} is behind {self.end}"
         self.read_count += 1
@@ -69,14 +69,14 @@ class StoredTree:
             self.held[offset] = page
 
     def find(self, key: bytes) -> int | None:
-        """A key's value."""
+        """Return a key's value."""
         self.held = {}
         while isinstance(found := self.tree.find(key, self.held), tuple):
             self.load([found])
         return found
 
     def find_many(self, keys: list[bytes]) -> list[int | None]:
-        """The values of keys, in their order."""
+        """Return the values of keys, in their order."""
         self.held = {}
         while True:
             values, missing = self.tree.find_many(keys, self.held)
@@ -85,7 +85,7 @@ class StoredTree:
             self.load(missing)
 
     def scan(self, first: bytes, last: bytes, limit: int = 1000) -> list[tuple[bytes, int]]:
-        """The entries between two keys, both included."""
+        """Return the entries between two keys, both included."""
         found = []
         resume: bytes | None = first
         while resume is not None:
@@ -104,12 +104,12 @@ class StoredTree:
         return found
 
     def everything(self) -> list[tuple[bytes, int]]:
-        """All entries, in their order."""
+        """Return all entries, in their order."""
         length = self.tree.key_length
         return self.scan(bytes(length), b"\xff" * length)
 
     def prepare(self, changes: Changes) -> Update | None:
-        """What these changes lead to."""
+        """Return the update that these changes lead to."""
         batch = Batch(self.tree.key_length, changes)
         self.held = {}
         while isinstance(prepared := self.tree.prepare(batch, self.held), list):
@@ -134,7 +134,7 @@ class StoredTree:
         assert self.tree.end == self.store.end
 
     def restart(self) -> None:
-        """A new tree of what the last footer says."""
+        """Return a new tree with what the last footer says."""
         footer = self.tree.footer
         if footer.update_number:
             footer = Footer.parse(
@@ -152,7 +152,7 @@ def stored_tree(
     key_length: int = 16,
     **options: Any,
 ) -> StoredTree:
-    """An empty tree, whose storage begins at ``start``; options are those of ``Tree``."""
+    """Return an empty tree, whose storage begins at ``start``; options are those of ``Tree``."""
     pages = cache or PageCache(cache_bytes)
     return StoredTree(
         lambda: Tree(pages, key_length=key_length, **options),
@@ -161,7 +161,8 @@ def stored_tree(
 
 
 def parts_of(update: Update) -> list[tuple[int, bytes]]:
-    """The pages of an update, its delta if it has one, and its footer, each with its offset."""
+    """Return the pages of an update, its delta if it has one, and its footer, each with its
+    offset."""
     key_length = update.footer.key_length
     position, end = 0, update.footer.offset - update.offset
     parts = []
@@ -180,5 +181,5 @@ def parts_of(update: Update) -> list[tuple[int, bytes]]:
 
 
 def key_of(number: int, length: int = 16) -> bytes:
-    """The number as a key."""
+    """Return the number as a key."""
     return number.to_bytes(length, "big")

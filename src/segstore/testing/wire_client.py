@@ -33,7 +33,7 @@ class WireClient:
         self._request_ids = itertools.count(1)
 
     def next_request_id(self) -> int:
-        """A request id not given before."""
+        """Return a request id that was not given before."""
         return next(self._request_ids)
 
     async def send(self, *requests: wire.Command) -> None:
@@ -41,7 +41,8 @@ class WireClient:
         await self.stream.send_all(b"".join(map(self._protocol.send, requests)))
 
     async def receive(self) -> wire.Command:
-        """The next reply, whatever it is; ``PeerClosedError`` when there is none any more."""
+        """Return the next reply, whatever it is. Raises ``PeerClosedError`` when there are no
+        more."""
         while not self._replies:
             try:
                 data = await self.stream.receive_some(RECEIVE_BYTES)
@@ -55,7 +56,7 @@ class WireClient:
         return self._replies.popleft()
 
     async def expect(self, kind: type[ReplyType]) -> ReplyType:
-        """The next reply, which has to be of that kind."""
+        """Return the next reply, which has to be of that kind."""
         reply = await self.receive()
         assert isinstance(reply, kind), reply
         return reply

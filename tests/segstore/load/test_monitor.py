@@ -172,7 +172,7 @@ async def test_an_offline_container_keeps_what_is_known(store: MemoryStore) -> N
     watched.look(5)
     await store.wait_online(NAME)
     for number in store.containers:
-        store.registry.hosted(number).take_offline()
+        store.registry.hosted(number).mark_unavailable()
     watched.look(5)
     assert watched.monitor.known_count == 1
     assert not watched.is_due()

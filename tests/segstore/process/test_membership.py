@@ -70,7 +70,7 @@ async def serving(server: MemoryZooKeeper) -> AsyncIterator[Member]:
         nursery.start_soon(member.membership.run)
         await nursery.start(member.registry.run)
         await member.membership.begin(member.registry)
-        member.membership.note_serving()
+        member.membership.mark_serving()
         yield member
         nursery.cancel_scope.cancel()
 

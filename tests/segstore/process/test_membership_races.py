@@ -56,7 +56,7 @@ async def test_a_change_of_the_map_after_the_containers_ended_is_no_crash(
         async with trio.open_nursery() as containers:
             await containers.start(member.registry.run)
             await member.membership.begin(member.registry)
-            member.membership.note_serving()
+            member.membership.mark_serving()
             session = member.server.open_session()
             await ensure_path(session, PATHS.cluster)
             await give(session, {0}, {1})

@@ -16,7 +16,7 @@ from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container
 from segstore.errors import PermanentError
-from segstore.process.tier_two import EpochNotingLogs
+from segstore.process.tier_two import EpochRecordingLogs
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.journal import JournalSettings
@@ -40,7 +40,7 @@ async def living(
     disk: SimulatedDisk, chunks: MemoryChunkStorage, random: Random, *, gently: bool = True
 ) -> AsyncIterator[Container]:
     async with open_simulated_journal(disk, SETTINGS, random=random) as journal:
-        logs = EpochNotingLogs(journal)
+        logs = EpochRecordingLogs(journal)
         storage = ChunkedSegmentStorage(chunks, epoch=logs.epoch_now, boot_id="boot")
         logs.check_log = storage.check_log
         cache = CacheManager(StreamingCache(8 * MIB))

@@ -21,7 +21,7 @@ from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.chunks.system_journal import SystemJournal
 from segstore.container import Container, open_container
 from segstore.errors import SegmentStoreError
-from segstore.process.tier_two import EpochNotingLogs
+from segstore.process.tier_two import EpochRecordingLogs
 from segstore.tiers.api import Buffer, Check, ChunkInfo
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from segstore.writer.flush_policy import FlushPolicy
@@ -102,7 +102,7 @@ class Owners:
     ) -> None:
         """Open the container, and keep it until ``left``, whoever opens it after that."""
         late = LateChunks(self.chunks, Random(self.random.random()))
-        logs = EpochNotingLogs(self.logs)
+        logs = EpochRecordingLogs(self.logs)
         storage = ChunkedSegmentStorage(
             late,
             epoch=logs.epoch_now,

@@ -238,7 +238,7 @@ class StorePlace(Place):
                 await membership.begin(registry)
                 await registry.wait_until_tried()
             world.wires.listen(self.name, listener.put)
-            membership.note_serving()
+            membership.mark_serving()
             containers.start_soon(leave)
             async with trio.open_nursery() as watching:
                 watching.start_soon(server.end_stalled)

@@ -40,7 +40,7 @@ from segstore.network.server import ConnectionServer, _accept
 from segstore.process.config import ConnectionSettings
 from segstore.process.registry import ContainerRegistry
 from segstore.process.tier_one import raise_when_failed
-from segstore.process.tier_two import EpochNotingLogs
+from segstore.process.tier_two import EpochRecordingLogs
 from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 from segstore.testing.wire_client import WireClient
@@ -126,7 +126,7 @@ class Session:
             restart_seconds_max=1,
         )
         self._hosted = registry.hosted(0)
-        self._hosted.put_online(container, self.tables)
+        self._hosted.mark_online(container, self.tables)
         self._server = ConnectionServer(
             registry,
             CONNECTION_SETTINGS,
@@ -168,7 +168,7 @@ class Session:
                     yield
                 finally:
                     self._listener = None
-                self._hosted.take_offline()
+                self._hosted.mark_unavailable()
                 shutdown.set()
                 server.drain()
                 connections.cancel_scope.deadline = trio.current_time() + CONNECTIONS_DRAIN_SECONDS
@@ -302,7 +302,7 @@ class Host:
 
     async def _serve(self, life: Life) -> None:
         store, plan = self._store, self._plan
-        logs = EpochNotingLogs(store.planted.logs(life.journal))
+        logs = EpochRecordingLogs(store.planted.logs(life.journal))
         file_bytes = store.settings.file_bytes
         chunks: ChunkStorage = store.tier_2(logs.epoch_now)
         if plan.damages_chunks:

@@ -46,7 +46,7 @@ from segstore.errors import (
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.data_directory import DataDirectory
 from segstore.process.identity import owned
-from segstore.process.tier_two import EpochNotingLogs, open_storage
+from segstore.process.tier_two import EpochRecordingLogs, open_storage
 from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal
@@ -193,7 +193,7 @@ class Process:
         world, random = self.world, self.world.random
         self.journal = world.journal_in(self.path / "journal-0")
         async with open_simulated_journal(self.journal.disk, SETTINGS, random=random) as journal:
-            logs = EpochNotingLogs(journal)
+            logs = EpochRecordingLogs(journal)
             segments = ChunkedSegmentStorage(
                 self.chunks,
                 epoch=logs.epoch_now,
