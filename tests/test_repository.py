@@ -27,6 +27,8 @@ SPEAKS_OF_LEDGERS = ("src/bookkeeper_client/", "src/segstore/tiers/bookkeeper/")
 """There it is BookKeeper's own noun, and what the modules are about."""
 NAMESAKES = {"src/pravega_controller/earlier_records.py"}
 """Declares the records of older versions, by the names that today's have."""
+IMPERATIVE_PACKAGES = ("src/_fast/", "src/segstore/")
+"""Packages in which the docstring of every function begins with an imperative verb."""
 GENERATED = {
     "src/bookkeeper_client/data_formats_pb2.py",
     "src/bookkeeper_client/data_formats_pb2.pyi",
@@ -129,6 +131,40 @@ def test_names_are_those_of_the_product() -> None:
             if isinstance(node, ast.ClassDef) and BAD_NOUNS.search(node.name):
                 offenders.append(f"{name_of(path)}:{node.lineno}: {node.name}")
     assert offenders == []
+
+
+def function_docstrings(path: Path) -> list[tuple[int, str]]:
+    """Return line and text of the docstrings of functions, in Python or Cython."""
+    text = path.read_text()
+    if path.suffix in (".py", ".pyi"):
+        return [
+            (node.lineno, documented)
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if (documented := ast.get_docstring(node))
+        ]
+    # A head ends at the first colon that ends a line, and has no empty line.
+    heads = re.compile(
+        r'^[ \t]*c?p?def (?!class |extern )(?:[^:\n]|:(?!\n)|\n(?!\n))*:\n\s*"""(.*?)"""',
+        re.MULTILINE | re.DOTALL,
+    )
+    return [(text.count("\n", 0, each.start(1)) + 1, each[1]) for each in heads.finditer(text)]
+
+
+def test_docstrings_of_functions_begin_with_an_imperative_verb() -> None:
+    verbs = set((ROOT / "tests/docstring_verbs.txt").read_text().split())
+    checked, offenders = 0, []
+    for path in tracked_files():
+        if path.suffix not in (".py", ".pyi", ".pyx", ".pxd"):
+            continue
+        if not name_of(path).startswith(IMPERATIVE_PACKAGES):
+            continue
+        for line, text in function_docstrings(path):
+            checked += 1
+            if re.match(r"\w*", text.lstrip())[0] not in verbs:  # type: ignore[index]
+                offenders.append(f"{name_of(path)}:{line}: {text.splitlines()[0]}")
+    assert offenders == [], "begin with a verb, or add it to tests/docstring_verbs.txt"
+    assert checked > 2000
 
 
 def test_classes_of_a_package_have_different_names() -> None:
