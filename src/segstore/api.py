@@ -60,6 +60,11 @@ class ReadResult:
     """True if the segment had nothing more behind these bytes when they were read."""
 
 
+def ask_again(offset: int) -> ReadResult:
+    """Return the result, without bytes, that makes a reader ask again."""
+    return ReadResult(offset, b"", at_tail=True, end_of_segment=False)
+
+
 class SegmentSample(NamedTuple):
     """Counts of all that was ever written to a segment, and the scaling policy of its stream."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult
+from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult, ask_again
 from segstore.errors import ContainerOfflineError, SegmentStoreError
 from segstore.inactive.activation import Activation
 
@@ -63,7 +63,7 @@ class LateReads:
         self._nursery: trio.Nursery | None = None
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Start the task in which reads wait, in ``nursery``."""
+        """Run reads in ``nursery`` from now on."""
         self._nursery = nursery
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class LateReads:
     ) -> ReadHandle | None:
         """Read when the segment is active."""
         if self._nursery is None:
-            on_complete(None, ReadResult(offset, b"", True, False))
+            on_complete(None, ask_again(offset))
             return None
         read = LateRead(on_complete, has_room)
         self._nursery.start_soon(self._run, name, offset, length_max, read)
@@ -91,11 +91,11 @@ class LateReads:
             try:
                 await self._activation.activate(name)
             except ContainerOfflineError:
-                read.complete(None, ReadResult(offset, b"", True, False))
+                read.complete(None, ask_again(offset))
             except SegmentStoreError as error:
                 read.complete(error, None)
             if read.is_wanted and read.has_room is not None and not read.has_room():
-                read.complete(None, ReadResult(offset, b"", True, False))
+                read.complete(None, ask_again(offset))
             if read.is_wanted:
                 read.begin(
                     self._read_now(
@@ -108,5 +108,5 @@ class LateReads:
                 )
         except trio.Cancelled:
             # The container stops: tell the reader to ask again.
-            read.complete(None, ReadResult(offset, b"", True, False))
+            read.complete(None, ask_again(offset))
             raise

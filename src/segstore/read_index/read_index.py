@@ -19,7 +19,7 @@ from typing import Final
 import trio
 
 from _fast.logged_pieces import Piece
-from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult
+from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult, ask_again
 from segstore.cache.manager import CacheManager
 from segstore.chunks.api import SegmentStorage
 from segstore.errors import (
@@ -77,11 +77,11 @@ class ReadIndex:
         self._closed = True
         self._storage_reads.close()
         for _, read in self._woken:
-            read.complete(None, ReadResult(read.offset, b"", True, False))
+            read.complete(None, ask_again(read.offset))
         self._woken.clear()
         for index in self._indexes.values():
             for read in index.drop(self._cache_manager.history_blocks):
-                read.complete(None, ReadResult(read.offset, b"", True, False))
+                read.complete(None, ask_again(read.offset))
         self._indexes.clear()
         self._unstored.clear()
 
@@ -280,7 +280,7 @@ class ReadIndex:
                 index, redirect, offset, length_max, at_tail, on_complete, has_room
             )
         if not self._storage_reads.is_running:
-            on_complete(None, ReadResult(offset, b"", True, False))
+            on_complete(None, ask_again(offset))
             return None
         return self._storage_reads.read(index, offset, length_max, on_complete, has_room)
 

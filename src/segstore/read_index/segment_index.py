@@ -19,7 +19,7 @@ from typing import Final
 
 from _fast.logged_pieces import LoggedPieces, Piece
 from _fast.read_index import Generations, SegmentEntries
-from segstore.api import HasRoom, OnRead, ReadResult
+from segstore.api import HasRoom, OnRead, ReadResult, ask_again
 from segstore.cache.history import HistoryBlock, HistoryBlocks
 from segstore.errors import SegmentStoreError
 from segstore.model.metadata import SegmentMetadata
@@ -70,7 +70,7 @@ class WaitingRead:
         """Tell the reader to ask again if it has no room now; return whether it was told."""
         if self.has_room is None or self.on_complete is None or self.has_room():
             return False
-        self.complete(None, ReadResult(self.offset, b"", True, False))
+        self.complete(None, ask_again(self.offset))
         return True
 
     def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:

@@ -64,7 +64,7 @@ class StorageReads:
         return self._nursery is not None
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Run the task that starts reads in ``nursery``."""
+        """Run reads in ``nursery`` from now on."""
         self._nursery = nursery
 
     def close(self) -> None:

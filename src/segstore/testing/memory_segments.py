@@ -1,4 +1,4 @@
-"""What every operation of a container means, in its plainest form: the model of all others.
+"""Every operation of a container in its plainest form: the model of all others.
 
 Owns: ``MemorySegments``, segments in a dictionary on which operations take effect at once.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from segstore.api import HasRoom, OnRead, ReadResult, SegmentInfo
+from segstore.api import HasRoom, OnRead, ReadResult, SegmentInfo, ask_again
 from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -133,7 +133,7 @@ class MemorySegment:
             if read.has_room is None or read.has_room():
                 read.on_complete(None, self.read(read.offset, read.length_max))
             else:
-                read.on_complete(None, ReadResult(read.offset, b"", True, False))
+                read.on_complete(None, ask_again(read.offset))
 
     def read(self, offset: int, length_max: int) -> ReadResult:
         """Return the bytes at ``offset``."""
