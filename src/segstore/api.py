@@ -1,4 +1,4 @@
-"""What a segment container offers to the request handlers and to the table layer.
+"""The interface of a segment container for the request handlers and the table layer.
 
 Owns: the ``SegmentContainer`` protocol, the values that pass through it, and how a task awaits what
 completes by a call: ``Waiter`` for operations, ``read_and_wait`` for reads.

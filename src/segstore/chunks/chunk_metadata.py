@@ -1,4 +1,4 @@
-"""Which segments are in tier 2, and in which chunks: the state that changes are applied to.
+"""The segments in tier 2 and their chunks: the state that changes are applied to.
 
 Owns: ``ChunkMetadata`` and its snapshot; docs/formats/chunk-metadata.md describes the bytes.
 

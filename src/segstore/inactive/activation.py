@@ -1,4 +1,4 @@
-"""How an inactive segment becomes active.
+"""Activates inactive segments.
 
 Owns: which segments are being loaded.
 

@@ -1,4 +1,4 @@
-"""Which segments become inactive, and when.
+"""Evicts idle segments: chooses them, and makes them inactive.
 
 Owns: the policy and the task that looks for idle segments.
 

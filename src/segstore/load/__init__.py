@@ -1,1 +1,1 @@
-"""How busy segments are, and telling controllers of those that their stream should scale for."""
+"""Measures how busy segments are, and tells controllers which of them should be split or merged."""

@@ -1,5 +1,5 @@
-"""What all connections of a process have in buffers: replies on their way out, commands on their
-way in.
+"""Bounds the bytes in the buffers of all connections of a process: replies on their way out,
+commands on their way in.
 
 Owns: how many such bytes there may be together, and who waits for whom when there are more.
 

@@ -1,4 +1,4 @@
-"""Who gets the processor while readers are behind: writers that send much take turns.
+"""Shares the processor while readers are behind: connections that send much wait for each other.
 
 Owns: ``BulkTurns``, one for all connections of an event loop: whether readers are behind, and the
 turns of those that would otherwise all be received from in one turn of the event loop.

@@ -1,4 +1,4 @@
-"""What a handler is, and what handlers have at hand.
+"""The interface of handlers, and the state that they can use.
 
 Owns: the shape of handler tables, and the state that requests share.
 

@@ -1,4 +1,4 @@
-"""When quick replies to reads leave: not before the client is there to take them.
+"""Delays quick replies to reads until the client is ready for them.
 
 Owns: ``must_wait``, the decision which replies wait, and ``HeldReads``, the line of those that do,
 one for all connections of an event loop.

@@ -1,4 +1,4 @@
-"""What can be configured in a segment store process.
+"""The settings of a segment store process.
 
 Owns: ``SegmentStoreConfig`` and its sections, with their defaults.
 

@@ -1,4 +1,4 @@
-"""Which of several stores on one machine has which containers: a pure function.
+"""Divides containers among several stores on one machine: a pure function.
 
 Owns: ``plan_shares``. A store takes whole journals, since one process at a time writes a journal;
 where these are not even, logs of containers have to move to new journals.

@@ -1,4 +1,4 @@
-"""Which storage a process uses as tier 2.
+"""Opens the storage that a process uses as tier 2.
 
 Owns: the choice by configuration, and tier 2 in a directory. ``tier_two_vendors`` has the others.
 

@@ -1,4 +1,4 @@
-"""Where the bytes of one segment are, and who waits for more of them.
+"""The places of one segment's bytes, and the reads that wait for more of them.
 
 Owns: a segment's cached entries, its redirects to merged segments, the places of bytes that only
 the log has, its parked reads, the reads of tier 2 or of the log that are under way for it, and what

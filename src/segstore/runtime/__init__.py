@@ -1,1 +1,1 @@
-"""What a process gets from its event loop and its machine: deferred calls, clock, limits."""
+"""The services of a process's event loop and machine: deferred calls, clock, limits."""

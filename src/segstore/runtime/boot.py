@@ -1,4 +1,4 @@
-"""Which start of the machine this is.
+"""Identifies the present start of the machine.
 
 What a process has written and not synced is in the kernel as long as the machine runs, whatever
 becomes of the process. Of what was written on an earlier start nobody knows.

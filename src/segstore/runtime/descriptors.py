@@ -1,4 +1,4 @@
-"""How the file descriptors of a process are shared out.
+"""Divides the file descriptors of a process among its parts.
 
 Owns: how many of them connections may have, and how many the rest of the process keeps.
 

@@ -1,4 +1,4 @@
-"""What it means for users that the system refuses a file or directory.
+"""Explains to users why the system refuses a file or directory.
 
 Owns: the words for a full disk, a read-only file system and missing permissions, and what to do.
 

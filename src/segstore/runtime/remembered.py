@@ -1,4 +1,4 @@
-"""What is remembered within a bound.
+"""A memory of bounded size.
 
 Owns: ``Remembered``. Used by one task at a time.
 """

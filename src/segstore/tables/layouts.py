@@ -1,4 +1,4 @@
-"""Where a table's keys are among the attributes of its segment.
+"""Maps a table's keys to attributes of its segment.
 
 Owns: the two layouts. In the hash layout a *bucket* attribute is named for a key's hash and has the
 offset of the newest entry in the bucket; where several keys share a bucket, a *backpointer*

@@ -1,4 +1,4 @@
-"""When which table of a container is indexed and compacted.
+"""Chooses when each table of a container is indexed and compacted.
 
 Owns: ``Maintenance``: the tables that are due, and the tasks that maintain them.
 

@@ -1,4 +1,4 @@
-"""What can be configured of table segments.
+"""The settings of table segments.
 
 Owns: ``TableSettings`` and its defaults. Bounds that would let a table become unreadable are
 refused here, before anything is opened.

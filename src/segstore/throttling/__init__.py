@@ -1,1 +1,1 @@
-"""How writers are slowed down, and held back, while the store falls behind."""
+"""Slows writers down, and stops them, while the store falls behind."""

@@ -1,4 +1,4 @@
-"""What the segment store asks of tier 1 (a durable log) and of tier 2 (a chunk store).
+"""The interfaces of tier 1 (a durable log) and of tier 2 (a chunk store).
 
 Owns: the ``DurableDataLog`` and ``ChunkStorage`` protocols. Vendors live beside this module; one
 behaviour suite per protocol runs over all of them.

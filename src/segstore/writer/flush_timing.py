@@ -1,4 +1,4 @@
-"""When the bytes of a segment are flushed to tier 2.
+"""Chooses when the bytes of a segment are flushed to tier 2.
 
 Owns: ``FlushTiming``, which tells the segments that are due.
 

@@ -1,4 +1,4 @@
-"""Which ledgers a container's log consists of, and from where on: its node in ZooKeeper.
+"""The ledgers of a container's log, and where the log begins: its node in ZooKeeper.
 
 Owns: ``LogMetadata``, its bytes, which are the original's, its changes, and where the nodes are.
 

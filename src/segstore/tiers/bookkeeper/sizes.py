@@ -1,4 +1,4 @@
-"""How many bytes of a log lie behind a position, from samples."""
+"""Estimates how many bytes of a log are behind a position, from samples."""
 
 from __future__ import annotations
 

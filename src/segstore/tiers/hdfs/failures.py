@@ -1,4 +1,4 @@
-"""What a failed request to HDFS means: whether to try again, and what to tell people.
+"""Classifies failed requests to HDFS: whether to try again, and what to tell users.
 
 Owns: ``HdfsFailure`` and the table of the exceptions that NameNodes and DataNodes name.
 """

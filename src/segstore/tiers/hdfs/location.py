@@ -1,4 +1,4 @@
-"""Where in HDFS a store keeps its chunks, as users write it.
+"""The location of a store's chunks in HDFS, as users write it.
 
 Owns: ``HdfsLocation``. Imports no HTTP library, so that a wrong URL is told at once.
 """

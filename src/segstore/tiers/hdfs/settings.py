@@ -1,4 +1,4 @@
-"""What can be configured of HDFS.
+"""The settings of HDFS.
 
 Owns: ``HdfsSettings``, the table ``segment_store.hdfs`` of a settings file.
 """

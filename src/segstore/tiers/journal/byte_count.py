@@ -1,4 +1,4 @@
-"""How many bytes of entries a container's log holds, in little memory."""
+"""Counts the bytes of a container's log, in little memory."""
 
 from __future__ import annotations
 

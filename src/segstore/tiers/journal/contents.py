@@ -1,4 +1,4 @@
-"""What lies where in the journal's complete files, noted beside them so that a start need not look.
+"""Notes about the contents of the journal's complete files, so that a start need not read these.
 
 Owns: the notes of one journal: their bytes (``docs/formats/journal-contents.md``), reading and
 writing them, and ``ContentsNoter``, which writes them while the journal is used.

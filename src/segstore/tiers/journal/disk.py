@@ -1,4 +1,4 @@
-"""What the journal asks of the disk, and the machine's own disk.
+"""The interface of the journal's disk, and the machine's own disk.
 
 Owns: the ``Disk`` and ``DiskFile`` protocols and ``LocalDisk``.
 

@@ -1,4 +1,4 @@
-"""What lies before the damage in a journal that cannot be opened.
+"""Reads the part before the damage of a journal that cannot be opened.
 
 Owns: ``read_sound_prefix``, for a recovery that deliberately continues with what is left.
 

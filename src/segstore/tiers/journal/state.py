@@ -1,4 +1,4 @@
-"""What the journal's control records add up to.
+"""The state that the journal's control records lead to.
 
 Owns: ``JournalState``: for each container its epoch and the range of its needed entries, and which
 files are needed.

@@ -1,4 +1,4 @@
-"""What the journal's recent batches cost."""
+"""The cost of the journal's recent batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failed S3 request means: whether to try again, and what to tell people.
+"""Classifies failed S3 requests: whether to try again, and what to tell users.
 
 Owns: ``S3Failure`` and the table of error codes.
 """

@@ -1,4 +1,4 @@
-"""Where in S3 a store keeps its chunks, as users write it.
+"""The location of a store's chunks in S3, as users write it.
 
 Owns: ``S3Location``. Imports nothing of boto3, so that a wrong URL is told at once.
 """

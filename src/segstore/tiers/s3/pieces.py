@@ -1,4 +1,4 @@
-"""What a chunk is made of, and when its pieces are put together. Pure: no I/O here.
+"""The pieces of a chunk, and when they are joined. Pure: no I/O here.
 
 Owns: ``ChunkMap``, the rule by which pieces overlap, and the rules that bound their number.
 

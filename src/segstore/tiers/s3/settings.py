@@ -1,4 +1,4 @@
-"""What can be configured of S3.
+"""The settings of S3.
 
 Owns: ``S3Settings``.
 """
