@@ -410,7 +410,7 @@ class Container:
         segment = self._segment(name)
         if start < segment.start_offset:
             raise SegmentTruncatedError(name, start_offset=segment.start_offset)
-        # What tier 2 has beyond that is not known to be the segment's.
+        # Tier 2 may have more bytes, but they may not be the segment's.
         end = max(start, min(end, segment.storage_length))
         return await self._storage.plan_scan(
             segment.storage_name,

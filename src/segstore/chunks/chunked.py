@@ -478,7 +478,7 @@ class ChunkedSegmentStorage:
         """Forget the segment. Its chunks are deleted later."""
         await self._journal.ready()
         if not self._journal.is_unfinished and self._journal.metadata.get(segment) is None:
-            # What others change at this moment is not this segment.
+            # Changes of others at this moment are not about this segment.
             self._needed.pop(segment, None)
             return
         target = None if merged_into is None else await self._unchanging(merged_into)
@@ -568,7 +568,7 @@ class ChunkedSegmentStorage:
         if self._replace_last(segment, chunk, grown):
             self._journal.record_append(segment, known.length)
         elif self._has_chunk(segment, chunk):
-            # By the metadata the chunk ends where it did: these bytes would never be read here.
+            # The metadata end the chunk where it ended before: these bytes would never be read.
             raise StorageError(f"chunk {chunk.name} was closed while it was written to")
         return grown.end
 

@@ -331,7 +331,7 @@ class SystemJournal:
         try:
             if found_out:  # lengths, which are in no journal
                 await self._write_snapshot()
-                # Who claims a later epoch now will read them; who did has other ones.
+                # An owner that claims a later epoch now reads them; an earlier one has others.
                 await self.confirm_ownership()
             await self._chunks.write(
                 self._name(_CLAIM, 0), offset=len(self._claim), data=[_RECOVERED]
@@ -523,7 +523,7 @@ class SystemJournal:
                 if look == LOOKS_MAX:
                     raise
             except StorageDamagedError as error:
-                # What an older owner writes during a look may be in it in part.
+                # A look may find a part of what an older owner writes meanwhile.
                 if older == before:
                     raise
                 if look == LOOKS_MAX:

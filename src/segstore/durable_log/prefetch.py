@@ -81,7 +81,7 @@ class _Line:
         # Count of loads that are under way, with those of lines that were joined to this one.
         self.loads = 1
         self.needs: dict[Operation, _Wanted] = {}
-        # What two joined lines both needed is here twice.
+        # A need of two joined lines is here twice.
         self.wanted: list[_Wanted] = []
         self.failures: dict[str, SegmentStoreError] = {}
         self.offsets: list[_Offsets] = []

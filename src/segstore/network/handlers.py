@@ -149,8 +149,8 @@ async def merge_segments_batch(
         with suppress(NoSuchSegmentError):
             source_lengths[source] = await _mergeable_source(container, source, request.target)
     waiters: list[Waiter] = []
-    # In one step, so that they go to tier 1 together, and in order. What could fail for one source
-    # alone was refused before: none is merged behind one that failed.
+    # One step queues all, so that they go to tier 1 together, and in order. What could fail for one
+    # source alone was refused before: none is merged behind one that failed.
     for source in request.sources:
         waiters.append(waiter := Waiter())
         container.merge_nowait(request.target, source, on_complete=waiter.complete)

@@ -99,8 +99,8 @@ _REPLIES: Final[dict[type[SegmentStoreError], Callable[[Asked, Any], wire.Reply]
     SegmentTruncatedError: _truncated,
     BadOffsetError: _bad_offset,
     WrongHostError: lambda asked, _: wire.WrongHost(asked.request_id, asked.segment, ""),
-    # As the original's: the client looks again where the segment is, and others on the connection
-    # are not disturbed. The container may be back by then, or elsewhere.
+    # The original replies so too: the client looks again where the segment is, and others on the
+    # connection are not disturbed. The container may be back by then, or elsewhere.
     ContainerOfflineError: lambda asked, _: wire.WrongHost(asked.request_id, asked.segment, ""),
     UnsupportedRequestError: lambda asked, _: wire.OperationUnsupported(
         asked.request_id, asked.operation
@@ -108,7 +108,7 @@ _REPLIES: Final[dict[type[SegmentStoreError], Callable[[Asked, Any], wire.Reply]
     InvalidRequestError: lambda asked, error: wire.ErrorMessage(
         asked.request_id, asked.segment, str(error), ILLEGAL_ARGUMENT
     ),
-    # Not the end of the connection: others that share it are not disturbed. Clients try again a
+    # The connection stays open, so that others that share it are not disturbed. Clients try again a
     # few times, waiting longer each time, and tell their reader.
     ChunkDamagedError: lambda asked, error: wire.ErrorMessage(
         asked.request_id, asked.segment, str(error), UNSPECIFIED

@@ -86,7 +86,7 @@ class ConnectionServer:
         self._buffers = BufferBytes(settings, self._receive_buffer.narrow)
         self._bulk_turns = BulkTurns(settings.bulk_bytes_beside_readers)
         self.held_reads = HeldReads(settings.reply_age_seconds_min)
-        # In the order in which they came.
+        # The connections, in the order in which they were accepted.
         self._connections: dict[ServerConnection, None] = {}
         self._draining = False
         self._refusals = _Refusals()

@@ -119,7 +119,7 @@ async def join_cluster(
         try:
             return await _join(zookeeper, path, tier, new)
         except (ConnectionLostError, BadVersionError, NodeExistsError, NoNodeError):
-            # What happened is seen at the next look.
+            # The next look shows what happened.
             await trio.sleep(RETRY_SECONDS)
 
 

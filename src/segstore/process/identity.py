@@ -617,7 +617,7 @@ class _Ownership:
             tried = Claim(identity.turn + 1, identity.next_owner)
             if tried in claims and not self._is_elsewhere:
                 # An earlier start was killed when it met that one: do not keep the other store out.
-                # In a copy the name is that of the original, which may use the claim.
+                # A copy has the name of the original's claim, which the original may use.
                 await self._delete(self._tier.chunks_under(tried.turn), tried)
             raise self._claimed(
                 f"is older than tier 2 in {self._tier.where}, which was used since by"

@@ -365,7 +365,7 @@ class ContainerRegistry:
                 if was_online:
                     pause = self._restart_seconds_min
                 hosted.record_failure(error, pause, anew=was_online)
-                # What the world does has a sentence; only what we do needs a traceback.
+                # Errors from outside have a sentence; only our own defects need a traceback.
                 ours = not all(isinstance(leaf, SegmentStoreError) for leaf in leaf_errors(error))
                 logger.error(
                     "container failed",

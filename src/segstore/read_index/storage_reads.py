@@ -148,7 +148,7 @@ class StorageReads:
             failure = error
         finally:
             self._blocks.redeem(fetch.promised)
-        # Not when the container stops: closing answers those who wait.
+        # This is not reached when the container stops: closing answers the reads that wait.
         index.fetches.remove(fetch)
         if data and offset >= segment.start_offset and not index.is_dropped:
             self._keep(index, offset, data)

@@ -152,7 +152,7 @@ class StoreScrub:
             elif found is not None and found < chunk.length:
                 self._found.append((container_id, segment, chunk, too_short(chunk, found)))
             elif found:
-                # Of an open chunk the metadata may know less than there is.
+                # The metadata may know less of an open chunk than there is.
                 length = max(found, chunk.length) if chunk.is_open else chunk.length
                 self._work.append((container_id, segment, chunk, length))
                 self.report.bytes += length

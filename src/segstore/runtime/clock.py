@@ -20,5 +20,5 @@ def next_look(seconds: float) -> float:
     waking up costs more than the look."""
     now = trio.current_time()
     look = now // seconds + 1
-    # Of fractions the quotient may be a little too low for a look that is due right now.
+    # The quotient of fractions may be a little too low for a look that is due right now.
     return look * seconds if look * seconds > now else (look + 1) * seconds

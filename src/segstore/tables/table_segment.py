@@ -230,7 +230,7 @@ class TableSegment:
         while self._queue and self._in_flight is None and self._turn is None:
             index = self._index
             if index is None:
-                # Those who wait come back with a new index.
+                # The members that wait come back with a new index.
                 self._refuse_queued(ContainerOfflineError("the table's index was lost"), retry=True)
                 return
             try:

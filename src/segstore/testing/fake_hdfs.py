@@ -361,7 +361,7 @@ class _DataNode(_Handler):
         hdfs = self.hdfs
         self.close_connection = True
         if operation in ("CREATE", "APPEND"):
-            # As the real one does, asked or not.
+            # The real server does so too, asked or not.
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = b""
         missing = int(self.headers.get("Content-Length", "0"))
@@ -430,7 +430,7 @@ def _server(hdfs: FakeHdfs, handler: type[_Handler], number: int) -> ThreadingHT
     bound = type(handler.__name__, (handler,), {"hdfs": hdfs, "number": number})
     server = ThreadingHTTPServer((HOST, 0), bound)
     server.daemon_threads = True
-    # What is not read yet stays with its sender.
+    # Bytes that are not read yet stay with their sender.
     server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
     return server
 

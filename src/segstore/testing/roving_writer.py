@@ -155,7 +155,7 @@ class RovingWriter:
                 while self.acknowledged < following:
                     with trio.fail_after(ANSWER_SECONDS_MAX):
                         reply = await client.receive()
-                    # What an earlier connection had sent may come after this one was set up: then
+                    # Appends of an earlier connection may come after this one was set up: then
                     # this one begins anew, as official clients do.
                     if isinstance(reply, wire.WrongHost | wire.InvalidEventNumber):
                         return

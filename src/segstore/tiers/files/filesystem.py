@@ -101,7 +101,7 @@ class FilesystemChunkStorage:
         self._reads_directly = root.exists() and block_bytes_of(root) == BLOCK_BYTES
         self._known_durable = KnownPaths()
         self._known_directories = KnownPaths()
-        # By path, what was stored before a write that failed. Each operation is one step.
+        # Stored lengths before a write that failed, by path. Each operation is one step.
         self._stored_lengths: dict[str, int] = {}
         self._doubts = doubts
         if doubts is not None and (noted := doubts.read()):

@@ -55,7 +55,7 @@ class WriteGroups:
         self._waiting[write] = None
         try:
             async with self._places:
-                # Of the tasks that have a place, a later one may run first, and take the writes
+                # A later one of the tasks that have a place may run first, and take the writes
                 # before it, too.
                 while not write.is_taken:
                     await self._run(self._pop_group())

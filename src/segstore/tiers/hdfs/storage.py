@@ -69,7 +69,7 @@ class HdfsChunkStorage:
         self._hdfs = hdfs
         self._unfinished = unfinished
         self._random_bytes = random_bytes
-        # What the last write of this process has found; a write that fails forgets it.
+        # Lengths that the last write of this process has found; a write that fails forgets them.
         self._lengths: Remembered[str, int] = Remembered(KNOWN_CHUNKS_MAX)
         self._directories: Remembered[str, bool] = Remembered(KNOWN_DIRECTORIES_MAX)
 

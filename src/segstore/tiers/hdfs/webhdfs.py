@@ -331,7 +331,7 @@ class WebHdfs:
             if answer.status not in (HTTPStatus.OK, HTTPStatus.TEMPORARY_REDIRECT):
                 raise _refused(answer)
         except HdfsRequestError as error:
-            # What an active NameNode refuses is no reason to leave it, whatever it is.
+            # A refusal by an active NameNode is no reason to leave it, whatever it is.
             serves &= error.failure.kind is not HdfsFailureKind.STANDBY
             if not serves and self._active == asked:
                 self._active = (asked + 1) % len(self._addresses)
