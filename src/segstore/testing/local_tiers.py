@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import aclosing, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,16 +118,19 @@ class ObservedLog:
 
     async def read(self) -> AsyncGenerator[LogEntry, None]:
         """See ``DurableDataLog``."""
-        async for entry in self._log.read():
-            self.read_entries.append(entry.data)
-            yield entry
+        async with aclosing(self._log.read()) as found:
+            async for entry in found:
+                self.read_entries.append(entry.data)
+                yield entry
 
     async def read_digests(self) -> AsyncGenerator[list[DigestedEntry], None]:
         """See ``DurableDataLog``."""
-        async for entries in self._log.read_digests():
-            for entry in entries:
-                self.read_entries.append(entry.data or await self._log.read_entry(entry.address))
-            yield entries
+        async with aclosing(self._log.read_digests()) as found:
+            async for entries in found:
+                for entry in entries:
+                    data = entry.data or await self._log.read_entry(entry.address)
+                    self.read_entries.append(data)
+                yield entries
 
     async def read_entry(self, address: LogAddress) -> bytes:
         """See ``DurableDataLog``."""
