@@ -102,7 +102,7 @@ class BookKeeperDataLog:
         """The ledgers of earlier owners that the node names."""
         self._keeps_found_until = trio.current_time() + forgetting_seconds(client)
         self._owned_at = opened_at
-        """No other owner had opened the log by then."""
+        """Last time at which the log was known to have no other owner."""
         self._unproved: deque[_Unproved] = deque()
         self._is_proving = False
         self._next_entry_id = 0
@@ -251,8 +251,8 @@ class BookKeeperDataLog:
             assert entry_id == held.entry_id, "the ledger has an entry of another writer"
 
     def _complete_proved(self) -> None:
-        """Tell what is known to be durable, or of the log's failure, in the order of the entries;
-        see to it that the rest gets known."""
+        """Complete the entries that are known to be durable, or fail those of a failed log, in
+        order; prove the rest."""
         unproved, doubt_seconds = self._unproved, self._client.settings.doubt_seconds
         now = trio.current_time()
         while unproved and (self._error is not None or now - self._owned_at <= doubt_seconds):

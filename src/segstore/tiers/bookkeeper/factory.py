@@ -133,7 +133,7 @@ class BookKeeperLogFactory:
         dropped = [each for each in node.metadata.ledgers if each.ledger_id not in kept_ids]
         began = trio.current_time()
         ledger = await node.add_ledger(self._client, kept)
-        self._note_empty(container_id, kept)
+        self._record_empty(container_id, kept)
         try:
             await delete_ledgers(self._client, dropped)
             sizes = await _measure(node.metadata, found)
@@ -181,8 +181,9 @@ class BookKeeperLogFactory:
     def _drop_empty(
         self, container_id: int, metadata: LogMetadata, found: dict[int, ReadableLedger]
     ) -> LogMetadata:
-        """The metadata with what is known of their ledgers now, without those but the last that
-        this process has found empty so long ago that nobody waits for an answer from them."""
+        """Return the metadata with what is known of their ledgers now. Ledgers that this process
+        found empty long ago, so that no client waits for an answer from them, are left out, except
+        the last."""
         now = trio.current_time()
         known = self._empty_since.get(container_id, {})
         ledgers = []
@@ -196,8 +197,9 @@ class BookKeeperLogFactory:
                 ledgers.append(replace(each, status=Status.EMPTY))
         return replace(metadata, ledgers=tuple(ledgers))
 
-    def _note_empty(self, container_id: int, metadata: LogMetadata) -> None:
-        """The log was opened, so that owners before it see that when they look at the node."""
+    def _record_empty(self, container_id: int, metadata: LogMetadata) -> None:
+        """Record since when the ledgers of an opened log are known to be empty: earlier owners see
+        at the node that the log was opened."""
         now, known = trio.current_time(), self._empty_since.get(container_id, {})
         self._empty_since[container_id] = {
             each.ledger_id: known.get(each.ledger_id, now)

@@ -68,8 +68,8 @@ class LogMetadata:
         return replace(self, epoch=self.epoch + 1, ledgers=(*self.ledgers, added))
 
     def truncate(self, position: int, keeps: Collection[int] = ()) -> LogMetadata:
-        """Return these metadata without what is before a position, which stays. Ledgers whose ids are
-        in ``keeps`` stay in the list, although nothing of them is needed."""
+        """Return these metadata without what is before a position, which stays. Ledgers whose ids
+        are in ``keeps`` stay in the list, although nothing of them is needed."""
         if position <= self.truncated_position:
             return self
         sequence = position >> ENTRY_BITS

@@ -81,8 +81,8 @@ class MetadataNode:
             return ledger
 
     async def truncate(self, position: int, keeps: Collection[int]) -> list[LogLedger]:
-        """Record the position as the first one that is needed; return the ledgers that are not named
-        any more: those before it, except those with ids in ``keeps``."""
+        """Record the position as the first one that is needed; return the ledgers that are not
+        named any more: those before it, except those with ids in ``keeps``."""
         async with self._turn:
             before = self.metadata.ledgers
             await self._store(lambda metadata: metadata.truncate(position, keeps))
@@ -90,7 +90,7 @@ class MetadataNode:
             return [each for each in before if each.ledger_id not in kept]
 
     async def check_owner(self) -> None:
-        """See that no other owner has changed the node."""
+        """Check that no other owner has changed the node."""
         async with self._turn:
             try:
                 await self._look()
