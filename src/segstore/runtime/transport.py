@@ -109,7 +109,7 @@ class Turns(Protocol):
 
     @property
     def are_needed(self) -> bool:
-        """Whether a connection that sends much has to wait for its turn now."""
+        """Return whether a connection that sends much has to wait for its turn now."""
         ...
 
     async def wait_for_turn(self, count: int) -> None:
@@ -121,7 +121,7 @@ class SocketTransport:
     """A TCP socket. ``buffer`` and ``bulk_turns`` may be shared by all transports of a loop, whose
     ``reactor`` runs from now on until the transport is closed.
 
-    Without ``bulk_turns`` the transport waits for nobody.
+    Without ``bulk_turns`` the transport waits for no other.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class DurableDataLog(Protocol):
 
     @property
     def overlapping_entries(self) -> int:
-        """How many entries become durable soonest when they are on their way at the same time.
+        """Return how many entries are best on their way at the same time, to be durable soonest.
 
         1 where the log writes one batch after another, and what comes meanwhile waits anyway.
         """

@@ -116,7 +116,7 @@ class MemoryDataLog:
 
     @property
     def overlapping_entries(self) -> int:
-        """All that is queued is stored at once."""
+        """Return 1: all that is queued is stored at once."""
         return 1
 
     @property

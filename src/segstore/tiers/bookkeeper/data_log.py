@@ -135,7 +135,7 @@ class BookKeeperDataLog:
 
     @property
     def overlapping_entries(self) -> int:
-        """Some: a bookie lets each wait for others, and syncs while it collects the next ones."""
+        """Return several: a bookie delays each for others, and syncs while it collects more."""
         return OVERLAPPING_ENTRIES
 
     @property

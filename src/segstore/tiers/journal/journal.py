@@ -338,7 +338,7 @@ class ContainerLog:
 
     @property
     def overlapping_entries(self) -> int:
-        """One batch is written after another."""
+        """Return 1: one batch is written after another."""
         return 1
 
     @property
