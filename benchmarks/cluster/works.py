@@ -29,6 +29,9 @@ from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import GetStreamSegmentInfo, StreamSegmentInfo
 
 FILLED_STREAM = "unflushed"
+DRAIN_SECONDS_MAX = 60.0
+"""Maximum time after a load until all is acknowledged, in seconds: three bookies on one disk write
+everything six times, and the disk may stand still for seconds."""
 WATCHED_SEGMENTS = 16
 CONNECTING_SECONDS = 8.0
 """A client's process writes its first event within this time."""
@@ -70,6 +73,7 @@ class Session:
             warmup_seconds=size.warmup_seconds,
             warmup_seconds_max=size.warmup_seconds_max,
             seconds=size.seconds,
+            drain_seconds=DRAIN_SECONDS_MAX,
         )
         return load_outcome(self.peer, self.server, load, client_heap=size.client_heap)
 

@@ -28,6 +28,8 @@ from pravega_controller.errors import AlreadyExistsError, ControllerError, Store
 from pravega_controller.intents import Intents
 from pravega_controller.key_value_tables import INTENT_KIND as TABLE_INTENT_KIND
 from pravega_controller.key_value_tables import KeyValueTableOperations
+from pravega_controller.late_segments import INTENT_KIND as LATE_SEGMENTS_KIND
+from pravega_controller.late_segments import LateSegments
 from pravega_controller.members import MemberRecord, Members
 from pravega_controller.old_epochs import OldEpochs, OldEpochsRegistry
 from pravega_controller.placement import MapPlacement, Placement, StaticPlacement
@@ -192,6 +194,7 @@ def _assemble(
         store, workflows, open_transactions, owns=members.owns, now_ms=now_ms, seconds_min=wait
     )
     archive = OutcomeArchive(table_client)
+    late = LateSegments(store, segments, now_ms=now_ms)
     transaction_workflows = TransactionWorkflows(
         store,
         segments,
@@ -201,6 +204,7 @@ def _assemble(
         background,
         watermarks,
         members,
+        late,
         now_ms=now_ms,
     )
     deaths.append(transaction_workflows.take_over_soon)
@@ -214,6 +218,7 @@ def _assemble(
     background.register("group", groups.finish)
     background.register(TABLE_INTENT_KIND, tables.finish)
     background.register("scope", scopes.finish)
+    background.register(LATE_SEGMENTS_KIND, late.finish)
     registry = RetentionRegistry(table_client, now_ms=now_ms)
     streams = StreamOperations(store, segments, workflows, tags, registry.register)
     return Controller(

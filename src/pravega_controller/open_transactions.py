@@ -37,6 +37,7 @@ class Transaction:
         "certain_in",
         "execution_end",
         "identifier",
+        "is_begun",
         "lease_end",
         "owner",
         "record",
@@ -63,6 +64,8 @@ class Transaction:
         self.execution_end = execution_end
         self.certain_in = certain_in
         """The time of solitude (see ``members``) since when nobody else can have changed it."""
+        self.is_begun = False
+        """Whether it is known that its segments were created: no request for them comes late."""
         self._gone: trio.Event | None = None
 
     @property

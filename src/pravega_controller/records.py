@@ -251,11 +251,13 @@ class IntentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """Says that something may have a workflow to finish."""
 
     kind: str
-    """``scope``, ``stream``, ``group`` or ``key-value-table``."""
+    """``scope``, ``stream``, ``group``, ``key-value-table`` or ``transaction-segments``."""
     scope: str
     name: str = ""
     stream_ids: tuple[str, ...] = ()
     """Ids of streams being made, whose records no name leads to yet."""
+    segment_numbers: tuple[int, ...] = ()
+    """Numbers of the segments of a transaction that are to be deleted again."""
 
 
 R = TypeVar("R", bound=msgspec.Struct)

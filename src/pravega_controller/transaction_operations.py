@@ -185,6 +185,8 @@ class TransactionOperations:
             is_open = stored is not None and stored.record.state is TransactionState.OPEN
         if not is_open:
             raise VersionConflictError(f"transaction {identifier.hex()} ended while it was begun")
+        if transaction is not None:
+            transaction.is_begun = True
 
     async def _create_segments(self, stream: Stream, identifier: bytes) -> None:
         await self._segments.create_segments(

@@ -52,6 +52,7 @@ from pravega_controller.errors import (
     VersionConflictError,
 )
 from pravega_controller.history import Epoch
+from pravega_controller.late_segments import LateSegments
 from pravega_controller.locks import KeyedLocks
 from pravega_controller.members import Members
 from pravega_controller.open_transactions import (
@@ -110,11 +111,13 @@ class TransactionWorkflows:
         background: Background,
         watermarks: Watermarks,
         members: Members,
+        late: LateSegments,
         *,
         now_ms: Callable[[], int],
     ) -> None:
         self._watermarks = watermarks
         self._members = members
+        self._late = late
         self.instance_id = members.instance_id
         self._store = store
         self._segments = segments
@@ -375,6 +378,7 @@ class TransactionWorkflows:
         """Watch leases and archive outcomes, for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.timer.run)
+            nursery.start_soon(self._late.run)
             nursery.start_soon(self._archive_rounds)
 
     # ---- Decisions -------------------------------------------------------------------------------
@@ -437,6 +441,8 @@ class TransactionWorkflows:
             transaction.certain_in = solitude
         else:
             await self.decide(transaction, record)
+        # A client knows of the transaction: so its beginning was answered.
+        transaction.is_begun = True
         self.abort_soon(owner, [transaction])
 
     async def _known_owner(self, scope: str, name: str, identifier: bytes) -> StreamTransactions:
@@ -823,8 +829,16 @@ class TransactionWorkflows:
                 await self._transactions.remove(owner.scope, owner.stream, [transaction.identifier])
                 owner.drop(transaction.identifier)
                 return
+            if not transaction.is_begun and self._late.may_come(transaction.record.created_ms):
+                await self._promise_to_delete_again(stream, segments, transaction.identifier)
             await self._delete_segments(stream, segments, transaction.identifier)
             await self._write_aborted(transaction)
+
+    async def _promise_to_delete_again(
+        self, stream: Stream, segments: Iterable[Segment], identifier: bytes
+    ) -> None:
+        numbers = [segment.number for segment in segments]
+        await self._late.promise(stream.scope.name, stream.name, identifier, numbers)
 
     async def _delete_segments(
         self, stream: Stream, segments: Iterable[Segment], identifier: bytes
@@ -915,6 +929,7 @@ class TransactionWorkflows:
                 transaction = self.adopt(owner, identifier, stored)
             await self._decide_abort(transaction)
             if transaction.state is TransactionState.ABORTING:
+                await self._promise_to_delete_again(stream, stream.active, identifier)
                 await self._delete_segments(stream, stream.active, identifier)
                 await self._write_aborted(transaction)
 

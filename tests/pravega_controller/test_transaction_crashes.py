@@ -17,6 +17,7 @@ import pytest
 import trio
 import trio.testing
 
+from pravega_controller import late_segments
 from pravega_controller.controller import Controller
 from pravega_controller.errors import StreamNotFoundError
 from pravega_controller.store import INTENTS
@@ -221,6 +222,12 @@ SCENARIOS = {
     "archive": Scenario(begun, archive, check_archived),
     "delete": Scenario(ended, delete, check_deleted),
 }
+
+
+@pytest.fixture(autouse=True)
+def short_wait_for_late_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request comes late here: each matters to some step, and is lost or carried out."""
+    monkeypatch.setattr(late_segments, "LATE_SECONDS", 5.0)
 
 
 async def check_nothing_left(memory: MemorySegmentStore) -> None:

@@ -11,6 +11,8 @@ import trio.testing
 
 from pravega_controller.controller import Controller
 from pravega_controller.errors import InvalidRequestError, VersionConflictError
+from pravega_controller.intents import INTENTS
+from pravega_controller.late_segments import LATE_SECONDS
 from pravega_controller.members import MEMBERS
 from pravega_controller.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
@@ -227,6 +229,58 @@ async def test_a_begin_that_is_slower_than_the_seal_of_its_stream_leaves_no_segm
         assert isinstance(answers[0], InvalidRequestError)
         assert paused
         assert not [name for name in memory_store.segments if names.is_transaction_segment(name)]
+
+
+@pytest.mark.parametrize("killed", ["the one that began", "both"])
+async def test_a_segment_that_a_killed_controller_asked_for_late_is_deleted(
+    killed: str,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The stream is sealed by the other controller while the transaction is being begun."""
+    memory_store.pauses = lambda request: (
+        isinstance(request, wire.CreateSegment) and names.is_transaction_segment(request.segment)
+    )
+    lives = [trio.CancelScope() for _ in range(3)]
+    call = trio.CancelScope()
+
+    async def live_for_a_while(port: int, *, task_status: trio.TaskStatus[Controller]) -> None:
+        with lives[port]:
+            async with open_on_memory(port=port, reply_seconds_max=60.0) as controller:
+                task_status.started(controller)
+                await trio.sleep_forever()
+
+    async def begin_in_vain(controller: Controller) -> None:
+        with call:
+            await begin(controller)
+
+    def transaction_segments() -> list[str]:
+        return [name for name in memory_store.segments if names.is_transaction_segment(name)]
+
+    async with trio.open_nursery() as nursery:
+        one = await nursery.start(live_for_a_while, 0)
+        two = await nursery.start(live_for_a_while, 1)
+        await make_stream(one)
+        memory_store.pause = trio.Event()
+        nursery.start_soon(begin_in_vain, one)
+        await memory_store.is_paused.wait()
+        await two.streams.seal("s", "a")
+        await two.streams.delete("s", "a")
+        call.cancel()
+        for life in lives[: 2 if killed == "both" else 1]:
+            life.cancel()
+        await trio.sleep(1)
+        memory_store.pause.set()
+        memory_store.pause = None
+        await trio.sleep(1)
+        assert transaction_segments()
+        if killed == "both":
+            await nursery.start(live_for_a_while, 2)
+        await trio.sleep(2 * LATE_SECONDS)
+        assert not transaction_segments()
+        assert not memory_store.tables[INTENTS].entries
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_lease_that_a_dead_controller_renewed_is_not_shortened_by_who_watched_it_before(
