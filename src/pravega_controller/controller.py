@@ -29,7 +29,6 @@ from pravega_controller.intents import Intents
 from pravega_controller.key_value_tables import INTENT_KIND as TABLE_INTENT_KIND
 from pravega_controller.key_value_tables import KeyValueTableOperations
 from pravega_controller.late_segments import INTENT_KIND as LATE_SEGMENTS_KIND
-from pravega_controller.late_segments import LateSegments
 from pravega_controller.members import MemberRecord, Members
 from pravega_controller.old_epochs import OldEpochs, OldEpochsRegistry
 from pravega_controller.placement import MapPlacement, Placement, StaticPlacement
@@ -186,15 +185,13 @@ def _assemble(
         finish_later=finish_later,
         note_truncation=OldEpochsRegistry(table_client).note,
     )
-    writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
-    watermarks = Watermarks(store, segments, table_client, owns=members.owns, writer_id=writer_id)
+    watermarks = _make_watermarks(store, segments, table_client, members, random)
     open_transactions = TransactionStore(table_client, random=random)
     wait = config.history_seconds_min
     old_epochs = OldEpochs(
         store, workflows, open_transactions, owns=members.owns, now_ms=now_ms, seconds_min=wait
     )
     archive = OutcomeArchive(table_client)
-    late = LateSegments(store, segments, now_ms=now_ms)
     transaction_workflows = TransactionWorkflows(
         store,
         segments,
@@ -204,7 +201,6 @@ def _assemble(
         background,
         watermarks,
         members,
-        late,
         now_ms=now_ms,
     )
     deaths.append(transaction_workflows.take_over_soon)
@@ -218,7 +214,7 @@ def _assemble(
     background.register("group", groups.finish)
     background.register(TABLE_INTENT_KIND, tables.finish)
     background.register("scope", scopes.finish)
-    background.register(LATE_SEGMENTS_KIND, late.finish)
+    background.register(LATE_SEGMENTS_KIND, transaction_workflows.late.finish)
     registry = RetentionRegistry(table_client, now_ms=now_ms)
     streams = StreamOperations(store, segments, workflows, tags, registry.register)
     return Controller(
@@ -237,6 +233,18 @@ def _assemble(
         now_ms,
         finish_later,
     )
+
+
+def _make_watermarks(
+    store: MetadataStore,
+    segments: SegmentClient,
+    tables: TableClient,
+    members: Members,
+    random: Random,
+) -> Watermarks:
+    """Return what writes watermarks, as a writer of its own to their streams."""
+    writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
+    return Watermarks(store, segments, tables, owns=members.owns, writer_id=writer_id)
 
 
 def _join_later(

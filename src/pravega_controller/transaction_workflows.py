@@ -111,13 +111,12 @@ class TransactionWorkflows:
         background: Background,
         watermarks: Watermarks,
         members: Members,
-        late: LateSegments,
         *,
         now_ms: Callable[[], int],
     ) -> None:
         self._watermarks = watermarks
         self._members = members
-        self._late = late
+        self.late = LateSegments(store, segments, now_ms=now_ms)
         self.instance_id = members.instance_id
         self._store = store
         self._segments = segments
@@ -378,7 +377,7 @@ class TransactionWorkflows:
         """Watch leases and archive outcomes, for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.timer.run)
-            nursery.start_soon(self._late.run)
+            nursery.start_soon(self.late.run)
             nursery.start_soon(self._archive_rounds)
 
     # ---- Decisions -------------------------------------------------------------------------------
@@ -829,7 +828,7 @@ class TransactionWorkflows:
                 await self._transactions.remove(owner.scope, owner.stream, [transaction.identifier])
                 owner.drop(transaction.identifier)
                 return
-            if not transaction.is_begun and self._late.may_come(transaction.record.created_ms):
+            if not transaction.is_begun and self.late.may_come(transaction.record.created_ms):
                 await self._promise_to_delete_again(stream, segments, transaction.identifier)
             await self._delete_segments(stream, segments, transaction.identifier)
             await self._write_aborted(transaction)
@@ -838,7 +837,7 @@ class TransactionWorkflows:
         self, stream: Stream, segments: Iterable[Segment], identifier: bytes
     ) -> None:
         numbers = [segment.number for segment in segments]
-        await self._late.promise(stream.scope.name, stream.name, identifier, numbers)
+        await self.late.promise(stream.scope.name, stream.name, identifier, numbers)
 
     async def _delete_segments(
         self, stream: Stream, segments: Iterable[Segment], identifier: bytes
