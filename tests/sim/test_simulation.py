@@ -90,6 +90,7 @@ def test_a_damaged_record_keeps_its_container_offline_alone() -> None:
     assert sum(report.fault_counts["damaged record"] for report in reports) > 0
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("seed", [4, 15])
 def test_a_seed_is_the_same_in_every_process(seed: int) -> None:
     # Strings hash differently there: whoever goes through a set of them shows. There are clients
