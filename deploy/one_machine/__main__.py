@@ -36,7 +36,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from pravega_admin.errors import EXIT_OK, AdminError, ConfigurationError, tell_error
+from pravega_admin.errors import EXIT_OK, AdminError, ConfigurationError, report_error
 from pravega_admin.run_directory import RunDirectory
 from pravega_admin.standalone import check_port
 from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec, spawn
@@ -66,9 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
             write_settings_files(settings)
             run(settings, class_path, directory, restarts=restarts)
     except MavenFailedError as error:
-        return tell_error(AdminError(str(error)))
+        return report_error(AdminError(str(error)))
     except (AdminError, KeyboardInterrupt) as error:
-        return tell_error(error)
+        return report_error(error)
     return EXIT_OK
 
 

@@ -39,7 +39,7 @@ class WorkloadName(enum.StrEnum):
 
 
 class LogKind(enum.StrEnum):
-    """Where tier 1 is: in memory, or in a journal on disk that is synced before any completion."""
+    """Kinds of tier 1: in memory, or in a journal on disk that is synced before any completion."""
 
     MEMORY = "memory"
     JOURNAL = "journal"
@@ -152,7 +152,7 @@ def _row(result: SelfTestResult) -> dict[str, Any]:
 
 @contextmanager
 def _directory(given: Path | None) -> Iterator[Path]:
-    """The user's directory, or one that goes when we go."""
+    """Yield the directory that the user named, or a temporary one that is deleted at the end."""
     if given is not None:
         yield given
         return

@@ -15,7 +15,7 @@ HELP_OPTIONS = frozenset({"-h", "--help"})
 
 
 def main() -> None:
-    """The console script."""
+    """Run the ``segstore`` command; the console script calls this."""
     if starts_store(sys.argv[1:]):
         from pravega_admin.quick_options import read_options
         from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
@@ -32,13 +32,13 @@ def main() -> None:
 
 def start_quickly(options: Mapping[str, object]) -> int:
     """Run a store without the parser of verbs; its exit code."""
-    from pravega_admin.errors import tell_error
+    from pravega_admin.errors import report_error
     from pravega_admin.store_settings import start_standalone
 
     try:
         start_standalone(options)
     except (Exception, KeyboardInterrupt) as error:
-        return tell_error(error)
+        return report_error(error)
     return 0
 
 

@@ -13,7 +13,7 @@ import typer
 
 from pravega_admin.addresses import parse_host_port, parse_host_ports
 from pravega_admin.options import LedgersOption, OutputOption
-from pravega_admin.output import OutputFormat, note, print_rows, report, status_line
+from pravega_admin.output import OutputFormat, print_message, print_rows, report, status_line
 from pravega_blocking.errors import (
     ConflictError,
     PravegaError,
@@ -62,7 +62,7 @@ def status(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List segment stores, controllers and bookies; exit code 6 if a container is not served."""
-    state = _look(zookeeper, cluster, bookkeeper_ledgers)
+    state = _read_cluster(zookeeper, cluster, bookkeeper_ledgers)
     rows = [
         {
             "kind": each.kind,
@@ -75,7 +75,7 @@ def status(
     ]
     print_rows(rows, _COLUMNS, output)
     if missing := state.missing():
-        raise ConflictError(_tell(cluster, missing))
+        raise ConflictError(_describe_missing(cluster, missing))
 
 
 @app.command()
@@ -100,9 +100,9 @@ def wait(
             bookkeeper_ledgers,
             {"stores": stores, "controllers": controllers, "bookies": bookies},
         ):
-            show(_tell(cluster, missing))
+            show(_describe_missing(cluster, missing))
             if time.monotonic() - began > timeout:
-                raise TimedOutError(f"{_tell(cluster, missing)}, after {timeout:g} s")
+                raise TimedOutError(f"{_describe_missing(cluster, missing)}, after {timeout:g} s")
             time.sleep(LOOK_SECONDS)
     seconds = time.monotonic() - began
     sentence = f"cluster {cluster} is whole: all containers are served"
@@ -111,40 +111,40 @@ def wait(
 
 @check_app.command("segment-store")
 def check_segment_store(address: AddressArgument, timeout: AnswerOption = ANSWER_SECONDS) -> None:
-    """Succeed if a segment store serves."""
+    """Check that a segment store serves."""
     from pravega_admin.server_checks import ask_segment_store
 
     host, port = parse_host_port(address)
     ask_segment_store(host, port, seconds_max=timeout)
-    note(f"{address} serves")
+    print_message(f"{address} serves")
 
 
 @check_app.command("controller")
 def check_controller(address: AddressArgument, timeout: AnswerOption = ANSWER_SECONDS) -> None:
-    """Succeed if a controller serves."""
+    """Check that a controller serves."""
     from pravega_admin.server_checks import ask_controller
 
     host, port = parse_host_port(address)
     ask_controller(host, port, seconds_max=timeout)
-    note(f"{address} serves")
+    print_message(f"{address} serves")
 
 
-def _tell(cluster: str, missing: Sequence[str]) -> str:
+def _describe_missing(cluster: str, missing: Sequence[str]) -> str:
     return f"cluster {cluster} is not whole: {'; '.join(missing)}"
 
 
 def _look_for_missing(
     zookeeper: str, cluster: str, ledgers_root: str | None, wanted: dict[str, int]
 ) -> list[str]:
-    """What the cluster lacks, in words; also that ZooKeeper does not answer."""
+    """Return what the cluster lacks, in words; also that ZooKeeper does not answer."""
     try:
-        return _look(zookeeper, cluster, ledgers_root).missing(**wanted)
+        return _read_cluster(zookeeper, cluster, ledgers_root).missing(**wanted)
     except UnavailableError as error:
         return [str(error)]
 
 
-def _look(zookeeper: str, cluster: str, ledgers_root: str | None) -> ClusterState:
-    """Look at a cluster once. Raises ``PravegaError``."""
+def _read_cluster(zookeeper: str, cluster: str, ledgers_root: str | None) -> ClusterState:
+    """Return the present state of a cluster. Raises ``PravegaError``."""
     import logging
 
     import trio
@@ -171,7 +171,7 @@ def _look(zookeeper: str, cluster: str, ledgers_root: str | None) -> ClusterStat
                 found = error
             except ZooKeeperError as error:
                 found = UnavailableError(f"ZooKeeper cannot be asked: {error}")
-            # Else it would wait for the session's timer.
+            # Otherwise it would wait for the session's timer.
             nursery.cancel_scope.cancel()
         return found
 

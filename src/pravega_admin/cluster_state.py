@@ -1,4 +1,4 @@
-"""What there is of a cluster now: who has registered, who answers, and who serves what.
+"""The present state of a cluster: the members that are registered, answer, and serve.
 
 Owns: ``look_at_cluster`` and the values that it returns. Nothing is changed.
 
@@ -54,11 +54,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """All that is known of a cluster at one time."""
+    """The state of a cluster at one time."""
 
     members: tuple[Member, ...]
     container_count: int | None
-    """None before the first segment store has said it."""
+    """None before the first segment store has recorded it."""
 
     def count(self, kind: str, *states: str) -> int:
         """Return how many members of a kind are in one of the states."""
@@ -66,7 +66,7 @@ class ClusterState:
 
     @property
     def unserved(self) -> tuple[int, ...]:
-        """The containers that nobody serves now."""
+        """Return the containers that no segment store serves now."""
         served = frozenset[int]().union(*(each.served for each in self.members))
         return tuple(each for each in range(self.container_count or 0) if each not in served)
 
@@ -160,7 +160,7 @@ def _ask_controller(host: Host, seconds_max: float) -> Member:
 async def _read_bookies(
     zookeeper: ZooKeeper, paths: ClusterPaths, root: str | None
 ) -> list[Member]:
-    """The bookies that have registered, with those that take no writes."""
+    """Return the bookies that have registered, with those that take no writes."""
     available = f"{root or f'{paths.root}/bookkeeper/ledgers'}/available"
     found = []
     for path, state in (

@@ -1,4 +1,4 @@
-"""Who runs a standalone store in a data directory.
+"""The supervisor of a standalone store in its data directory.
 
 Owns: becoming the supervisor of a data directory.
 
@@ -26,8 +26,8 @@ from segstore.runtime.refused_files import reason_of
 def open_run_directory(
     data_dir: Path, *, container_count: int = 4, journal_count: int = 1
 ) -> Iterator[RunDirectory]:
-    """Be the supervisor of a data directory, which is made, with so many journals, if there is
-    none.
+    """Lock a data directory as its supervisor, and yield its run directory. A data directory that
+    does not exist is made, with ``journal_count`` journals.
 
     Raises ``ConfigurationError`` when it cannot be used, or is in use, and ``NoRoomError`` when its
     disk is full.

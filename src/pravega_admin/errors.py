@@ -61,7 +61,7 @@ _EXIT_CODES: dict[type[BaseException], int] = {
 
 
 def cannot_start(sentence: str, cause: BaseException | None) -> AdminError:
-    """The error of a server that cannot start, because of files that the system refuses."""
+    """Return the error of a server that cannot start because the system refuses files."""
     is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
     return NoRoomError(sentence) if is_full else ConfigurationError(sentence)
 
@@ -74,8 +74,8 @@ def exit_code_of(error: BaseException) -> int:
     return EXIT_FAILED
 
 
-def tell_error(error: BaseException) -> int:
-    """Say on stderr, in one sentence, what ended a command; return the exit code for that."""
+def report_error(error: BaseException) -> int:
+    """Print on stderr, in one sentence, what ended a command; return the exit code for that."""
     if not isinstance(error, KeyboardInterrupt):
         sentence = str(error)
         if not isinstance(error, PravegaError):

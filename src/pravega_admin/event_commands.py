@@ -19,7 +19,7 @@ import typer
 
 from pravega_admin.errors import AdminError
 from pravega_admin.options import ControllerOption, OutputOption, StreamArgument, parse_stream_name
-from pravega_admin.output import OutputFormat, note, print_json, progress
+from pravega_admin.output import OutputFormat, print_json, print_message, progress
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.errors import NotFoundError, PravegaError, TimedOutError, UsageError
 from pravega_blocking.positions import Start
@@ -79,14 +79,16 @@ def write(
             with writer:
                 event_count, byte_count = _write_lines(writer, source, key_of)
         except (PravegaError, KeyboardInterrupt):
-            note(f"{writer.acknowledged_events} events were stored")
+            print_message(f"{writer.acknowledged_events} events were stored")
             raise
         seconds = time.monotonic() - started
     if output is OutputFormat.JSON:
         fields = {"stream": str(name), "events": event_count, "bytes": byte_count}
         print_json({**fields, "seconds": round(seconds, 3)})
     else:
-        note(f"{event_count} events ({byte_count} bytes) stored in {name} in {seconds:.2f} s")
+        print_message(
+            f"{event_count} events ({byte_count} bytes) stored in {name} in {seconds:.2f} s"
+        )
 
 
 def read(

@@ -84,7 +84,7 @@ def delete(
 
 
 def _cuts(cuts: Iterable[pb.StreamCut]) -> list[Any]:
-    """Streams with their cuts, as texts; a cut without segments is no bound."""
+    """Return streams with their cuts as texts; a cut without segments bounds nothing."""
     texts = []
     for cut in cuts:
         offsets = ", ".join(f"{segment}:{offset}" for segment, offset in sorted(cut.cut.items()))

@@ -37,7 +37,7 @@ class _LazyLoader:
         self.spec = spec
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """The usual module will do."""
+        """Return None: Python makes the usual module."""
 
     def exec_module(self, module: ModuleType) -> None:
         # Importing a module below this one asks for this one first.

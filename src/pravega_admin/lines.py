@@ -30,7 +30,9 @@ class LineTooLongError(ValueError):
 def iterate_lines(
     source: BinaryIO, *, bytes_max: int, on_pause: Callable[[], None]
 ) -> Iterator[bytes]:
-    """The lines of ``source`` without their ends; ``LineTooLongError`` above ``bytes_max``."""
+    """Yield the lines of ``source`` without their ends; raise ``LineTooLongError`` for one above
+    ``bytes_max``.
+    """
     pieces: list[bytes] = []
     piece_bytes = 0
     number = 1

@@ -29,7 +29,7 @@ from pravega_wire.names import scoped_name
 REPLY_SECONDS = 30.0
 PAGE_ENTRIES = 1_000
 PROBED_SEGMENTS = 32
-"""Among the segment stores of so many segments, whether they exist or not, is the table's."""
+"""Number of segment names that are looked up, existing or not, to find the store of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class OpenTransaction:
 def read_open_transactions(
     controller: ControllerClient, scope: str, stream: str
 ) -> list[OpenTransaction]:
-    """The transactions of a stream that have no end, or got one in the last seconds, by id.
+    """Return by id the transactions of a stream that are open, or ended in the last seconds.
 
     Raises ``UnavailableError`` when a segment store cannot be reached.
     """

@@ -57,7 +57,7 @@ class StreamName:
 
 
 def parse_stream_name(text: str) -> StreamName:
-    """The two parts of ``scope/stream``; ``UsageError`` for anything else."""
+    """Return the two parts of ``scope/stream``; raise ``UsageError`` for anything else."""
     return parse_name(text, "stream")
 
 

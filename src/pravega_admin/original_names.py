@@ -155,7 +155,7 @@ class Name(NamedTuple):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """All names."""
+        """Return all names."""
         return tuple(each for each in (self.current, self.earlier, self.variable) if each)
 
 
@@ -411,12 +411,12 @@ NAMES: Final[Mapping[str, tuple[Name, ...]]] = {
 
 @dataclass(slots=True)
 class Translation:
-    """What the original's names say, in ours."""
+    """The settings of the original's names, in this store's names."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """Values of options, by the options' names."""
     sources: dict[str, str] = field(default_factory=dict)
-    """Which name an option or a setting comes from; defaults of the original's come from none."""
+    """The name from which each option or setting comes; the original's defaults come from none."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Tables as those of a settings file."""
     environment: dict[str, str] = field(default_factory=dict)
@@ -502,7 +502,9 @@ def _collect(environment: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _enter(found: dict[str, _Value], name: Name, source: str, text: str) -> None:
-    """Note what one name says; ``UsageError`` if another says otherwise."""
+    """Add the value of one name to ``found``. Raises ``UsageError`` if another name has another
+    value.
+    """
     try:
         value = name.read(text)
     except ValueError as error:
@@ -535,7 +537,7 @@ def _names_without_effect(server: str, given: Mapping[str, list[str]]) -> list[s
 def _assemble_segment_store(
     found: dict[str, _Value], parts: Mapping[str, _Value], own_address: str | None
 ) -> None:
-    """Put the options of a segment store together that have several names in the original."""
+    """Assemble the options of a segment store that are several settings in the original."""
     if "zookeeper" in found:
         host = parts.get("published_host", _Value(own_address))
         port = parts.get("published_port") or found.get("port", _Value(12345))
@@ -557,7 +559,7 @@ def _assemble_segment_store(
 def _assemble_storage(
     translation: Translation, found: dict[str, _Value], parts: Mapping[str, _Value]
 ) -> None:
-    """Say where tier 2 is."""
+    """Assemble the options that say where tier 2 is."""
     kind = parts.get("storage")
     if kind is None:
         return
@@ -604,7 +606,7 @@ def _assemble_storage(
 def _assemble_controller(
     found: dict[str, _Value], parts: Mapping[str, _Value], own_address: str | None
 ) -> None:
-    """Say where a controller is reached."""
+    """Assemble the options that say where a controller is reached."""
     port = found["port"].value if "port" in found else 9090
     published = parts.get("published_port", _Value(port))
     if published.value != port:

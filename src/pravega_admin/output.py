@@ -54,24 +54,24 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def note(text: str) -> None:
-    """Tell the user something that is not data."""
+def print_message(text: str) -> None:
+    """Print a message that is not data, on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def report(sentence: str, fields: Row, output: OutputFormat) -> None:
-    """Print what was done: as JSON if the user asked for it, else as a note."""
+    """Print what was done: as JSON if the user asked for it, else as a message."""
     if output is OutputFormat.JSON:
         print_json(fields)
     else:
-        note(sentence)
+        print_message(sentence)
 
 
 @contextmanager
 def progress(
     label: str, *, total: int | None, in_bytes: bool, shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr; the value is a function that advances it.
+    """Show a progress bar on stderr, and yield a function that advances it.
 
     Nothing is shown unless stderr is a terminal.
     """
@@ -103,7 +103,8 @@ def progress(
 
 @contextmanager
 def status_line(text: str) -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is going on; the value is a function that replaces its text.
+    """Show a line on stderr that says what is going on, and yield a function that replaces its
+    text.
 
     Nothing is shown unless stderr is a terminal.
     """

@@ -22,7 +22,7 @@ import typer
 
 from pravega_admin.errors import AdminError, ConfigurationError
 from pravega_admin.options import ControllerOption, OutputOption, StreamArgument, parse_stream_name
-from pravega_admin.output import OutputFormat, Row, note, print_rows, report, status_line
+from pravega_admin.output import OutputFormat, Row, print_message, print_rows, report, status_line
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.errors import UsageError
 
@@ -134,7 +134,7 @@ def archive(
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Archive a stream to Parquet, each event exactly once; again adds what is new."""
+    """Archive a stream to Parquet, each event exactly once; a further run adds what is new."""
     name = parse_stream_name(stream)
     if partition_by and not columns:
         raise UsageError("--partition-by names columns of --columns, and there are none")
@@ -336,7 +336,7 @@ def _session(
 
 @contextmanager
 def _sentences() -> Iterator[None]:
-    """Turn Spark's pages of errors into the sentence that they are about."""
+    """Replace errors of Spark, which fill pages, by the one sentence that says what is wrong."""
     from pyspark.errors import PySparkException
 
     from pravega_blocking.errors import PravegaError
@@ -359,7 +359,7 @@ def _follow(query: Any, label: str, unit: str, output: OutputFormat) -> None:
     fields = {unit: done.rows, "batches": done.batches, "seconds": round(done.seconds, 3)}
     report(f"{label}: {done.rows} {unit} in {done.seconds:.1f} s", fields, output)
     if not done.rows:
-        note(f"there was nothing new in {label.split(' -> ', maxsplit=1)[0]}")
+        print_message(f"there was nothing new in {label.split(' -> ', maxsplit=1)[0]}")
 
 
 def _line(label: str, unit: str, progress: Progress) -> str:

@@ -6,7 +6,7 @@ and setting it up takes longer than all else that the command does before the se
 Invariants:
 1. What is read here is what the parser would have read. Whatever is in doubt is left to it: a name
    or a value that is not plainly right, and every request for help.
-2. This module imports almost nothing: it is read before the servers can go on.
+2. This module imports almost nothing: it is read before the servers can start.
 """
 
 from __future__ import annotations
@@ -77,18 +77,19 @@ READERS: dict[str, Callable[[str], object]] = {
     "log_file": _text,
     "config": _text,
 }
-"""How the values of options are read; None is for one that is not plainly right."""
+"""Functions that read the values of options; each returns None for a value that is not plainly
+right."""
 FLAGS = frozenset({"allow_insecure"})
 VARIABLES = {
     "data_dir": "SEGSTORE_DATA_DIR",
     "tier2": "SEGSTORE_TIER2",
     "allow_insecure": "SEGSTORE_ALLOW_INSECURE",
 }
-"""The variables of the environment that speak for options that are not given."""
+"""Environment variables that stand for options that are not given."""
 
 
 def read_options(arguments: Sequence[str]) -> dict[str, object] | None:
-    """The options that are given, by name; None when the parser has to look at the arguments."""
+    """Return the given options by name; None when only the full parser can read the arguments."""
     if os.environ.get(ORIGINAL_NAMES):
         return None
     options: dict[str, object] = {}

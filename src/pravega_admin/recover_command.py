@@ -1,4 +1,4 @@
-"""``segstore recover``: go on after a journal, or a part of tier 2, was lost.
+"""``segstore recover``: repair a store that lost a journal, or a part of tier 2.
 
 Owns: what the user is told and asked. What is done is ``segstore.repair.recover``'s.
 """
@@ -11,7 +11,7 @@ import typer
 
 from pravega_admin.errors import AdminError, ConfigurationError
 from pravega_admin.options import OutputOption
-from pravega_admin.output import OutputFormat, note, print_json, print_rows
+from pravega_admin.output import OutputFormat, print_json, print_message, print_rows
 from pravega_admin.serve_commands import (
     ContainersOption,
     DataDirOption,
@@ -48,7 +48,7 @@ def recover(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Go on with what is left after a journal or a part of tier 2 was lost. The store is stopped.
+    """Repair a stopped store after it lost a journal or a part of tier 2, and keep what is left.
 
     It is for a store on its own: logs of a cluster are on bookies.
 
@@ -103,17 +103,17 @@ async def _recover(
     try:
         async with open_recovery(settings) as recovery:
             plan = await recovery.plan()
-            _tell(plan, output)
+            _print_plan(plan, output)
             if not plan.problems:
-                note("nothing has to be recovered: the journal and tier 2 agree")
+                print_message("nothing has to be recovered: the journal and tier 2 agree")
                 return
             if dry_run:
-                note("nothing was changed; without --dry-run this is done")
+                print_message("nothing was changed; without --dry-run this is done")
                 return
             if not yes and not _confirm():
                 raise AdminError("nothing was changed")
             backup = await recovery.run(plan)
-        note(f"recovered; everything that was changed is in {backup} as it was before")
+        print_message(f"recovered; everything that was changed is in {backup} as it was before")
     except Exception as error:
         for leaf in leaf_errors(error):
             if isinstance(leaf, DataDirectoryError | StorageConfigurationError):
@@ -130,7 +130,7 @@ def _confirm() -> bool:
         return False
 
 
-def _tell(plan: RecoveryPlan, output: OutputFormat) -> None:
+def _print_plan(plan: RecoveryPlan, output: OutputFormat) -> None:
     """Print the problems, and what would happen to segments."""
     rows = [
         {
@@ -156,32 +156,34 @@ def _tell(plan: RecoveryPlan, output: OutputFormat) -> None:
         print_json({"problems": plan.problems, "journals": journals, "segments": rows})
         return
     for problem in plan.problems:
-        note(problem)
+        print_message(problem)
     if rows:
         print_rows(rows, COLUMNS, output)
     for journal in plan.journals:
-        note(f"a new journal takes the place of {journal.path}, which is kept")
+        print_message(f"a new journal takes the place of {journal.path}, which is kept")
         if journal.left is None:
-            note("what was acknowledged and had not reached tier 2 is lost; nobody knows how much")
+            print_message(
+                "what was acknowledged and had not reached tier 2 is lost; nobody knows how much"
+            )
         elif journal.dropped_bytes_max is not None:
-            note(
+            print_message(
                 "what lies before the damage is used; of what lies behind it, at most"
                 f" {journal.dropped_bytes_max} bytes of journal, only that is left which had"
                 " reached tier 2"
             )
         if journal.missing:
-            note(
+            print_message(
                 "of what was in files that are not there only that is left which had reached tier"
                 f" 2, and nobody knows how much it was: {', '.join(journal.missing)}"
             )
         if journal.let_go_or_lost:
-            note(
+            print_message(
                 "the first files cannot be read, and the journal says up to the damage that they"
                 " are needed: it may have let them go later, else of what was in them only that is"
                 f" left which had reached tier 2: {', '.join(journal.let_go_or_lost)}"
             )
     if any(str(row["segment"]).startswith(CONTROLLER_TABLES) for row in rows):
-        note(
+        print_message(
             "the controller keeps scopes and streams in tables of this store, of which something is"
             " in this list: the last changes of streams may be gone, and streams whose creation"
             " was cut short have to be created or deleted again"

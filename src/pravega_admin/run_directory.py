@@ -1,4 +1,4 @@
-"""The notes of a data directory that tell which processes run a store in it.
+"""The files in a data directory that say which processes run a store in it.
 
 Owns: ``<data-dir>/run``: a pid file for the supervisor and for each server process.
 
@@ -22,12 +22,12 @@ class RunDirectory:
         self.lock_descriptor = lock_descriptor
 
     def write_pid(self, name: str, pid: int) -> None:
-        """Note which process plays the part ``name``."""
+        """Write the pid file of ``name``."""
         with open(self._file(name), "w", encoding="ascii") as file:
             file.write(f"{pid}\n")
 
     def remove_pid(self, name: str) -> None:
-        """The process that played the part ``name`` has ended."""
+        """Remove the pid file of ``name``: its process has ended."""
         # A file that stays names a process that is gone: its readers check for that.
         with suppress(OSError):
             os.unlink(self._file(name))

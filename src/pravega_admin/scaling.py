@@ -25,7 +25,7 @@ class ScalePlan:
 
 
 def plan_replacement(current: Sequence[SegmentRange], count: int) -> ScalePlan:
-    """Replace all segments by ``count`` of equal width."""
+    """Plan to replace all segments by ``count`` of equal width."""
     if not current:
         raise ConflictError("a sealed stream cannot be scaled")
     ordered = sorted(current, key=lambda item: item.low)
@@ -34,13 +34,13 @@ def plan_replacement(current: Sequence[SegmentRange], count: int) -> ScalePlan:
 
 
 def plan_split(current: Sequence[SegmentRange], segment: int, count: int) -> ScalePlan:
-    """Replace one segment by ``count`` of equal width."""
+    """Plan to replace one segment by ``count`` of equal width."""
     item = _find(current, segment)
     return ScalePlan((segment,), _even_ranges(item.low, item.high, count))
 
 
 def plan_merge(current: Sequence[SegmentRange], segments: Sequence[int]) -> ScalePlan:
-    """Replace neighbouring segments by one."""
+    """Plan to replace neighbouring segments by one."""
     if len(set(segments)) != len(segments) or len(segments) < 2:
         raise UsageError("a merge takes at least two different segments")
     ordered = sorted((_find(current, segment) for segment in segments), key=lambda item: item.low)

@@ -18,7 +18,14 @@ import typer
 from pravega_admin.errors import ConfigurationError, DamageFoundError
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.options import OutputOption
-from pravega_admin.output import OutputFormat, note, print_fields, print_json, print_rows, progress
+from pravega_admin.output import (
+    OutputFormat,
+    print_fields,
+    print_json,
+    print_message,
+    print_rows,
+    progress,
+)
 from pravega_admin.serve_commands import (
     DataDirOption,
     S3EndpointOption,
@@ -72,7 +79,7 @@ def scrub(
             f"{len(damages)} places of tier 2 are damaged: restore the chunks from a copy"
         )
     if report["unchecked_bytes"]:
-        note(
+        print_message(
             f"{format_size(report['unchecked_bytes'])} have no checksums yet: a running store"
             " makes some for what an older version or a crash has left"
         )

@@ -65,21 +65,21 @@ class SelfTestResult:
 
     @property
     def appends_per_second(self) -> float:
-        """Appends that became durable in a second."""
+        """Return how many appends became durable per second."""
         return len(self.latencies_ms) / self.seconds
 
     @property
     def mb_per_second(self) -> float:
-        """Payload that became durable in a second."""
+        """Return how many megabytes of payload became durable per second."""
         return self.appends_per_second * self.workload.append_bytes / 1e6
 
     @property
     def average_ms(self) -> float:
-        """The mean latency."""
+        """Return the mean latency, in milliseconds."""
         return sum(self.latencies_ms) / len(self.latencies_ms)
 
     def percentile_ms(self, percent: float) -> float:
-        """The latency that this percentage of all appends did not exceed."""
+        """Return the latency that this percentage of all appends did not exceed."""
         count = len(self.latencies_ms)
         return self.latencies_ms[min(count - 1, int(count * percent / 100))]
 
@@ -189,7 +189,9 @@ class _Batch:
         self._done = trio.Event()
 
     async def append(self, data: bytes, count: int, *, first_event: int) -> None:
-        """Append ``data`` that many times, as a client's writer does, and wait for all of it."""
+        """Append ``data`` that many times, as a client's writer does, and wait until all of it is
+        durable.
+        """
         replace, accumulate = AttributeUpdateType.REPLACE, AttributeUpdateType.ACCUMULATE
         for number in range(first_event, first_event + count):
             self._submitted.append(time.perf_counter())
@@ -207,7 +209,9 @@ class _Batch:
             raise self._error
 
     def _complete(self, error: SegmentStoreError | None, length: int) -> None:
-        """Completions of one segment come in the order of its appends."""
+        """Check and count a completion; those of one segment must come in the order of its
+        appends.
+        """
         elapsed = time.perf_counter() - self._submitted[self._completed]
         self._latencies_ms.append(elapsed * 1000)
         self._completed += 1

@@ -86,7 +86,7 @@ def _load_segment_store() -> Parts:
         config: SegmentStoreConfig, *, shutdown: trio.Event, task_status: trio.TaskStatus[int]
     ) -> None:
         if config.cluster is not None:
-            # Its clients are imported by those who need them.
+            # The commands that need its clients import them.
             from segstore.network.cluster import serve_in_cluster
 
             await serve_in_cluster(config, shutdown=shutdown, task_status=task_status)
@@ -148,7 +148,7 @@ SERVERS: Mapping[str, Server] = {
 def run_server(
     server: Server, settings: Mapping[str, Any], *, on_ready: Callable[[], None]
 ) -> None:
-    """Serve until a signal says to end. ``settings`` are the fields of its configuration.
+    """Serve until a signal ends the server. ``settings`` are the fields of its configuration.
 
     Raises ``ConfigurationError`` when it cannot start as told.
     """
@@ -160,7 +160,7 @@ def run_server(
 
 
 def share_out_containers(settings: Mapping[str, Any], store_count: int) -> Shares:
-    """Give each of several segment stores, none of which runs, its containers and their logs.
+    """Assign containers, with their logs, to each of several segment stores; no store may run.
 
     ``settings`` are those of any of them. Raises like ``run_server``.
     """
@@ -202,7 +202,7 @@ def raise_descriptor_limit() -> None:
 
 
 def decode_path(kind: type, value: Any) -> Any:
-    """Let msgspec read paths."""
+    """Return a path from text; msgspec calls this for types that it does not know."""
     if kind is Path and isinstance(value, str):
         return Path(value)
     raise NotImplementedError(kind)
@@ -222,7 +222,7 @@ async def _serve_until_signal(serve: Serve, config: Any, on_ready: Callable[[], 
 
 
 async def _end_on_signal(signals: Any, starting: trio.CancelScope, shutdown: trio.Event) -> None:
-    """The first signal asks the server to end; how it drains is its own matter."""
+    """Wait for the first signal and ask the server to end; the server drains by itself."""
     async for _ in signals:
         if shutdown.is_set():
             os._exit(EXIT_INTERRUPTED)

@@ -16,9 +16,9 @@ from pravega_admin.addresses import parse_host_port, parse_host_ports
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.options import LedgersOption
 from pravega_admin.original_defaults import ServerCommand, translation_of
-from pravega_admin.output import note
+from pravega_admin.output import print_message
 from pravega_admin.quick_options import CONTROLLERS_MAX, PORT_MAX
-from pravega_admin.service_manager import tell_ready
+from pravega_admin.service_manager import notify_ready
 from pravega_admin.store_settings import (
     DATA_DIR,
     member_settings,
@@ -178,7 +178,7 @@ def standalone(
 ) -> None:
     """Run a whole store on this machine: a controller and a segment store, or several of each."""
     if names := _names_without_effect(ctx):
-        note(f"settings of the original have no effect: {', '.join(names)}")
+        print_message(f"settings of the original have no effect: {', '.join(names)}")
     start_standalone(
         {
             "data_dir": data_dir,
@@ -313,7 +313,7 @@ def _names_without_effect(ctx: typer.Context) -> Sequence[str]:
 def _where_stores_are(
     segment_stores: list[str] | None, zookeeper: str | None, cluster: str | None
 ) -> dict[str, Any]:
-    """The settings that say how a controller finds the segment stores."""
+    """Return the settings that say how a controller finds the segment stores."""
     if zookeeper is None:
         if cluster is not None:
             raise UsageError("--cluster needs --zookeeper HOST:PORT")
@@ -349,7 +349,7 @@ def _serve(
 
     def on_ready() -> None:
         announce(Verdict(is_ready=True))
-        tell_ready()
-        note(f"{SERVERS[kind].title} is ready on {where}")
+        notify_ready()
+        print_message(f"{SERVERS[kind].title} is ready on {where}")
 
     run_server(SERVERS[kind], settings, on_ready=on_ready)

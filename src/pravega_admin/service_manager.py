@@ -1,10 +1,10 @@
-"""What a service manager, such as systemd, is told: that a service is ready.
+"""Notifies a service manager, such as systemd, that a service is ready.
 
-Owns: ``tell_ready``. The manager names a datagram socket in ``NOTIFY_SOCKET``, and waits for
+Owns: ``notify_ready``. The manager names a datagram socket in ``NOTIFY_SOCKET``, and waits for
 ``READY=1`` from the process that it has started.
 
 Invariants:
-1. Without such a socket nothing is imported or done: most are started by nobody who listens.
+1. Without such a socket nothing is imported or done: most are started without a service manager.
 2. A manager that takes no message disturbs no service.
 """
 
@@ -15,8 +15,8 @@ import os
 VARIABLE = "NOTIFY_SOCKET"
 
 
-def tell_ready() -> None:
-    """Tell the service manager that the service is ready, if there is one."""
+def notify_ready() -> None:
+    """Notify the service manager, if there is one, that the service is ready."""
     path = os.environ.get(VARIABLE, "")
     if not path:
         return

@@ -25,13 +25,13 @@ from typing import IO, TYPE_CHECKING, Any
 from pravega_admin.data_directory import open_run_directory
 from pravega_admin.errors import ConfigurationError, cannot_start
 from pravega_admin.log_options import LogFormat, LogLevel
-from pravega_admin.output import note
+from pravega_admin.output import print_message
 from pravega_admin.quick_options import PORT_MAX
 from pravega_admin.run_directory import SUPERVISOR
 from pravega_admin.supervisor.child_process import ChildSpec
 from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.supervisor.early_children import child_command, start_child
-from pravega_admin.supervisor.supervise import hand_over
+from pravega_admin.supervisor.supervise import become_supervisor
 from pravega_admin.version import VERSION
 from segstore.errors import DataDirectoryError
 from segstore.process.data_directory import DataDirectory
@@ -112,7 +112,7 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
             first_children.callback(child.abandon)
             started.append(child)
         # The command line uses three times the memory that a supervisor needs.
-        hand_over(
+        become_supervisor(
             specs,
             started,
             directory=directory,
@@ -124,7 +124,9 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
 
 
 def check_exposure(host: str, *, allow_insecure: bool) -> None:
-    """``ConfigurationError`` if others could reach a store that has no authentication."""
+    """Raise ``ConfigurationError`` if other machines could reach the store: it has no
+    authentication.
+    """
     if allow_insecure or _is_loopback(host):
         return
     raise ConfigurationError(
@@ -134,7 +136,7 @@ def check_exposure(host: str, *, allow_insecure: bool) -> None:
 
 
 def check_port(host: str, port: int, option: str) -> None:
-    """``ConfigurationError`` if the port cannot be listened on now."""
+    """Raise ``ConfigurationError`` if the port cannot be listened on now."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -181,7 +183,7 @@ def _ports(what: str, first: int, count: int) -> range:
 
 
 def _shares_of(settings: StandaloneSettings) -> Shares | None:
-    """Share the containers out over the segment stores; None for one, which has them all.
+    """Assign the containers to the segment stores; return None for one store, which has them all.
 
     Logs are moved where that is needed. Raises ``AdminError`` when they cannot be.
     """
@@ -196,7 +198,7 @@ def _shares_of(settings: StandaloneSettings) -> Shares | None:
     shares = plan_shares(directory, settings.stores)
     if shares.journal_count == directory.journal_count:
         return shares
-    # Only who moves logs pays for what that imports.
+    # Only a start that moves logs pays for these imports.
     from pravega_admin.logs import configure_logs
     from pravega_admin.serve import share_out_containers
 
@@ -205,7 +207,7 @@ def _shares_of(settings: StandaloneSettings) -> Shares | None:
         for container, journal in enumerate(shares.journals)
         if journal >= directory.journal_count
     ]
-    note(
+    print_message(
         f"segstore: logs move to other journals, for {settings.stores} segment stores: those of"
         f" containers {', '.join(map(str, moved))}"
     )
@@ -214,7 +216,7 @@ def _shares_of(settings: StandaloneSettings) -> Shares | None:
 
 
 def _store_settings(settings: StandaloneSettings) -> dict[str, Any]:
-    """The settings that all segment stores have."""
+    """Return the settings that all segment stores have."""
     return {
         "host": settings.host,
         "port": settings.segment_store_port,
@@ -226,13 +228,12 @@ def _store_settings(settings: StandaloneSettings) -> dict[str, Any]:
 
 
 def _reached_host(settings: StandaloneSettings) -> str:
-    """The host at which processes of this machine reach the store."""
+    """Return the host at which processes of this machine reach the store."""
     return ANY_ADDRESSES.get(settings.host, settings.host)
 
 
 def child_specs(settings: StandaloneSettings, shares: Shares | None) -> list[tuple[str, ChildSpec]]:
-    """The processes of the store, each with what kind it is. ``shares`` says which segment store
-    has which containers, if there are several."""
+    """Return how to start each process of the store, and of what kind it is."""
     store_ports = _store_ports(settings)
     controller = {
         "host": settings.host,

@@ -103,7 +103,9 @@ def process_began() -> float:
 
 
 def read_settings(path: Path | None) -> dict[str, dict[str, Any]]:
-    """The tables of a settings file; ``ConfigurationError`` when there is anything else in it."""
+    """Return the tables of a settings file; raise ``ConfigurationError`` when it has anything
+    else.
+    """
     if path is None:
         return {}
     import tomllib
@@ -126,8 +128,10 @@ def read_settings(path: Path | None) -> dict[str, dict[str, Any]]:
 def tier_2_settings(
     location: str | None, *, endpoint: str | None, region: str | None, is_shared: bool = False
 ) -> dict[str, Any]:
-    """The settings of a segment store that say where its tier 2 is: it may be a directory too if
-    it ``is_shared`` by the members of a cluster."""
+    """Return the settings that say where the tier 2 of a segment store is.
+
+    A directory is allowed where it ``is_shared`` by the members of a cluster.
+    """
     if is_shared and location is not None and "://" not in location:
         return {"storage_dir": location}
     if location is None:
@@ -147,8 +151,10 @@ def tier_2_settings(
 def member_settings(
     file: Mapping[str, Any], *, zookeeper: str | None, replicas: str | None, **given: Any
 ) -> dict[str, Any] | None:
-    """The settings of a member of a cluster, by options and by the table ``segment_store.cluster``
-    of the settings file; None for a store on its own."""
+    """Return the settings of a member of a cluster, None for a store on its own.
+
+    They come from options and from the table ``segment_store.cluster`` of the settings file.
+    """
     options = {name: value for name, value in given.items() if value is not None}
     if zookeeper is not None:
         options["zookeeper"] = zookeeper

@@ -138,7 +138,7 @@ def update(
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Change a stream's policies and tags; what is not named stays as it is."""
+    """Change a stream's policies and tags; a setting without an option stays as it is."""
     from pravega_blocking.controller_client import ControllerClient
     from pravega_blocking.stream_settings import Retention, ScalingKind
 
@@ -234,7 +234,7 @@ def seal(
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let a stream take no more events. This cannot be undone."""
+    """Seal a stream: it then accepts no more events. This cannot be undone."""
     from pravega_blocking.controller_client import ControllerClient
 
     name = parse_stream_name(stream)
@@ -256,7 +256,7 @@ def truncate(
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Drop the beginning of a stream."""
+    """Truncate a stream: delete its oldest events."""
     from pravega_blocking.controller_client import ControllerClient
     from pravega_blocking.segment_info import tail_offsets
 
@@ -322,7 +322,7 @@ def scale(
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Change a stream's segments, and wait until it is done."""
+    """Change a stream's segments, and wait until that is done."""
     from pravega_admin.scaling import plan_merge, plan_replacement, plan_split
     from pravega_blocking.controller_client import ControllerClient
 
@@ -350,7 +350,7 @@ def scale(
 
 
 def _segment_rows(client: ControllerClient, name: StreamName) -> list[dict[str, Any]]:
-    """The segments that take events now, in key order."""
+    """Return a row for each segment that accepts events now, in key order."""
     from pravega_blocking.segment_info import segment_infos
     from pravega_wire.names import segment_epoch, segment_number
 
@@ -475,7 +475,7 @@ def _rollover(old: StreamSettings, text: str | None) -> int:
 
 
 def _parse_cut(text: str) -> dict[int, int]:
-    """Segment id -> offset of ``id:offset,id:offset``."""
+    """Return the offset of each segment id in ``id:offset,id:offset``."""
     cut = {}
     for part in text.split(","):
         segment, delimiter, offset = part.partition(":")

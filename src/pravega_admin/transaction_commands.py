@@ -145,7 +145,7 @@ def _row(identifier: bytes, state: str) -> dict[str, Any]:
 
 
 def _text_of(identifier: bytes) -> str:
-    """An id as the official clients print it: as a UUID."""
+    """Return an id as the official clients print it: as a UUID."""
     from uuid import UUID
 
     return str(UUID(bytes=identifier))

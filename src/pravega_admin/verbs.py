@@ -30,7 +30,7 @@ from pravega_admin import (
     table_commands,
     transaction_commands,
 )
-from pravega_admin.errors import EXIT_OK, tell_error
+from pravega_admin.errors import EXIT_OK, report_error
 from pravega_blocking.errors import PravegaError
 
 EPILOG = (
@@ -49,9 +49,9 @@ class _Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except (PravegaError, KeyboardInterrupt) as error:
-            raise typer.Exit(tell_error(error)) from None
+            raise typer.Exit(report_error(error)) from None
         except BrokenPipeError:
-            # Whoever read our output has enough of it.
+            # The reader of our output has closed it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(EXIT_OK) from None
         except (typer.Exit, typer.Abort):
@@ -59,7 +59,7 @@ class _Verbs(TyperGroup):
         except Exception as error:
             if type(error).__module__.partition(".")[0] in ("typer", "click"):
                 raise
-            raise typer.Exit(tell_error(error)) from None
+            raise typer.Exit(report_error(error)) from None
 
 
 app = typer.Typer(
@@ -91,7 +91,7 @@ def root(
         bool, typer.Option("--debug", help="Show a traceback when the command fails.")
     ] = False,
 ) -> None:
-    """Taken from the application's help."""
+    """Run before each command; the text of ``--help`` comes from the application."""
 
 
 @app.command()

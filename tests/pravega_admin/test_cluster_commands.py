@@ -39,10 +39,10 @@ def states(monkeypatch: pytest.MonkeyPatch) -> list[ClusterState]:
     """What one look after the other finds; the last stays."""
     found: list[ClusterState] = []
 
-    def look(*arguments: object) -> ClusterState:
+    def read(*arguments: object) -> ClusterState:
         return found.pop(0) if len(found) > 1 else found[0]
 
-    monkeypatch.setattr(cluster_commands, "_look", look)
+    monkeypatch.setattr(cluster_commands, "_read_cluster", read)
     monkeypatch.setattr(cluster_commands, "LOOK_SECONDS", 0.01)
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pravega_admin.service_manager import VARIABLE, tell_ready
+from pravega_admin.service_manager import VARIABLE, notify_ready
 
 READY_SECONDS_MAX = 60.0
 
@@ -37,14 +37,14 @@ def assert_silent(manager: socket.socket) -> None:
 
 
 def test_a_manager_is_told(manager: socket.socket) -> None:
-    tell_ready()
+    notify_ready()
     assert manager.recv(100) == b"READY=1"
 
 
 @pytest.mark.parametrize("path", ["", "/nobody/listens/here"])
 def test_where_nobody_listens_nothing_happens(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, path)
-    tell_ready()
+    notify_ready()
 
 
 @pytest.mark.processes

@@ -28,12 +28,12 @@ NEVER_USED = ("asyncio", "grpc.aio", "hmac", "ssl")
 uses."""
 
 COLLECTION_THRESHOLDS = (20_000, 20, 20)
-"""Objects made and not ended before the collector looks for cycles among them, where 700 are usual;
-and how many looks at a generation come before one at the next."""
+"""Number of live new objects at which the garbage collector looks for cycles (700 is usual), and
+numbers of looks at a generation before one at the next."""
 
 
 def collect_seldom() -> None:
-    """Let the cyclic garbage collector run less often, and not look at what exists already.
+    """Make the cyclic garbage collector run less often, and ignore the objects that exist now.
 
     A server has few cycles and many requests under way, and each full collection is a pause.
     """

@@ -7,7 +7,7 @@ Invariants:
    and the first children start before anything slow is imported.
 2. Children are started from a thread that lives as long as they shall; see ``child_protocol``.
 3. A process is known by its id alone, so that a program that takes the place of ours in the same
-   process can go on with its children.
+   process can continue with its children.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class ChildProcess:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while the process runs."""
         return self._wait(os.WNOHANG)
 
     def wait(self) -> int:
-        """The exit code, once it has ended."""
+        """Wait until the process has ended and return its exit code."""
         code = self._wait(0)
         assert code is not None
         return code
@@ -74,11 +74,11 @@ class ChildProcess:
 def spawn(spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = None) -> ChildProcess:
     """Start the process; the descriptor ``log_file`` takes its output, else our stderr does."""
     process = start_child_process(spec, directory, log_file=log_file)
-    note_pid(process, spec, directory)
+    write_pid_or_abandon(process, spec, directory)
     return process
 
 
-def note_pid(process: ChildProcess, spec: ChildSpec, directory: RunDirectory) -> None:
+def write_pid_or_abandon(process: ChildProcess, spec: ChildSpec, directory: RunDirectory) -> None:
     """Write the pid file of a process that was not taken over yet; without one it ends."""
     try:
         directory.write_pid(spec.name, process.pid)
@@ -90,7 +90,7 @@ def note_pid(process: ChildProcess, spec: ChildSpec, directory: RunDirectory) ->
 def start_child_process(
     spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = None
 ) -> ChildProcess:
-    """The same without a pid file."""
+    """Start a process that holds the directory's lock, without a pid file, and return it."""
     output = 2 if log_file is None else log_file
     return start_process(spec.command, inherited=[directory.lock_descriptor], output=output)
 
@@ -101,7 +101,7 @@ def start_process(
     """Start a child that inherits these descriptors."""
     reader, writer = os.pipe()
     environment = {
-        # Each thread would else keep some MB of its own for pieces that it once read or wrote.
+        # Otherwise each thread keeps some MB of its own for pieces that it once read or wrote.
         "MALLOC_ARENA_MAX": "1",
         **os.environ,
         SUPERVISOR_VARIABLE: str(os.getpid()),

@@ -62,7 +62,7 @@ def die_with_supervisor() -> None:
 
 
 def announce(verdict: Verdict) -> None:
-    """Tell the supervisor that the child serves, or why it ends; no-op without a supervisor."""
+    """Send the supervisor whether the child serves, or why it ends; no-op without a supervisor."""
     text = os.environ.get(READY_VARIABLE)
     if text is None:
         return

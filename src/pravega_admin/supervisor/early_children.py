@@ -22,9 +22,9 @@ from pravega_admin.run_directory import RunDirectory
 from pravega_admin.supervisor.child_process import (
     ChildProcess,
     ChildSpec,
-    note_pid,
     spawn,
     start_process,
+    write_pid_or_abandon,
 )
 
 RECEIVED_BYTES = 64 * 1024
@@ -64,7 +64,7 @@ def start_child(
     except OSError:  # it has ended already
         process.abandon()
         return spawn(spec, directory, log_file=log_file)
-    note_pid(process, spec, directory)
+    write_pid_or_abandon(process, spec, directory)
     return process
 
 

@@ -22,14 +22,14 @@ from contextlib import suppress
 from types import FrameType
 from typing import TextIO
 
-from pravega_admin.errors import EXIT_OK, exit_code_of, tell_error
+from pravega_admin.errors import EXIT_OK, exit_code_of, report_error
 from pravega_admin.run_directory import SUPERVISOR, RunDirectory
-from pravega_admin.service_manager import tell_ready
+from pravega_admin.service_manager import notify_ready
 from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec
 from pravega_admin.supervisor.supervisor import Supervisor
 
 
-def hand_over(
+def become_supervisor(
     specs: Sequence[ChildSpec],
     started: Sequence[ChildProcess],
     *,
@@ -39,7 +39,7 @@ def hand_over(
     began: float,
     debug: bool = False,
 ) -> None:
-    """Become the supervisor of the children. Returns only by an error.
+    """Replace this process by the supervisor of the children. Returns only by an error.
 
     ``welcome`` is printed when they are ready, and then how long that took since ``began``.
     """
@@ -70,7 +70,7 @@ def hand_over(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Supervise until told to end; the exit code."""
+    """Supervise until a signal ends the supervisor, and return the exit code."""
     task = json.loads(arguments[0])
     for descriptor in _descriptors(task):
         os.set_inheritable(descriptor, False)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
             for child in task["children"]
         ],
         directory=directory,
-        report=lambda sentence: _note(f"segstore: {sentence}"),
+        report=lambda sentence: _print_message(f"segstore: {sentence}"),
         log_file=task["log_file"],
         started=[ChildProcess(child["pid"], child["verdict_pipe"]) for child in task["children"]],
     )
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
         nonlocal signals
         signals += 1
         if signals == 1:
-            _note("stopping; press Ctrl-C again to stop at once")
+            _print_message("stopping; press Ctrl-C again to stop at once")
             supervisor.stop()
         else:
             supervisor.kill_all()
@@ -102,13 +102,13 @@ def main(arguments: Sequence[str]) -> int:
     def welcome() -> None:
         seconds = time.monotonic() - task["began"]
         _print(f"{task['welcome']}\n\nsegstore is ready in {seconds:.2f} s", sys.stdout)
-        tell_ready()
+        notify_ready()
 
     try:
         supervisor.run(on_ready=welcome)
     except Exception as error:
         if not task["debug"]:
-            return tell_error(error)
+            return report_error(error)
         sys.excepthook(type(error), error, error.__traceback__)
         return exit_code_of(error)
     finally:
@@ -117,14 +117,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _descriptors(task: Mapping[str, object]) -> list[int]:
-    """The descriptors that a task is about."""
+    """Return the descriptors that a task waits for."""
     children = task["children"]
     assert isinstance(children, list)
     found = [task["lock"], task["log_file"], *(child["verdict_pipe"] for child in children)]
     return [descriptor for descriptor in found if isinstance(descriptor, int)]
 
 
-def _note(text: str) -> None:
+def _print_message(text: str) -> None:
     _print(text, sys.stderr)
 
 

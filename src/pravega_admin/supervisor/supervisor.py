@@ -6,8 +6,8 @@ Invariants:
 1. This module imports almost nothing: it is what a supervisor has in memory for as long as a store
    runs. One thread waits for everything: ends of children, what they say, and requests to stop.
 2. A child that dies is started again: at once the first time, then after 0.1 s and ever longer up
-   to 5 s; one that stayed up for ``STABLE_SECONDS`` begins anew.
-3. Nobody restarts what cannot work: a child that exits with the code of ``ConfigurationError``, or
+   to 5 s; one that stayed up for ``STABLE_SECONDS`` begins again.
+3. What cannot work is not restarted: a child that exits with the code of ``ConfigurationError``, or
    dies ``START_ATTEMPTS`` times before it was ever ready, ends the supervisor with one sentence.
 4. A lack of memory, processes, descriptors or disk space is waited out: a process that cannot be
    started, and a pid file that cannot be written, are tried again like a child that died.
@@ -58,9 +58,9 @@ class _Child:
     __slots__ = (
         "end_descriptor",
         "failed_starts",
-        "note_at",
-        "note_pauses",
         "pauses",
+        "pid_file_at",
+        "pid_file_pauses",
         "process",
         "ready_at",
         "spec",
@@ -80,35 +80,35 @@ class _Child:
         self.verdict = Verdict(is_ready=False)
         """The last message of the process."""
         self.start_at: float | None = 0.0
-        """When to start it, while it does not run."""
-        self.note_at: float | None = None
-        """When to write its pid file, while that is missing."""
-        self.note_pauses = _pauses()
+        """Time at which to start it, while it does not run."""
+        self.pid_file_at: float | None = None
+        """Time at which to write its pid file, while that is missing."""
+        self.pid_file_pauses = _pauses()
         self.ready_at: float | None = None
         self.was_ready = False
         self.pauses = _pauses()
         self.failed_starts = 0
 
     def adopt(self, process: ChildProcess) -> None:
-        """Look after a process that was started."""
+        """Start to supervise a process that was started."""
         self.end_descriptor = os.pidfd_open(process.pid)
         self.process = process
         self.unread, self.verdict = b"", Verdict(is_ready=False)
         self.start_at = self.ready_at = None
 
     def close_verdict(self) -> None:
-        """Hear no more of its start. Idempotent."""
+        """Close the pipe on which the child reports its start. Idempotent."""
         if self.process is not None and self.process.verdict_pipe >= 0:
             os.close(self.process.verdict_pipe)
             self.process.verdict_pipe = -1
 
     def end(self) -> int:
-        """Collect the process, once it has ended; its exit code."""
+        """Wait for the process, which has ended, and return its exit code."""
         assert self.process is not None
         self.close_verdict()
         code = self.process.wait()
         os.close(self.end_descriptor)
-        self.process = self.note_at = None
+        self.process = self.pid_file_at = None
         return code
 
 
@@ -142,7 +142,7 @@ class Supervisor:
         self._wake_reader, self._wake_writer = os.pipe()
 
     def run(self, *, on_ready: Callable[[], None]) -> None:
-        """Keep the children running until ``stop``; ``on_ready`` is called once, when all are.
+        """Keep the children running until ``stop``; call ``on_ready`` once, when all are ready.
 
         Ends them, the last one first, each within its ``drain_seconds``. Raises
         ``ConfigurationError`` or ``AdminError`` when a child cannot be kept running.
@@ -162,7 +162,7 @@ class Supervisor:
             os.close(self._wake_writer)
 
     def stop(self) -> None:
-        """Have ``run`` end the children and return. From any thread or signal handler."""
+        """Make ``run`` end the children and return. Any thread or signal handler may call this."""
         self._stopping = True
         if self._wake_reader >= 0:
             os.write(self._wake_writer, b"!")
@@ -181,8 +181,8 @@ class Supervisor:
         for child in self._children:
             if child.start_at is not None and child.start_at <= now:
                 self._start(child)
-            if child.note_at is not None and child.note_at <= now:
-                self._note_pid(child)
+            if child.pid_file_at is not None and child.pid_file_at <= now:
+                self._write_pid(child)
 
     def _start(self, child: _Child) -> None:
         """Start a child, or say why not and try again later."""
@@ -200,18 +200,18 @@ class Supervisor:
             self._report(f"{name} cannot be started now: {reason}; trying again")
             child.start_at = time.monotonic() + next(child.pauses)
             return
-        child.note_pauses = _pauses()
-        self._note_pid(child)
+        child.pid_file_pauses = _pauses()
+        self._write_pid(child)
 
-    def _note_pid(self, child: _Child) -> None:
+    def _write_pid(self, child: _Child) -> None:
         """Write a child's pid file. It runs without one until there is space for it."""
         assert child.process is not None
         try:
             self._directory.write_pid(child.spec.name, child.process.pid)
-            child.note_at = None
+            child.pid_file_at = None
         except OSError as error:
             self._report(f"{child.spec.name} has no pid file yet: {error.strerror}")
-            child.note_at = time.monotonic() + next(child.note_pauses)
+            child.pid_file_at = time.monotonic() + next(child.pid_file_pauses)
 
     def _wait(self) -> None:
         """Wait for the next thing to happen, and see to it."""
@@ -227,17 +227,17 @@ class Supervisor:
             if child.process.verdict_pipe >= 0:
                 poll.register(child.process.verdict_pipe, select.POLLIN)
                 hearing[child.process.verdict_pipe] = child
-        times = [at for child in self._children for at in (child.start_at, child.note_at)]
+        times = [at for child in self._children for at in (child.start_at, child.pid_file_at)]
         due = [at for at in times if at is not None]
         timeout = None if not due else max(0.0, min(due) - time.monotonic()) * 1000 + 1
         ready = {descriptor for descriptor, _ in poll.poll(timeout)}
         # A child's message comes before its end, which closes the pipe.
         for descriptor in ready & hearing.keys():
-            self._hear(hearing[descriptor])
+            self._read_messages(hearing[descriptor])
         for descriptor in ready & ending.keys():
-            self._see_to_end(ending[descriptor])
+            self._process_end(ending[descriptor])
 
-    def _hear(self, child: _Child) -> None:
+    def _read_messages(self, child: _Child) -> None:
         """Handle a child's message about its start or its end."""
         assert child.process is not None
         data = os.read(child.process.verdict_pipe, VERDICT_BYTES_MAX)
@@ -247,19 +247,21 @@ class Supervisor:
         for line in lines:
             child.verdict = parse_verdict(line)
             if child.verdict.is_ready:
-                self._note_ready(child)
+                self._record_ready(child)
 
-    def _note_ready(self, child: _Child) -> None:
+    def _record_ready(self, child: _Child) -> None:
         if child.was_ready:
             self._report(f"{child.spec.name} is back")
         child.was_ready = True
         child.ready_at = time.monotonic()
 
-    def _see_to_end(self, child: _Child) -> None:
-        """A child has ended: start it again later, or give up."""
+    def _process_end(self, child: _Child) -> None:
+        """Report the end of a child and start it again later; raise ``ConfigurationError`` if it
+        says that it cannot start.
+        """
         assert child.process is not None
         while child.process.verdict_pipe >= 0:
-            self._hear(child)
+            self._read_messages(child)
         verdict = child.verdict
         code = child.end()
         self._directory.remove_pid(child.spec.name)

@@ -424,11 +424,11 @@ def test_another_program_in_the_same_process_goes_on_with_the_children(tmp_path:
         from pathlib import Path
         from pravega_admin.supervisor.child_process import ChildSpec, spawn
         from pravega_admin.data_directory import open_run_directory
-        from pravega_admin.supervisor.supervise import hand_over
+        from pravega_admin.supervisor.supervise import become_supervisor
         with open_run_directory(Path(sys.argv[1])) as directory:
             spec = ChildSpec("one", (sys.executable, "-c", textwrap.dedent(sys.argv[2])))
             process = spawn(spec, directory)
-            hand_over(
+            become_supervisor(
                 [spec], [process], directory=directory, log_file=None, welcome="hello", began=0.0
             )
     """
@@ -463,11 +463,11 @@ def test_a_traceback_is_shown_after_the_exec_when_it_is_asked_for(
         from pathlib import Path
         from pravega_admin.supervisor.child_process import ChildSpec, spawn
         from pravega_admin.data_directory import open_run_directory
-        from pravega_admin.supervisor.supervise import hand_over
+        from pravega_admin.supervisor.supervise import become_supervisor
         with open_run_directory(Path(sys.argv[1])) as directory:
             spec = ChildSpec("one", (sys.executable, "-c", "raise SystemExit(78)"))
             process = spawn(spec, directory)
-            hand_over(
+            become_supervisor(
                 [spec], [process], directory=directory, log_file=None, welcome="hello", began=0.0,
                 debug={debug},
             )
